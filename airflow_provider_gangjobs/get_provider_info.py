@@ -1,0 +1,37 @@
+"""What Airflow reads about this provider when it starts.
+
+Every Airflow process calls this, so it holds data only and imports nothing but the version.
+There is no connection type here: the `kubernetes` type of the cncf.kubernetes provider is used as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_gangjobs import __version__
+
+INTEGRATION = "Kubernetes gang jobs"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
+    return {
+        "package-name": "airflow-provider-gangjobs",
+        "name": "Gang jobs",
+        "description": "Run the pods of a Kubernetes Job as one gang: all together or none, exactly once.",
+        "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": INTEGRATION,
+                "external-doc-url": "https://kubernetes.io/docs/concepts/workloads/workload-api/",
+                "tags": ["service"],
+            }
+        ],
+        "hooks": [_modules("airflow_provider_gangjobs.hooks.gang_job")],
+        "operators": [_modules("airflow_provider_gangjobs.operators.gang_job")],
+        "triggers": [_modules("airflow_provider_gangjobs.triggers.gang_job")],
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": INTEGRATION, "python-modules": list(names)}
