@@ -1,0 +1,104 @@
+"""Build the control planes that are missing: `python build.py [1.35 1.36 1.37]`.
+
+Each release becomes one static binary `<assets>/<release>/controlplane` of about 125 MB. The assets folder is
+`GANGJOBS_KUBE_ASSETS` if set, else `$XDG_CACHE_HOME/gangjobs/kube`. A build takes about five minutes on two cores
+when Go's build cache is cold and seconds when it is warm. Built binaries are kept until their module file changes.
+Only the standard library is used, so that any Python can run this before the project is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RELEASES = ("1.35", "1.36", "1.37")
+
+
+def assets_root() -> Path:
+    """The folder that holds one folder for each release."""
+    configured = os.environ.get("GANGJOBS_KUBE_ASSETS")
+    if configured:
+        return Path(configured)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "gangjobs" / "kube"
+
+
+def binary(release: str) -> Path:
+    """Where the control plane of `release` is, once built."""
+    return assets_root() / release / "controlplane"
+
+
+def pinned_version(release: str) -> str:
+    """The exact Kubernetes version of a release, `v1.36.3`, as its module file pins it."""
+    text = (HERE / "releases" / f"{release}.mod").read_text()
+    found = re.search(r"k8s\.io/kubernetes (v\S+)", text)
+    assert found, f"releases/{release}.mod requires no k8s.io/kubernetes"
+    return found.group(1)
+
+
+def fingerprint(release: str) -> str:
+    """Changes when anything that the binary is made from changes."""
+    digest = hashlib.sha256()
+    for source in (HERE / "main.go", HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum"):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def is_current(release: str) -> bool:
+    """Whether the binary is there and was made from today's sources.
+
+    A binary without a fingerprint beside it was brought by somebody else (prebuilt assets) and is trusted.
+    """
+    stamp = binary(release).with_name("fingerprint")
+    return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
+
+
+def build(release: str) -> None:
+    """Build one release; the binary appears under its final name only when it is whole."""
+    version = pinned_version(release)
+    major, minor = version.removeprefix("v").split(".")[:2]
+    target = binary(release)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name("controlplane.part")
+    # Without these linker variables the server calls itself v0.0.0 and its emulation version goes wrong.
+    package = "k8s.io/component-base/version"
+    flags = f"-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+    subprocess.run(
+        ["go", "build", f"-modfile=releases/{release}.mod", "-mod=readonly", "-trimpath", "-ldflags", flags]
+        + ["-o", str(unfinished), "."],
+        cwd=HERE,
+        check=True,
+        env={**os.environ, "CGO_ENABLED": "0"},
+    )
+    unfinished.replace(target)
+    target.with_name("fingerprint").write_text(fingerprint(release))
+
+
+def main(releases: list[str]) -> int:
+    """Build what is missing and say what is being done."""
+    for release in releases:
+        if release not in RELEASES:
+            print(f"no such release: {release} (known: {', '.join(RELEASES)})", file=sys.stderr)
+            return 2
+        if is_current(release):
+            print(f"Kubernetes {release}: {binary(release)} is up to date")
+            continue
+        if shutil.which("go") is None:
+            print("Go is needed to build the control planes (https://go.dev/dl, 1.26 or later)", file=sys.stderr)
+            return 1
+        print(f"Kubernetes {release}: building {pinned_version(release)} (about five minutes when cold) ...", flush=True)
+        started = time.monotonic()
+        build(release)
+        print(f"Kubernetes {release}: built in {time.monotonic() - started:.0f} s: {binary(release)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or list(RELEASES)))

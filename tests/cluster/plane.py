@@ -1,0 +1,268 @@
+"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
+
+TLS, RBAC and the audit log are on, as in a cluster that one would be given. There is no kubelet: nodes join as API
+clients. Everything lives in one folder and dies with the process that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import secrets
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.cluster.releases import COMMON_CONTROLLERS, RELEASES
+
+READY_WITHIN_S = 60
+STOPPED_WITHIN_S = 75  # the API server may take up to a minute to exit on SIGTERM
+PR_SET_PDEATHSIG = 1
+
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+class ControlPlaneError(Exception):
+    """A component did not start; the message has the end of its log."""
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@dataclass
+class ControlPlane:
+    """One running control plane.
+
+    Attributes:
+        release: `1.35`, `1.36` or `1.37`.
+        binary: the program that is all four components.
+        folder: where it keeps its data, certificates and logs.
+        workload_with_job: whether the Job controller's own Workload integration is on.
+    """
+
+    release: str
+    binary: Path
+    folder: Path
+    workload_with_job: bool = False
+    admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    port: int = 0
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
+
+    @property
+    def url(self) -> str:
+        """Where the API server listens."""
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate that the API server made for itself."""
+        return self.folder / "certs" / "apiserver.crt"
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON event a line for every request."""
+        return self.folder / "audit.log"
+
+    def start(self) -> None:
+        """Start the components in order and wait until each answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        etcd_port = self._start_etcd()
+        self._start_apiserver(etcd_port)
+        self.kubeconfig("admin", self.admin_token)
+        self._start_clients()
+
+    def stop(self) -> None:
+        """Stop the components, clients first, and wait until they are gone."""
+        for name in reversed(list(self._processes)):
+            process = self._processes.pop(name)
+            process.send_signal(signal.SIGKILL if name == "kube-apiserver" else signal.SIGTERM)
+            process.wait(STOPPED_WITHIN_S)
+
+    def kubeconfig(self, name: str, token: str, *, namespace: str = "default") -> Path:
+        """Write a kubeconfig for `token`; readable by its owner only."""
+        path = self.folder / f"{name}.kubeconfig"
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "real", "cluster": {"server": self.url, "certificate-authority": str(self.ca_file)}}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": name, "namespace": namespace}}],
+            "current-context": "real",
+        }
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        """A bare HTTP client of the API server; the administrator's unless `token` is given."""
+        return httpx.Client(
+            base_url=self.url,
+            verify=ssl.create_default_context(cafile=str(self.ca_file)),
+            headers={"Authorization": f"Bearer {token or self.admin_token}"},
+            timeout=30,
+        )
+
+    def audited(self) -> Iterator[dict[str, Any]]:
+        """The audit events so far."""
+        with self.audit_log.open() as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    yield json.loads(line)
+
+    # -- components --
+
+    def _start_etcd(self) -> int:
+        client_port, peer_port = free_port(), free_port()
+        self._run(
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls=http://127.0.0.1:{client_port}",
+            f"--advertise-client-urls=http://127.0.0.1:{client_port}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}",
+            f"--initial-cluster=default=http://127.0.0.1:{peer_port}",
+            "--unsafe-no-fsync",
+            f"--quota-backend-bytes={8 * 2**30}",
+        )
+        self._wait("etcd", lambda: httpx.get(f"http://127.0.0.1:{client_port}/health").status_code == 200)
+        return client_port
+
+    def _start_apiserver(self, etcd_port: int) -> None:
+        flags = RELEASES[self.release]
+        self.port = free_port()
+        key = self._write_service_account_key()
+        tokens = self.folder / "tokens.csv"
+        tokens.touch(mode=0o600)
+        tokens.write_text(f'{self.admin_token},admin,admin,"system:masters"\n')
+        policy = self.folder / "audit-policy.yaml"
+        policy.write_text(yaml.safe_dump(AUDIT_POLICY))
+        self._run(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            f"--cert-dir={self.folder / 'certs'}",
+            f"--token-auth-file={tokens}",
+            "--authorization-mode=RBAC",
+            # No ServiceAccount tokens are mounted: pods run as local processes that talk to nobody.
+            "--disable-admission-plugins=ServiceAccount",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self.audit_log}",
+            "--runtime-config=" + ",".join(f"{version}=true" for version in flags.runtime_config),
+            self._gates(flags.api_gates),
+        )
+        with self.client_when_certified() as client:
+            self._wait("kube-apiserver", lambda: client.get("/readyz").status_code == 200)
+
+    @contextlib.contextmanager
+    def client_when_certified(self) -> Iterator[httpx.Client]:
+        """A client as soon as the API server has written its certificate."""
+        self._wait("kube-apiserver", self.ca_file.exists)
+        with self.client() as client:
+            yield client
+
+    def _start_clients(self) -> None:
+        flags = RELEASES[self.release]
+        kubeconfig = self.folder / "admin.kubeconfig"
+        common = (
+            f"--kubeconfig={kubeconfig}",
+            "--bind-address=127.0.0.1",
+            "--leader-elect=false",
+            # The defaults (20 to 50 a second) would measure the throttle and nothing else.
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+        )
+        ports = {"kube-controller-manager": free_port(), "kube-scheduler": free_port()}
+        self._run(
+            "kube-controller-manager",
+            *common,
+            f"--secure-port={ports['kube-controller-manager']}",
+            f"--cert-dir={self.folder / 'certs-kcm'}",
+            "--controllers=" + ",".join(COMMON_CONTROLLERS + flags.controllers),
+            self._gates(flags.api_gates),
+        )
+        self._run(
+            "kube-scheduler",
+            *common,
+            f"--secure-port={ports['kube-scheduler']}",
+            f"--cert-dir={self.folder / 'certs-scheduler'}",
+            self._gates(flags.scheduler_gates),
+        )
+        for name, port in ports.items():
+            self._wait(name, lambda port=port: _healthy(port))  # type: ignore[misc]
+
+    def _gates(self, gates: tuple[str, ...]) -> str:
+        wanted = (gate for gate in gates if gate != "WorkloadWithJob" or self.workload_with_job)
+        return "--feature-gates=" + ",".join(f"{gate}=true" for gate in wanted)
+
+    def _write_service_account_key(self) -> Path:
+        path = self.folder / "service-account.key"
+        path.touch(mode=0o600)
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.TraditionalOpenSSL,
+                serialization.NoEncryption(),
+            )
+        )
+        return path
+
+    def _run(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(self.binary), name, *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - so that a killed test run leaves no etcd behind
+            )
+
+    def _wait(self, name: str, is_ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + READY_WITHIN_S
+        while True:
+            with contextlib.suppress(httpx.TransportError, FileNotFoundError):
+                if is_ready():
+                    return
+            ended = self._processes[name].poll() is not None
+            if ended or time.monotonic() > deadline:
+                log = (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+                raise ControlPlaneError(f"{name} {'ended' if ended else 'was not ready in time'}:\n{log}")
+            time.sleep(0.05)
+
+
+def _healthy(port: int) -> bool:
+    # /healthz answers without authentication; the certificate is the component's own, made a moment ago.
+    return httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False).status_code == 200  # noqa: S501

@@ -1,0 +1,52 @@
+"""What each Kubernetes release needs switched on to have gang scheduling: one row a release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ReleaseFlags:
+    """Command line settings of one release.
+
+    Attributes:
+        api_gates: feature gates of the API server and the controller manager.
+        scheduler_gates: feature gates of the scheduler.
+        runtime_config: API versions that are off by default.
+        controllers: controllers of the controller manager that this release has beyond the common ones.
+    """
+
+    api_gates: tuple[str, ...]
+    scheduler_gates: tuple[str, ...]
+    runtime_config: tuple[str, ...]
+    controllers: tuple[str, ...] = ()
+
+
+# GangScheduling was merged into GenericWorkload in 1.37 (KEP-4671, "Feature gates merge in v1.37").
+RELEASES: dict[str, ReleaseFlags] = {
+    "1.35": ReleaseFlags(
+        api_gates=("GenericWorkload",),
+        scheduler_gates=("GenericWorkload", "GangScheduling"),
+        runtime_config=("scheduling.k8s.io/v1alpha1",),
+    ),
+    "1.36": ReleaseFlags(
+        api_gates=("GenericWorkload", "GangScheduling", "WorkloadWithJob"),
+        scheduler_gates=("GenericWorkload", "GangScheduling"),
+        runtime_config=("scheduling.k8s.io/v1alpha2",),
+        controllers=("podgroup-protection-controller",),
+    ),
+    "1.37": ReleaseFlags(
+        api_gates=("GenericWorkload", "WorkloadWithJob"),
+        scheduler_gates=("GenericWorkload",),
+        runtime_config=("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
+        controllers=("podgroup-protection-controller",),
+    ),
+}
+
+COMMON_CONTROLLERS = (
+    "job-controller",
+    "garbage-collector-controller",
+    "ttl-after-finished-controller",
+    "namespace-controller",
+    "pod-garbage-collector-controller",
+)
