@@ -1,0 +1,426 @@
+"""What can go wrong with a gang, as one tree that retry policies match by class and field.
+
+    GangJobError
+    ├── InvalidGangSpec          the request itself is wrong; nothing was created
+    ├── GangUnsupported          this cluster, or this shape, cannot be a gang
+    ├── SubmissionConflict       a Job of that identity exists and was made from other parameters
+    ├── SubmissionFailed         the server refused a step of the submission, or could not be asked
+    ├── GangFailed               the Job ended as failed
+    │   ├── AppFailed            a rank's own program ended with an error
+    │   ├── ImagePullFailed      a rank's image could not be pulled
+    │   └── Disrupted            a rank was evicted, or its node was drained or lost
+    │       └── Preempted        something of higher priority took the place
+    ├── DeadlineExceeded         one of the three deadlines passed
+    │   └── Unschedulable        the pods were never placed, and the scheduler said why
+    ├── JobDeleted               the Job vanished before it ended
+    │   └── JobReplaced          another Job of the same name stands in its place
+    ├── ResultTooLarge           a rank wrote more than the result may hold
+    └── LedgerUnavailable        the outcomes could not be read or written
+
+Each message says what happened, the evidence, and what to do, and is built from the fields.
+`retryable` is false where another try with the same parameters must fail in the same way.
+"""
+
+# These names are read in logs and retry policies, where the suffix "Error" says nothing more.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+RANKS_SHOWN_MAX = 8
+EVIDENCE_CHARACTERS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a request: where (`spec.template...` or a parameter), what, and the remedy."""
+
+    path: str
+    what: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_sentence(self.what)} {_sentence(self.remedy)}".rstrip()
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    if len(text) > EVIDENCE_CHARACTERS_MAX:
+        text = text[: EVIDENCE_CHARACTERS_MAX - 3] + "..."
+    return text if not text or text[-1] in ".!?:" else f"{text}."
+
+
+def _build(kind: type[GangJobError], fields: dict[str, Any]) -> GangJobError:
+    return kind(**fields)
+
+
+@dataclass(eq=False, repr=False)
+class GangJobError(Exception):
+    """Base of everything this provider raises. Subclasses carry fields; the message comes from them."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another try may end differently."""
+        return True
+
+    @property
+    def what(self) -> str:
+        """What happened."""
+        return type(self).__name__
+
+    @property
+    def evidence(self) -> str:
+        """What was seen, as the cluster put it."""
+        return ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, map(_sentence, (self.what, self.evidence, self.remedy))))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    # Airflow's supervisor and process pools pickle exceptions; the default would call the class without its fields.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _build, (type(self), {name: getattr(self, name) for name in self.__dataclass_fields__})
+
+
+@dataclass(eq=False, repr=False)
+class InvalidGangSpec(GangJobError):
+    """The request is wrong in one or more places. Raised before anything is created."""
+
+    problems: tuple[Problem, ...]
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        count = len(self.problems)
+        return f"The gang cannot be submitted: {count} problem{'s'[: count != 1]}, nothing was created"
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.what}.", *(f"  * {problem}" for problem in self.problems)])
+
+
+@dataclass(eq=False, repr=False)
+class GangUnsupported(GangJobError):
+    """A gang is required and cannot be had. Nothing of it is left in the cluster."""
+
+    reason: str
+    advice: str = 'Set gang="preferred" to run without the guarantee.'
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        return "The pods cannot be placed as one gang"
+
+    @property
+    def evidence(self) -> str:
+        return self.reason
+
+    @property
+    def remedy(self) -> str:
+        return self.advice
+
+
+@dataclass(eq=False, repr=False)
+class SubmissionConflict(GangJobError):
+    """A Job of this identity exists and is not ours, or was made from other parameters."""
+
+    ref: str
+    """namespace/name of the Job that is there."""
+    uid: str = ""
+    ours_hash: str = ""
+    theirs_hash: str | None = None
+    fields: tuple[str, ...] = ()
+    """Parameters that differ, when both sides tell."""
+    trigger_id: str = ""
+    theirs_trigger_id: str | None = None
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        if self.theirs_trigger_id != self.trigger_id:
+            return f"Job {self.ref} exists and belongs to another submission"
+        return f"Job {self.ref} exists and was submitted with other parameters"
+
+    @property
+    def evidence(self) -> str:
+        differ = f", which differ in {', '.join(self.fields)}" if self.fields else ""
+        return (
+            f"Its submission id is {self.theirs_trigger_id or 'missing'} (here {self.trigger_id}), "
+            f"its parameters hash to {self.theirs_hash or 'nothing'} (here {self.ours_hash}){differ}; uid {self.uid}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "Wait until it ends, delete it with --cascade=background, "
+            'or set reattach="never" to have it replaced. '
+            "A template that renders differently at each try, such as ti.try_number, always conflicts"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class SubmissionFailed(GangJobError):
+    """One step of the submission did not succeed. The next try completes or replaces what was begun."""
+
+    ref: str
+    step: str
+    """What was being done, e.g. `create PodGroup`."""
+    cause: str
+    """Code, reason and message of the server, or the kind of transport fault."""
+    transient: bool = True
+    advice: str = ""
+
+    @property
+    def retryable(self) -> bool:
+        return self.transient
+
+    @property
+    def what(self) -> str:
+        return f"Submission of {self.ref} stopped at: {self.step}"
+
+    @property
+    def evidence(self) -> str:
+        return self.cause
+
+    @property
+    def remedy(self) -> str:
+        if self.advice:
+            return self.advice
+        return "Try again: what was begun is completed" if self.transient else "Correct what the server names"
+
+
+@dataclass(eq=False, repr=False)
+class GangFailed(GangJobError):
+    """The Job ended as failed."""
+
+    ref: str
+    reason: str
+    """Reason of the Job's Failed condition, or of the diagnosis."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that failed, the first one first."""
+    message: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Gang {self.ref} failed ({self.reason}){_ranks(self.ranks)}"
+
+    @property
+    def evidence(self) -> str:
+        return self.message
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return ""
+    more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
+    return f" at rank {', '.join(map(str, ranks[:RANKS_SHOWN_MAX]))}{more}"
+
+
+@dataclass(eq=False, repr=False)
+class AppFailed(GangFailed):
+    """A rank's own program ended with an error, and the gang with it."""
+
+    rank: int | None = None
+    exit_code: int | None = None
+    container: str = ""
+    log_tail: str = ""
+    """Last lines of the rank, if they could be read."""
+
+    @property
+    def what(self) -> str:
+        who = "A rank" if self.rank is None else f"Rank {self.rank}"
+        return f"{who} of gang {self.ref} exited with code {self.exit_code} ({self.reason})"
+
+    @property
+    def evidence(self) -> str:
+        return "\n".join(filter(None, (self.message, self.log_tail)))
+
+
+@dataclass(eq=False, repr=False)
+class ImagePullFailed(GangFailed):
+    """A rank's image could not be pulled."""
+
+    image: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Gang {self.ref} could not pull image {self.image} ({self.reason}){_ranks(self.ranks)}"
+
+    @property
+    def remedy(self) -> str:
+        return "Check the image's name and tag and image_pull_secrets"
+
+
+@dataclass(eq=False, repr=False)
+class Disrupted(GangFailed):
+    """A rank was taken away by the cluster, not by its own fault."""
+
+    node: str = ""
+
+    @property
+    def what(self) -> str:
+        where = f" on {self.node}" if self.node else ""
+        return f"Gang {self.ref} lost a rank to the cluster{where} ({self.reason}){_ranks(self.ranks)}"
+
+    @property
+    def remedy(self) -> str:
+        return "Run it again"
+
+
+@dataclass(eq=False, repr=False)
+class Preempted(Disrupted):
+    """Something of higher priority took a rank's place."""
+
+    @property
+    def remedy(self) -> str:
+        return "Run it again, or give it a higher priority_class"
+
+
+@dataclass(eq=False, repr=False)
+class DeadlineExceeded(GangJobError):
+    """One of the three deadlines passed."""
+
+    ref: str
+    phase: str
+    """`queued`, `assembling` or `running`."""
+    seconds: float
+    """What the phase was allowed to take."""
+    waiting_for: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Gang {self.ref} was {self.phase} for longer than {self.seconds:g} s"
+
+    @property
+    def evidence(self) -> str:
+        return self.waiting_for
+
+    @property
+    def remedy(self) -> str:
+        return _DEADLINE_REMEDY.get(self.phase, "")
+
+
+_DEADLINE_REMEDY = {
+    "queued": "Raise queue_timeout, or look at what holds the queue",
+    "assembling": "Ask for fewer workers or less of each resource, or raise assemble_timeout",
+    "running": "Raise run_timeout",
+}
+
+
+@dataclass(eq=False, repr=False)
+class Unschedulable(DeadlineExceeded):
+    """The pods were never placed, and the scheduler said why (`waiting_for`)."""
+
+
+@dataclass(eq=False, repr=False)
+class JobDeleted(GangJobError):
+    """The Job vanished before its end was seen."""
+
+    ref: str
+    last_phase: str
+    last_seen: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Job {self.ref} was deleted while the gang was {self.last_phase}"
+
+    @property
+    def evidence(self) -> str:
+        return self.last_seen
+
+    @property
+    def remedy(self) -> str:
+        return "Find out who deleted it: a user, a TTL, or a clean-up of the namespace"
+
+
+@dataclass(eq=False, repr=False)
+class JobReplaced(JobDeleted):
+    """Another Job of the same name, with another uid, stands in its place."""
+
+    uid: str = ""
+    other_uid: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Job {self.ref} (uid {self.uid}) was replaced by another one (uid {self.other_uid})"
+
+
+@dataclass(eq=False, repr=False)
+class ResultTooLarge(GangJobError):
+    """A rank wrote more into GANG_RESULT_PATH than its result may hold."""
+
+    ref: str
+    rank: int
+    size: int = field(default=0)
+    """Bytes seen. The kubelet keeps 4096, so this is a lower bound."""
+    limit: int = 4096
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        return f"Rank {self.rank} of gang {self.ref} wrote {self.size} bytes of result or more, {self.limit} are kept"
+
+    @property
+    def remedy(self) -> str:
+        return "Write large results to storage and return their address"
+
+
+@dataclass(eq=False, repr=False)
+class LedgerUnavailable(GangJobError):
+    """The ranks' outcomes could not be read or written."""
+
+    ref: str
+    cause: str
+
+    @property
+    def what(self) -> str:
+        return f"The outcomes of gang {self.ref} are not available"
+
+    @property
+    def evidence(self) -> str:
+        return self.cause
+
+    @property
+    def remedy(self) -> str:
+        return "The task's service account needs get, list, create and patch on configmaps in the namespace"
+
+
+__all__ = [
+    "AppFailed",
+    "DeadlineExceeded",
+    "Disrupted",
+    "GangFailed",
+    "GangJobError",
+    "GangUnsupported",
+    "ImagePullFailed",
+    "InvalidGangSpec",
+    "JobDeleted",
+    "JobReplaced",
+    "LedgerUnavailable",
+    "Preempted",
+    "Problem",
+    "ResultTooLarge",
+    "SubmissionConflict",
+    "SubmissionFailed",
+    "Unschedulable",
+]

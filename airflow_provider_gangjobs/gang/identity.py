@@ -1,0 +1,88 @@
+"""Identity: which gang belongs to which task, by names that every machine computes alike.
+
+A Job name is never used twice while anything of its last bearer is left, because Workload and
+PodGroup refer to Jobs by name only. Hence the attempt counter at its end.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Final
+
+JOB_NAME_MAX: Final = 52
+"""The Job controller derives pod host names and group names (63 at most) from the Job's name."""
+DIGEST_LENGTH: Final = 26
+"""130 bits in base32. A collision would adopt another task's gang, so it is not shortened in the label."""
+NAME_DIGEST_LENGTH: Final = 10
+"""50 bits in the Job's name, where a collision is found and refused by the trigger id."""
+ATTEMPT_DIGITS: Final = 3
+SLUG_MAX: Final = JOB_NAME_MAX - 1 - NAME_DIGEST_LENGTH - 1 - ATTEMPT_DIGITS
+"""Longest `name` that a user may give: the rest of the Job name is digest and attempt."""
+
+
+def digest_of(*parts: str | int) -> str:
+    """Lower-case base32 of a SHA-256 over the parts, `DIGEST_LENGTH` characters; a DNS label of its own."""
+    text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:DIGEST_LENGTH]
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """One task of one DAG run, across all its tries. `map_index` is -1 for an unmapped task."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    @property
+    def digest(self) -> str:
+        """Value of `LABEL_TASK`."""
+        return digest_of(self.dag_id, self.run_id, self.task_id, self.map_index)
+
+    @property
+    def slug(self) -> str:
+        """Readable start of the Job's name when the user gave none."""
+        return slug_of(self.dag_id, self.task_id)
+
+    def to_json(self) -> str:
+        """Value of `ANNOTATION_TASK`."""
+        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
+
+
+@dataclass(frozen=True, order=True)
+class GangRef:
+    """One Job in one cluster. The uid tells it from a later Job of the same name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def slug_of(*parts: str) -> str:
+    """Lower-case letters, digits and single hyphens, starting with a letter, at most `SLUG_MAX` characters.
+
+    A Service name must start with a letter (RFC 1035), and the Service is named after the Job.
+    """
+    text = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+    if not text[:1].isalpha():
+        text = f"gang-{text}".rstrip("-")
+    return text[:SLUG_MAX].rstrip("-")
+
+
+def job_name(slug: str, digest: str, attempt: int) -> str:
+    """`<slug>-<hash>-<attempt>`: a DNS label of at most `JOB_NAME_MAX` characters, the slug shortened to fit."""
+    tail = f"-{digest[:NAME_DIGEST_LENGTH]}-{attempt}"
+    return slug[: JOB_NAME_MAX - len(tail)].rstrip("-") + tail
+
+
+def default_trigger_id(digest: str, attempt: int) -> str:
+    """Submission id of a task's attempt when the client chose none."""
+    return f"{digest}-{attempt}"

@@ -1,0 +1,70 @@
+"""Names that leave the process: labels, annotations, finalizer, paths and environment variables.
+
+All of them are a contract with what is already in clusters: they are added to, never renamed.
+The prefix is our own. `airflow kubernetes cleanup-pods` deletes pods that carry Airflow's usual
+labels (dag_id, task_id, ...), so none of those is ever used.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+PREFIX: Final = "gangjobs.airflow"
+
+LABEL_GANG: Final = f"{PREFIX}/gang"
+"""Name of the Job. On the Job, its pods, Service, ConfigMaps, Workload and PodGroup."""
+LABEL_TASK: Final = f"{PREFIX}/task"
+"""Digest of the task key. On the Job and its pods; one list by it finds every attempt."""
+LABEL_ATTEMPT: Final = f"{PREFIX}/attempt"
+"""Number of the attempt, from 0. On the Job and its pods."""
+LABEL_ROLE: Final = f"{PREFIX}/role"
+"""What an object is for, one of `Role`. Not on the Job and its pods."""
+
+ANNOTATION_TRIGGER_ID: Final = f"{PREFIX}/trigger-id"
+"""The submission's id, chosen by the client. On the Job."""
+ANNOTATION_SPEC_HASH: Final = f"{PREFIX}/spec-hash"
+"""Hash of everything that shapes the Job. On the Job."""
+ANNOTATION_SPEC_FIELDS: Final = f"{PREFIX}/spec-fields"
+"""JSON of parameter -> short digest, so that a conflict can name what differs. On the Job."""
+ANNOTATION_CLAIM: Final = f"{PREFIX}/claim"
+"""Id of the task instance that answers for the gang now. On the Job."""
+ANNOTATION_DELIVERED: Final = f"{PREFIX}/delivered"
+"""Time at which the outcome was handed to Airflow. On the Job."""
+ANNOTATION_HALTED: Final = f"{PREFIX}/halted"
+"""Why the gang was suspended for good. On the Job."""
+ANNOTATION_TASK: Final = f"{PREFIX}/task"
+"""The task key as JSON (dag_id, run_id, task_id, map_index), for people. On the Job."""
+ANNOTATION_GANG: Final = f"{PREFIX}/gang"
+"""How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
+
+ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+"""Name of the container whose exit and message are the rank's. On the pods."""
+ANNOTATION_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+"""The rank. Set by the Job controller on every pod of an Indexed Job."""
+LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""With this label on the Job, Kueue owns `spec.suspend`."""
+
+FINALIZER_HARVEST: Final = f"{PREFIX}/harvest"
+"""Holds a pod until its outcome is in the ledger. In the pod template."""
+
+ENV_RESULT_PATH: Final = "GANG_RESULT_PATH"
+RESULT_PATH: Final = "/dev/termination-log"
+RESULT_BYTES_MAX: Final = 4096
+"""The kubelet keeps 4096 bytes of a container's termination message."""
+
+ENV_FILES: Final = "GANG_FILES"
+FILES_PATH: Final = "/gang/files"
+
+MAIN_CONTAINER: Final = "main"
+"""Name of the container when no manifest names it."""
+
+
+class Role(StrEnum):
+    """Values of `LABEL_ROLE`."""
+
+    FILES = "files"
+    LEDGER = "ledger"
+    RENDEZVOUS = "rendezvous"
+    WORKLOAD = "workload"
+    PODGROUP = "podgroup"
