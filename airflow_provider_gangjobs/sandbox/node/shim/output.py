@@ -1,0 +1,70 @@
+"""What a container prints, line by line into one file, in the format of the container runtime interface.
+
+A line is `<RFC 3339 time with nanoseconds> <stdout|stderr> <F|P> <text>`; P marks a part of a line
+that is longer than `LINE_BYTES_MAX`. When the file exceeds its limit it becomes `<path>.1`, and the
+one before is dropped, so a container holds at most twice the limit on disk.
+"""
+
+import os
+import time
+
+LINE_BYTES_MAX = 16 * 1024
+"""Longer lines are split, as container runtimes do."""
+
+
+class Output:
+    """The log file of one container."""
+
+    def __init__(self, path: str, *, bytes_max: int) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self._size = os.fstat(self._file.fileno()).st_size
+        self._rests: dict[str, bytes] = {}
+
+    def feed(self, stream: str, data: bytes) -> None:
+        """Write the lines that are now complete; keep the rest for later."""
+        *lines, rest = (self._rests.pop(stream, b"") + data).split(b"\n")
+        stamp = _stamp()
+        records = [record for line in lines for record in _records(stamp, stream, line)]
+        while len(rest) > LINE_BYTES_MAX:
+            records.append(_record(stamp, stream, b"P", rest[:LINE_BYTES_MAX]))
+            rest = rest[LINE_BYTES_MAX:]
+        if rest:
+            self._rests[stream] = rest
+        self._write(b"".join(records))
+
+    def close(self) -> None:
+        """Write what is left without a line end, and close the file."""
+        stamp = _stamp()
+        self._write(b"".join(_record(stamp, stream, b"F", rest) for stream, rest in self._rests.items()))
+        self._rests.clear()
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._size > 0 and self._size + len(data) > self._bytes_max:
+            self._rotate()
+        self._file.write(data)
+        self._size += len(data)
+
+    def _rotate(self) -> None:
+        self._file.close()
+        os.replace(self._path, f"{self._path}.1")
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self._size = 0
+
+
+def _records(stamp: bytes, stream: str, line: bytes) -> list[bytes]:
+    parts = [line[at : at + LINE_BYTES_MAX] for at in range(0, len(line), LINE_BYTES_MAX)] or [b""]
+    return [*(_record(stamp, stream, b"P", part) for part in parts[:-1]), _record(stamp, stream, b"F", parts[-1])]
+
+
+def _record(stamp: bytes, stream: str, tag: bytes, text: bytes) -> bytes:
+    return b"%s %s %s %s\n" % (stamp, stream.encode(), tag, text)
+
+
+def _stamp() -> bytes:
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds:09d}Z".encode()

@@ -1,0 +1,111 @@
+"""The descendants of the shim: who they are, how much memory they hold, and how they all end.
+
+On Linux the shim is a subreaper, so every descendant, also one that left its session, is found
+below it. Elsewhere the tree is read from `ps`, and a grandchild whose parent has ended and that
+left its process group is not found.
+"""
+
+import contextlib
+import os
+import signal
+import time
+
+from .kernel import IS_LINUX
+
+KILL_TIMEOUT_S = 10.0
+"""How long to go on killing: a process stuck in the kernel cannot be waited for forever."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids below `root`, parents first."""
+    children = _children_proc() if IS_LINUX else _children_ps()
+    found = list(children.get(root, ()))
+    for pid in found:
+        found.extend(children.get(pid, ()))
+    return found
+
+
+def kill_descendants(root: int, group: int) -> None:
+    """Kill everything below `root` and the process group, and reap it; returns when nothing is left."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+        if not _reap() and IS_LINUX:
+            return
+        alive = descendants(root)
+        if not alive:
+            return
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def memory_bytes(root: int, *, exact: bool) -> int:
+    """Resident memory of everything below `root`.
+
+    `exact` shares pages among those that map them, which costs a walk of their page tables;
+    otherwise shared pages count once per process, so the sum is an upper bound.
+    """
+    measure = _proportional_bytes if exact and IS_LINUX else _resident_bytes
+    return sum(measure(pid) for pid in descendants(root))
+
+
+def _reap() -> bool:
+    """Collect ended children; False if there is no child left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _children_proc() -> dict[int, list[int]]:
+    table: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            stat = _read(f"/proc/{entry}/stat")
+            if stat:
+                # The command stands in parentheses and may hold anything, also parentheses.
+                table.setdefault(int(stat.rpartition(b")")[2].split()[1]), []).append(int(entry))
+    return table
+
+
+def _resident_bytes(pid: int) -> int:
+    if not IS_LINUX:
+        return sum(1024 * int(line) for line in _ps("-o", "rss=", "-p", str(pid)))
+    pages = _read(f"/proc/{pid}/statm").split()
+    return int(pages[1]) * _PAGE_BYTES if pages else 0
+
+
+def _proportional_bytes(pid: int) -> int:
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return _resident_bytes(pid)
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc, empty if its process is gone."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _children_ps() -> dict[int, list[int]]:
+    table: dict[int, list[int]] = {}
+    for line in _ps("-axo", "pid=,ppid="):
+        pid, parent = line.split()
+        table.setdefault(int(parent), []).append(int(pid))
+    return table
+
+
+def _ps(*arguments: str) -> list[str]:
+    import subprocess  # noqa: PLC0415 - costs 10 ms at start, needed outside Linux only
+
+    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout.splitlines()
