@@ -1,0 +1,232 @@
+"""Patches over Kubernetes objects: strategic merge, and JSON merge (RFC 7386).
+
+Strategic merge differs from JSON merge in lists: a list with a merge key is merged item by item,
+and directives (`$patch`, `$retainKeys`, `$deleteFromPrimitiveList/x`, `$setElementOrder/x`) say what
+merging cannot. Rules follow `k8s.io/apimachinery/pkg/util/strategicpatch`. Neither argument is
+changed; the result shares with them whatever the patch does not touch, so treat it as frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ListRule", "apply", "json_merge"]
+
+Object = dict[str, Any]
+
+DELETE_FROM = "$deleteFromPrimitiveList/"
+ELEMENT_ORDER = "$setElementOrder/"
+
+
+@dataclass(frozen=True, slots=True)
+class ListRule:
+    """How one list field merges: by the key of its items, or as a set of primitives (`key` is None)."""
+
+    key: str | None
+    item: str = ""
+
+
+# type -> field -> type of the nested object, or rule of the nested list. Lists that are not named are replaced.
+# Merge keys are those of `x-kubernetes-patch-merge-key` in the published OpenAPI.
+_FIELDS: dict[str, dict[str, str | ListRule]] = {
+    "ObjectMeta": {"finalizers": ListRule(None), "ownerReferences": ListRule("uid")},
+    "Pod": {"metadata": "ObjectMeta", "spec": "PodSpec", "status": "PodStatus"},
+    "PodTemplateSpec": {"metadata": "ObjectMeta", "spec": "PodSpec"},
+    "PodSpec": {
+        "containers": ListRule("name", "Container"),
+        "initContainers": ListRule("name", "Container"),
+        "ephemeralContainers": ListRule("name", "Container"),
+        "volumes": ListRule("name", "Volume"),
+        "imagePullSecrets": ListRule("name"),
+        "hostAliases": ListRule("ip"),
+        "schedulingGates": ListRule("name"),
+        "resourceClaims": ListRule("name"),
+        "topologySpreadConstraints": ListRule("topologyKey"),
+        "affinity": "Affinity",
+    },
+    "Container": {
+        "env": ListRule("name"),
+        "ports": ListRule("containerPort"),
+        "volumeMounts": ListRule("mountPath"),
+        "volumeDevices": ListRule("devicePath"),
+    },
+    "PodStatus": {
+        "conditions": ListRule("type"),
+        "hostIPs": ListRule("ip"),
+        "podIPs": ListRule("ip"),
+        "resourceClaimStatuses": ListRule("name"),
+    },
+    "Job": {"metadata": "ObjectMeta", "spec": "JobSpec", "status": "ConditionsStatus"},
+    "JobSpec": {"template": "PodTemplateSpec"},
+    "ConditionsStatus": {"conditions": ListRule("type")},
+    "Service": {"metadata": "ObjectMeta", "spec": "ServiceSpec", "status": "ConditionsStatus"},
+    "ServiceSpec": {"ports": ListRule("port")},
+    "Node": {"metadata": "ObjectMeta", "spec": "NodeSpec", "status": "NodeStatus"},
+    "NodeSpec": {"taints": ListRule("key"), "podCIDRs": ListRule(None)},
+    "NodeStatus": {"conditions": ListRule("type"), "addresses": ListRule("type")},
+    "Namespace": {"metadata": "ObjectMeta", "status": "ConditionsStatus"},
+    "PodGroup": {"metadata": "ObjectMeta", "status": "ConditionsStatus"},
+    "ServiceAccount": {"metadata": "ObjectMeta", "secrets": ListRule("name")},
+}
+_ANY_OBJECT: dict[str, str | ListRule] = {"metadata": "ObjectMeta"}
+
+
+def apply(original: Mapping[str, Any], patch: Mapping[str, Any], kind: str) -> Object:
+    """The object after a strategic merge patch.
+
+    `kind` is the Kubernetes kind, or the name of a part such as `PodTemplateSpec`; an unknown kind merges
+    its metadata by the common rules and replaces its lists.
+
+    Raises:
+        ValueError: a directive or a merge key of the patch is malformed.
+    """
+    return _merge_object(original, patch, kind, _FIELDS.get(kind, _ANY_OBJECT))
+
+
+def json_merge(original: Any, patch: Any) -> Any:
+    """The value after a JSON merge patch: null deletes, objects merge, everything else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(original) if isinstance(original, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = json_merge(merged.get(name), value)
+    return merged
+
+
+def _merge_object(
+    original: Mapping[str, Any], patch: Mapping[str, Any], kind: str, fields: Mapping[str, str | ListRule]
+) -> Object:
+    directive = patch.get("$patch")
+    if directive == "delete":
+        return {}
+    if directive == "replace":
+        return {name: _without_directives(value) for name, value in patch.items() if not name.startswith("$")}
+    if directive not in {None, "merge"}:
+        raise ValueError(f"unknown $patch value {directive!r} in {kind or 'object'}: use delete, merge or replace")
+    merged = _retained(original, patch)
+    for name, value in patch.items():
+        if not name.startswith("$"):
+            _merge_field(merged, name, value, fields.get(name))
+    for name, value in patch.items():
+        if name.startswith(DELETE_FROM):
+            _delete_primitives(merged, name.removeprefix(DELETE_FROM), value)
+    for name, order in patch.items():
+        if name.startswith(ELEMENT_ORDER):
+            _order_list(merged, original, name.removeprefix(ELEMENT_ORDER), order, fields)
+    return merged
+
+
+def _retained(original: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
+    retain = patch.get("$retainKeys")
+    if retain is None:
+        return dict(original)
+    return {name: value for name, value in original.items() if name in retain}
+
+
+def _merge_field(merged: Object, name: str, value: Any, rule: str | ListRule | None) -> None:
+    if value is None:
+        merged.pop(name, None)
+    elif isinstance(value, Mapping):
+        kind = rule if isinstance(rule, str) else ""
+        before = merged.get(name)
+        result = _merge_object(before if isinstance(before, Mapping) else {}, value, kind, _FIELDS.get(kind, {}))
+        if value.get("$patch") == "delete":
+            merged.pop(name, None)
+        else:
+            merged[name] = result
+    elif isinstance(value, list) and isinstance(rule, ListRule):
+        merged[name] = _merge_list(merged.get(name) or [], value, rule)
+    else:
+        merged[name] = _without_directives(value)
+
+
+def _merge_list(original: Sequence[Any], patch: Sequence[Any], rule: ListRule) -> list[Any]:
+    if any(isinstance(item, Mapping) and item.get("$patch") == "replace" and len(item) == 1 for item in patch):
+        return [item for item in patch if item.get("$patch") != "replace"]
+    if rule.key is None:
+        return [*original, *(item for item in dict.fromkeys(patch) if item not in original)]
+    merged = list(original)
+    for item in patch:
+        _merge_item(merged, item, rule.key, rule.item)
+    return merged
+
+
+def _merge_item(merged: list[Any], item: Any, key: str, kind: str) -> None:
+    if not isinstance(item, Mapping) or key not in item:
+        raise ValueError(f"map: {item!r} does not contain declared merge key: {key}")
+    at = next((i for i, present in enumerate(merged) if _key_of(present, key) == item[key]), None)
+    if item.get("$patch") == "delete":
+        merged[:] = [present for present in merged if _key_of(present, key) != item[key]]
+    elif at is None:
+        merged.append(_without_directives({k: v for k, v in item.items() if k != "$patch"}))
+    else:
+        merged[at] = _merge_object(merged[at], item, kind, _FIELDS.get(kind, {}))
+
+
+def _key_of(item: Any, key: str) -> Any:
+    return item.get(key) if isinstance(item, Mapping) else None
+
+
+def _delete_primitives(merged: Object, name: str, values: Any) -> None:
+    if not isinstance(values, list):
+        raise ValueError(f"{DELETE_FROM}{name} must be a list")
+    if name in merged:
+        merged[name] = [item for item in merged[name] or () if item not in values]
+
+
+def _order_list(
+    merged: Object, original: Mapping[str, Any], name: str, order: Any, fields: Mapping[str, str | ListRule]
+) -> None:
+    """Items that the patch names stand in its order; the server's own keep their place among them."""
+    rule = fields.get(name)
+    if not isinstance(order, list) or not isinstance(rule, ListRule):
+        raise ValueError(f"{ELEMENT_ORDER}{name} must be a list and belong to a list that merges")
+    identity = _identity(rule)
+    ranks = _positions(identity(item) for item in order)
+    items = merged.get(name) or []
+    named = sorted((item for item in items if identity(item) in ranks), key=lambda item: ranks[identity(item)])
+    others = [item for item in items if identity(item) not in ranks]
+    if items:
+        server = _positions(identity(item) for item in original.get(name) or ())
+        merged[name] = _interleave(named, others, server, identity)
+
+
+def _identity(rule: ListRule) -> Any:
+    key = rule.key
+    return (lambda item: item) if key is None else (lambda item: _key_of(item, key))
+
+
+def _positions(keys: Iterable[Any]) -> dict[Any, int]:
+    return {key: position for position, key in reversed(list(enumerate(keys)))}
+
+
+def _interleave(named: list[Any], others: list[Any], server: Mapping[Any, int], identity: Any) -> list[Any]:
+    result: list[Any] = []
+    named, others = named[:], others[:]
+    while named and others:
+        left, right = server.get(identity(named[0])), server.get(identity(others[0]))
+        first = left is not None and right is not None and left < right
+        result.append((named if first else others).pop(0))
+    return result + named + others
+
+
+def _without_directives(value: Any) -> Any:
+    """What a patch adds where nothing was: its own content, less the directives for a merge."""
+    if isinstance(value, Mapping):
+        return {
+            name: _without_directives(item)
+            for name, item in value.items()
+            if not name.startswith("$") and item is not None
+        }
+    if isinstance(value, list):
+        return [
+            _without_directives(item)
+            for item in value
+            if not (isinstance(item, Mapping) and item.get("$patch") == "delete")
+        ]
+    return value

@@ -1,0 +1,125 @@
+"""The store on disk: a snapshot, and an append-only log of what changed since.
+
+Each change is one line, written by one `write` to a file opened for appending, before anybody hears
+of the change: a killed process loses nothing that was answered. A power cut may; nothing is synced.
+A last line without its end was never answered, and is cut off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+__all__ = ["CorruptJournal", "Journal", "Record"]
+
+SNAPSHOT = "snapshot.jsonl"
+LOG = "log.jsonl"
+LOG_BYTES_MAX = 64 * 1024 * 1024
+"""A log above this size is folded into a new snapshot: reading it back takes about a second."""
+
+
+class CorruptJournal(Exception):  # noqa: N818 - says what is wrong, as the rest of the tree does
+    """A file of the data directory cannot be read."""
+
+    def __init__(self, path: Path, line: int) -> None:
+        super().__init__(f"{path} is damaged at line {line}. Remove the folder {path.parent} to start empty.")
+        self.path = path
+        self.line = line
+
+
+class Record(NamedTuple):
+    """One change: the object as it is from this revision on, or None if it is gone."""
+
+    revision: int
+    resource: str
+    namespace: str
+    name: str
+    obj: Any
+    """A dict when read; a dict or ready-made JSON (`msgspec.Raw`) when written."""
+
+
+class Journal:
+    """Owns one data directory; a second owner is refused."""
+
+    def __init__(self, directory: Path, *, log_bytes_max: int = LOG_BYTES_MAX) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.directory = directory
+        self.log_bytes_max = log_bytes_max
+        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            os.close(self._lock)
+            raise RuntimeError(f"{directory} is in use by another sandbox. Stop it, or choose another folder.") from exc
+        self._log = os.open(directory / LOG, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._log_bytes = os.fstat(self._log).st_size
+
+    def load(self) -> Iterator[Record]:
+        """Every record that counts, oldest first: the snapshot's, then those of the log that are newer.
+
+        Raises:
+            CorruptJournal: a line other than an unfinished last one cannot be read.
+        """
+        base = 0
+        for record in self._read(SNAPSHOT):
+            base = max(base, record.revision)
+            yield record
+        # After a crash between writing a snapshot and emptying the log, the log repeats what the snapshot holds.
+        for record in self._read(LOG):
+            if record.revision > base:
+                yield record
+
+    def append(self, record: Record) -> None:
+        """Write one change; it is in the file when this returns."""
+        line = msgspec.json.encode(record) + b"\n"
+        written = os.write(self._log, line)
+        assert written == len(line), "short write to the journal"
+        self._log_bytes += written
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to `compact`."""
+        return self._log_bytes > self.log_bytes_max
+
+    def compact(self, revision: int, records: Iterable[Record]) -> None:
+        """Replace everything by these records, which are the state at this revision."""
+        temporary = self.directory / f"{SNAPSHOT}.new"
+        with temporary.open("wb") as file:
+            for record in records:
+                file.write(msgspec.json.encode(record) + b"\n")
+            # A record without a resource keeps the revision when the state is empty or its newest objects are gone.
+            file.write(msgspec.json.encode(Record(revision, "", "", "", None)) + b"\n")
+        temporary.replace(self.directory / SNAPSHOT)
+        os.ftruncate(self._log, 0)
+        self._log_bytes = 0
+
+    def close(self) -> None:
+        """Give the directory free; safe to repeat."""
+        for descriptor in (self._log, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._log = self._lock = -1
+
+    def _read(self, name: str) -> Iterator[Record]:
+        path = self.directory / name
+        if not path.exists():
+            return
+        offset = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    os.truncate(path, offset)
+                    self._log_bytes = offset
+                    return
+                try:
+                    yield msgspec.json.decode(line, type=Record)
+                except msgspec.DecodeError as exc:
+                    raise CorruptJournal(path, number) from exc
+                offset += len(line)
