@@ -1,0 +1,414 @@
+"""Everything that talks to an API server, over plain dicts.
+
+Typed models would silently drop the fields of newer versions, so objects stay dicts from end to end.
+Reads are repeated until a deadline. A write is repeated only if the server said that it did not act;
+after any other failure the caller looks at what is there and decides (`error.may_have_applied`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.credentials import Credentials
+from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Gone, UnexpectedReply
+from airflow_provider_gangjobs.cluster.lines import split_lines
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
+from airflow_provider_gangjobs.cluster.resources import PODS, Resource
+from airflow_provider_gangjobs.cluster.transport import Exchange, Query, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+    from types import TracebackType
+
+    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 30.0
+LIST_TIMEOUT_S = 60.0
+"""A page of 500 large pods takes an API server seconds under load."""
+RETRY_FOR_S = 60.0
+PAGE_OBJECTS = 500
+LIST_RESTARTS_MAX = 3
+WATCH_MARGIN_S = 30.0
+"""A watch ends by itself after its `timeoutSeconds`; one that is silent for this much longer is dead."""
+LOG_BYTES_MAX = 16 * 2**20
+LOG_LINE_BYTES_MAX = 2**16
+LOG_SILENCE_S = 3600.0
+WATCH_LINE_BYTES_MAX = 16 * 2**20
+"""An object of etcd is at most 1.5 MiB; JSON and managedFields make it longer, but not tenfold."""
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+class Patch(StrEnum):
+    """How a patch is applied, as its content type."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+class Propagation(StrEnum):
+    """What becomes of the objects that are owned by a deleted one."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+@dataclass(frozen=True)
+class ClientStatistics:
+    """What a client has done so far."""
+
+    requests: Mapping[str, int]
+    """Requests by verb: get, list, watch, create, patch, delete, log. Retries are counted again."""
+    retries: int
+    renewals: int
+    """How often credentials were loaded again."""
+
+
+class Client:
+    """One API server. Connects at the first request; belongs to the event loop that it is first used on."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        timing: Timing | None = None,
+        retry_for_s: float = RETRY_FOR_S,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.config = config
+        self._timing = timing or Timing()
+        self._retry_for_s = retry_for_s
+        self._credentials = credentials or Credentials(config, timing=self._timing)
+        self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive)
+        self._requests: Counter[str] = Counter()
+        self._retries = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; safe to repeat."""
+        await self._transport.aclose()
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(dict(self._requests), self._retries, self._credentials.renewals)
+
+    # -- objects ---------------------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        """One object as it is stored.
+
+        Raises:
+            NotFound: there is none; anything else means that this is not known.
+        """
+        return await self._read_json("get", Exchange("GET", resource.path(namespace, name)))
+
+    async def raw_get(self, path: str) -> Json:
+        """Whatever is at `path`, such as /version or a group's discovery document."""
+        return await self._read_json("get", Exchange("GET", path))
+
+    async def version(self) -> Json:
+        return await self.raw_get("/version")
+
+    async def create(
+        self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, dry_run: bool = False
+    ) -> Json:
+        """Create an object; unknown and duplicate fields are refused. Returns what was stored.
+
+        Raises:
+            AlreadyExists: one of this name is there, possibly from a request of ours whose answer was lost.
+        """
+        query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
+        exchange = Exchange("POST", resource.path(namespace), query, msgspec.json.encode(body))
+        return _decoded(exchange, await self._write("create", exchange))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        body: Mapping[str, Any] | list[Any],
+        *,
+        kind: Patch = Patch.MERGE,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Json:
+        """Change part of an object. A uid or resourceVersion in the body is a precondition.
+
+        Raises:
+            Conflict: the precondition does not hold.
+            NotFound: there is no such object.
+        """
+        path = resource.path(namespace, name, subresource)
+        query = {"dryRun": "All" if dry_run else None}
+        exchange = Exchange("PATCH", path, query, msgspec.json.encode(body), content_type=kind)
+        return _decoded(exchange, await self._write("patch", exchange))
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        propagation: Propagation = Propagation.BACKGROUND,
+        grace_period_s: int | None = None,
+    ) -> None:
+        """Ask for an object to be deleted; its finalizers decide when it is gone.
+
+        Raises:
+            Conflict: the object of this name has another uid.
+            NotFound: there is no such object.
+        """
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_period_s is not None:
+            options["gracePeriodSeconds"] = grace_period_s
+        exchange = Exchange("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
+        await self._write("delete", exchange)
+
+    # -- collections -----------------------------------------------------------------------------------------
+
+    async def list_page(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = PAGE_OBJECTS,
+        continue_token: str | None = None,
+        retry_for_s: float | None = None,
+    ) -> bytes:
+        """One page of a list, undecoded.
+
+        Raises:
+            Gone: the continue token is too old.
+        """
+        query = {
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "limit": limit,
+            "continue": continue_token,
+        }
+        exchange = Exchange("GET", resource.path(namespace), query)
+        return await self._read("list", exchange, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = PAGE_OBJECTS,
+    ) -> AsyncGenerator[list[Json], None]:
+        """All objects, page by page. A list that grew too old goes on if the server allows, or starts again,
+        so an object may come twice; none that exists all the while is left out.
+
+        Raises:
+            Gone: the list grew too old again and again.
+        """
+        token: str | None = None
+        restarts = 0
+        while True:
+            try:
+                page = await self.list_page(
+                    resource,
+                    namespace,
+                    label_selector=label_selector,
+                    field_selector=field_selector,
+                    limit=limit,
+                    continue_token=token,
+                )
+            except Gone as gone:
+                restarts += 1
+                if restarts > LIST_RESTARTS_MAX:
+                    raise
+                token = gone.continue_token
+                continue
+            decoded = _decoded(Exchange("GET", resource.path(namespace)), page)
+            yield decoded.get("items") or []
+            token = (decoded.get("metadata") or {}).get("continue")
+            if not token:
+                return
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = PAGE_OBJECTS,
+    ) -> list[Json]:
+        """All objects, each once, in the state last seen."""
+        found: dict[tuple[str, str], Json] = {}
+        pages = self.pages(
+            resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
+        )
+        async for page in pages:
+            found |= {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in page}
+        return list(found.values())
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        timeout_s: float = 300,
+        on_open: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """The events after `resource_version`, bookmarks included, as undecoded lines of one connection.
+
+        Ends when the server ends it, by `timeout_s` at the latest; never resumes by itself.
+
+        Raises:
+            Gone: the version is too old (also an event of type ERROR may say so; that is the caller's to read).
+            ReplyLost: the connection broke, or was silent for longer than it may be.
+        """
+        query: Query = {
+            "watch": True,
+            "allowWatchBookmarks": True,
+            "resourceVersion": resource_version,
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "timeoutSeconds": max(1, round(timeout_s)),
+        }
+        exchange = Exchange("GET", resource.path(namespace), query)
+        self._requests["watch"] += 1
+        async with self._transport.stream(exchange, silence_s=timeout_s + WATCH_MARGIN_S) as chunks:
+            if on_open is not None:
+                on_open()
+            async with aclosing(split_lines(chunks, bytes_max=WATCH_LINE_BYTES_MAX)) as lines:
+                async for line in lines:
+                    yield line
+
+    # -- logs ------------------------------------------------------------------------------------------------
+
+    async def log(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        tail_lines: int | None = None,
+        limit_bytes: int | None = LOG_BYTES_MAX,
+        previous: bool = False,
+        timestamps: bool = False,
+    ) -> str:
+        """What a container has written, as far as its node still has it.
+
+        Raises:
+            NotFound: the pod is gone.
+            BadRequest: the container has not started.
+        """
+        query: Query = {
+            "container": container,
+            "tailLines": tail_lines,
+            "limitBytes": limit_bytes,
+            "previous": previous or None,
+            "timestamps": timestamps or None,
+        }
+        exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
+        return (await self._read("log", exchange, timeout_s=LIST_TIMEOUT_S)).decode(errors="replace")
+
+    async def follow_log(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        tail_lines: int | None = None,
+        since_s: int | None = None,
+        silence_s: float = LOG_SILENCE_S,
+    ) -> AsyncGenerator[str, None]:
+        """A container's lines as they come, until it ends. Very long lines come in parts. Never resumes by itself."""
+        query: Query = {"container": container, "follow": True, "tailLines": tail_lines, "sinceSeconds": since_s}
+        exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
+        self._requests["log"] += 1
+        async with self._transport.stream(exchange, silence_s=silence_s) as chunks:
+            lines = split_lines(chunks, bytes_max=LOG_LINE_BYTES_MAX, cut_long=True)
+            async with aclosing(lines):
+                async for line in lines:
+                    yield line.decode(errors="replace")
+
+    # -- one request -----------------------------------------------------------------------------------------
+
+    async def _read_json(self, verb: str, exchange: Exchange) -> Json:
+        return _decoded(exchange, await self._read(verb, exchange))
+
+    async def _read(
+        self,
+        verb: str,
+        exchange: Exchange,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        retry_for_s: float | None = None,
+    ) -> bytes:
+        return await self._repeated(
+            verb, exchange, timeout_s, lambda e: e.transient, self._retry_for_s if retry_for_s is None else retry_for_s
+        )
+
+    async def _write(self, verb: str, exchange: Exchange) -> bytes:
+        return await self._repeated(
+            verb,
+            exchange,
+            REQUEST_TIMEOUT_S,
+            lambda e: isinstance(e, ApiError) and e.not_processed,
+            self._retry_for_s,
+        )
+
+    async def _repeated(
+        self,
+        verb: str,
+        exchange: Exchange,
+        timeout_s: float,
+        may_repeat: Callable[[ClusterError], bool],
+        retry_for_s: float,
+    ) -> bytes:
+        """Send until it succeeds, may not be repeated, or the next attempt would start after the deadline."""
+        deadline = self._timing.monotonic() + retry_for_s
+        backoff = Backoff(self._timing, base_s=0.2, cap_s=10.0)
+        while True:
+            self._requests[verb] += 1
+            try:
+                return await self._transport.send(exchange, timeout_s=timeout_s)
+            except ClusterError as error:
+                pause_s = backoff.next(at_least_s=error.retry_after_s)
+                if not may_repeat(error) or self._timing.monotonic() + pause_s > deadline:
+                    raise
+                log.debug("%s: again in %.1f s", error, pause_s)
+            self._retries += 1
+            await self._timing.sleep(pause_s)
+
+
+def _decoded(exchange: Exchange, body: bytes) -> Json:
+    try:
+        decoded = msgspec.json.decode(body)
+    except msgspec.DecodeError as exc:
+        raise UnexpectedReply(200, request=str(exchange), message="the answer is not JSON") from exc
+    if not isinstance(decoded, dict):
+        raise UnexpectedReply(200, request=str(exchange), message="the answer is no JSON object")
+    return decoded

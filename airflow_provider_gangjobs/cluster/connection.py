@@ -1,0 +1,149 @@
+"""Which cluster, and by which credentials: the extras of Airflow's `kubernetes` connection, read once.
+
+The extras mean what they mean to the cncf provider's KubernetesHook, in the worker and in the triggerer
+alike (its own two hooks differ: the asynchronous one ignores `disable_verify_ssl`). Nothing is loaded here;
+`credentials` does that. Secrets never appear in `repr`, in `key`, or in an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from airflow_provider_gangjobs.cluster.errors import InvalidConnection
+
+PREFIX = "extra__kubernetes__"
+"""Connections made by Airflow before 2.3 carry it on every extra."""
+
+_KEY_SALT = secrets.token_bytes(16)
+"""A key is a hash over secrets; without this process's salt nobody can try passwords against it."""
+
+_SOURCES = ("in_cluster", "kube_config_path", "kube_config")
+
+
+class Source(StrEnum):
+    """Where the credentials come from."""
+
+    IN_CLUSTER = "in-cluster"
+    FILE = "kubeconfig file"
+    INLINE = "kubeconfig in the connection"
+    DEFAULT = "default kubeconfig, else in-cluster"
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """How to reach one cluster. Equal `key` means same cluster and same credentials, so it may be shared."""
+
+    conn_id: str
+    source: Source = Source.DEFAULT
+    kube_config_path: str | None = None
+    kube_config: Mapping[str, Any] | None = field(default=None, repr=False)
+    context: str | None = None
+    namespace: str | None = None
+    verify_ssl: bool = True
+    tcp_keepalive: bool = True
+
+    @classmethod
+    def from_extras(cls, conn_id: str, extras: Mapping[str, Any]) -> ClusterConfig:
+        """Read a connection's extras; unknown ones are ignored, as they are by the cncf provider.
+
+        Raises:
+            InvalidConnection: several sources at once, a kube_config that is no mapping, a flag that is no boolean.
+        """
+        reader = _Extras(conn_id, extras)
+        in_cluster = reader.flag("in_cluster")
+        path = reader.text("kube_config_path")
+        inline = reader.kube_config()
+        chosen = [name for name, value in zip(_SOURCES, (in_cluster, path, inline), strict=True) if value]
+        if len(chosen) > 1:
+            raise InvalidConnection(
+                conn_id, f"{' and '.join(chosen)} are set, which exclude each other", "Keep one of them."
+            )
+        return cls(
+            conn_id=conn_id,
+            source=_source(in_cluster, path, inline),
+            kube_config_path=os.path.expanduser(path) if path else None,
+            kube_config=inline,
+            context=reader.text("cluster_context"),
+            namespace=reader.text("namespace"),
+            verify_ssl=not reader.flag("disable_verify_ssl"),
+            tcp_keepalive=not reader.flag("disable_tcp_keepalive"),
+        )
+
+    @cached_property
+    def key(self) -> str:
+        """Names cluster and credentials within this process, and tells nothing about them."""
+        default_location = os.environ.get("KUBECONFIG", "") if self.source is Source.DEFAULT else ""
+        parts = [self.source, self.kube_config_path, self.kube_config, self.context, default_location]
+        text = json.dumps([*parts, self.verify_ssl, self.tcp_keepalive], sort_keys=True, default=str)
+        return hmac.new(_KEY_SALT, text.encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def _source(in_cluster: bool, path: str | None, inline: Mapping[str, Any] | None) -> Source:
+    if in_cluster:
+        return Source.IN_CLUSTER
+    if path:
+        return Source.FILE
+    return Source.INLINE if inline else Source.DEFAULT
+
+
+class _Extras:
+    """Typed access to the extras, with and without their old prefix."""
+
+    def __init__(self, conn_id: str, extras: Mapping[str, Any]) -> None:
+        self._conn_id = conn_id
+        self._extras = extras
+
+    def _get(self, name: str) -> Any:
+        value = self._extras[name] if name in self._extras else self._extras.get(PREFIX + name)
+        return None if value == "" else value
+
+    def _wrong(self, name: str, expected: str) -> InvalidConnection:
+        return InvalidConnection(self._conn_id, f"extra {name} is not {expected}", "Correct it in the connection.")
+
+    def text(self, name: str) -> str | None:
+        value = self._get(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise self._wrong(name, "a string")
+
+    def flag(self, name: str) -> bool:
+        """A boolean, or its word: a connection given as a URI can only hold words."""
+        value = self._get(name)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        word = str(value).strip().lower()
+        if word not in ("true", "false", "1", "0"):
+            raise self._wrong(name, "true or false")
+        return word in ("true", "1")
+
+    def kube_config(self) -> Mapping[str, Any] | None:
+        value = self._get("kube_config")
+        if isinstance(value, str):
+            value = self._parse(value)
+        if value is None or value == {}:
+            return None
+        if not isinstance(value, Mapping):
+            raise self._wrong("kube_config", "a kubeconfig (a JSON or YAML mapping)")
+        return value
+
+    def _parse(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            # Not chained: the parser's message quotes the line that it could not read, which may be a token.
+            raise self._wrong("kube_config", "readable as JSON or YAML") from None

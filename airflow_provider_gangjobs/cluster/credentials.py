@@ -1,0 +1,127 @@
+"""Live credentials of one cluster: loaded at the first use, renewed before and after they expire.
+
+Loading reads files, runs plugins and builds a TLS context, all of which block, so it happens in a thread;
+callers that come meanwhile wait for the same load. What changed since is used from the next request on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.kubeconfig import CredentialSource, Material
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.tls import make_context
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+
+log = logging.getLogger(__name__)
+
+RETRY_RENEWAL_S = 60
+"""After a renewal that failed while the credentials at hand may still be good."""
+
+FORCED_RENEWAL_INTERVAL_S = 10
+"""A refused token is renewed at most this often, however many requests were refused with it."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Everything a request needs. A new object after each renewal, so identity tells whether one happened."""
+
+    base_url: str
+    authorization: str | None = field(repr=False)
+    ssl: ssl.SSLContext | None = field(repr=False)
+    proxy: str | None = field(repr=False)
+    server_hostname: str | None
+
+
+class Credentials:
+    """Gives the current Access of one cluster. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        timing: Timing | None = None,
+        load: Callable[[], Material] | None = None,
+    ) -> None:
+        self._timing = timing or Timing()
+        self._load = load or CredentialSource(config).load
+        self._lock = asyncio.Lock()
+        self._access: Access | None = None
+        self._fingerprint = ""
+        self._renew_at: float | None = None
+        self._forced_at = float("-inf")
+        self.renewals = 0
+
+    async def current(self) -> Access:
+        """The access to use now; loads it if there is none or it is due.
+
+        Raises:
+            InvalidConnection, CredentialsFailed: at the first load. A later one that fails keeps what there is.
+        """
+        if self._access is not None and not self._is_due():
+            return self._access
+        async with self._lock:
+            if self._access is None:
+                return await self._reload()
+            if self._is_due():
+                await self._renew_quietly()
+            return self._access
+
+    async def renew(self, refused: Access) -> Access:
+        """Another access after `refused` got a 401: one that is newer already, or freshly loaded.
+
+        Returns `refused` itself if it was renewed a moment ago: then asking again is of no use.
+
+        Raises:
+            InvalidConnection, CredentialsFailed: there are no new credentials.
+        """
+        async with self._lock:
+            if self._access is not refused and self._access is not None:
+                return self._access
+            if self._timing.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
+                return refused
+            self._forced_at = self._timing.monotonic()
+            return await self._reload()
+
+    def _is_due(self) -> bool:
+        return self._renew_at is not None and self._timing.monotonic() >= self._renew_at
+
+    async def _renew_quietly(self) -> None:
+        try:
+            await self._reload()
+        except ClusterError as error:
+            self._renew_at = self._timing.monotonic() + RETRY_RENEWAL_S
+            log.warning("keeping the credentials at hand, they could not be renewed: %s", error)
+
+    async def _reload(self) -> Access:
+        material, context, fingerprint = await asyncio.to_thread(self._load_blocking)
+        if self._access is not None:
+            self.renewals += 1
+        self._fingerprint = fingerprint
+        self._renew_at = None if material.renew_in_s is None else self._timing.monotonic() + material.renew_in_s
+        self._access = Access(
+            base_url=material.base_url,
+            authorization=material.authorization,
+            ssl=context,
+            proxy=material.proxy,
+            server_hostname=material.server_hostname,
+        )
+        return self._access
+
+    def _load_blocking(self) -> tuple[Material, ssl.SSLContext | None, str]:
+        material = self._load()
+        if not material.base_url.startswith("https"):
+            return material, None, ""
+        fingerprint = material.tls.fingerprint()
+        if self._access is not None and fingerprint == self._fingerprint:
+            return material, self._access.ssl, fingerprint
+        return material, make_context(material.tls), fingerprint

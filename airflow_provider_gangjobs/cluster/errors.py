@@ -1,0 +1,302 @@
+"""What can go wrong between us and an API server. No other library's exception crosses this package.
+
+    ClusterError
+    ├── InvalidConnection        the connection or kubeconfig cannot be used as it is
+    ├── CredentialsFailed        the source of a token (exec plugin, issuer, token file) gave none this time
+    ├── TransportError
+    │   ├── Unreachable          the request was never sent
+    │   │   └── TlsFailed        ... because the peer's identity could not be verified
+    │   └── ReplyLost            sent, but no complete answer came: it may have been applied
+    └── ApiError                 the server answered with a refusal
+        ├── BadRequest           400
+        ├── Unauthorized         401
+        ├── Forbidden            403
+        ├── NotFound             404
+        ├── MethodNotAllowed     405
+        ├── AlreadyExists        409, reason AlreadyExists
+        ├── Conflict             409, any other reason
+        ├── Gone                 410
+        ├── TooLarge             413
+        ├── Invalid              422
+        ├── TooManyRequests      429: it was not processed
+        ├── ServerError          5xx
+        └── UnexpectedReply      an answer that no API server gives, such as a proxy's login page
+
+There are three outcomes of a request, never two: `may_have_applied` is the third.
+"""
+
+# ruff: noqa: N818 - the names are the API's own reasons (NotFound, Conflict, Gone), which users know
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar
+
+import msgspec
+
+MESSAGE_CHARS_MAX = 256
+"""Longer server messages are cut: they may quote whole objects."""
+
+
+class ClusterError(Exception):
+    """Root of everything that talking to a cluster can raise."""
+
+    transient: bool = False
+    """True if the same request may succeed later without anyone changing anything."""
+    may_have_applied: bool = False
+    """True if a write may have taken effect although it failed."""
+    retry_after_s: float | None = None
+    """How long the server asks us to wait."""
+
+
+class InvalidConnection(ClusterError):
+    """The connection's extras or its kubeconfig cannot be used."""
+
+    def __init__(self, conn_id: str, problem: str, remedy: str) -> None:
+        self.conn_id = conn_id
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"Kubernetes connection {conn_id!r}: {problem}. {remedy}")
+
+
+class CredentialsFailed(ClusterError):
+    """A plugin, an issuer or a file that should have given a token did not; nothing was sent."""
+
+    transient = True
+
+    def __init__(self, conn_id: str, evidence: str) -> None:
+        self.conn_id = conn_id
+        self.evidence = evidence
+        super().__init__(f"Kubernetes connection {conn_id!r}: no credentials: {evidence}")
+
+
+class TransportError(ClusterError):
+    """No complete answer came from the server."""
+
+    transient = True
+    _happened: ClassVar[str] = "no answer"
+
+    def __init__(self, request: str, evidence: str) -> None:
+        self.request = request
+        self.evidence = evidence
+        super().__init__(f"{request}: {self._happened}: {evidence}"[: MESSAGE_CHARS_MAX * 2])
+
+
+class Unreachable(TransportError):
+    """The request was never sent: refused, no route, no such host, or no connection in time."""
+
+    _happened = "the API server cannot be reached"
+
+
+class TlsFailed(Unreachable):
+    """The TLS handshake failed; waiting does not help."""
+
+    transient = False
+    _happened = "the TLS connection was not trusted (check the CA, the server's name, and the client certificate)"
+
+
+class ReplyLost(TransportError):
+    """The request was sent and the answer was not received whole. A write may have been applied: look."""
+
+    may_have_applied = True
+    _happened = "the answer was lost, the request may have been applied"
+
+
+class ApiError(ClusterError):
+    """The server refused. `reason` is the machine-readable one of its Status, empty if it sent none."""
+
+    def __init__(
+        self,
+        status: int,
+        *,
+        request: str,
+        reason: str = "",
+        message: str = "",
+        details: Mapping[str, Any] | None = None,
+        continue_token: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.status = status
+        self.request = request
+        self.reason = reason
+        self.message = message[:MESSAGE_CHARS_MAX]
+        self.details: Mapping[str, Any] = details or {}
+        self.continue_token = continue_token
+        self.retry_after_s = retry_after_s
+        super().__init__(": ".join(part for part in (request, f"{status} {reason}".rstrip(), self.message) if part))
+
+    @property
+    def not_processed(self) -> bool:
+        """True if the server says that it did not act, so that even a write can be sent again."""
+        return False
+
+    def causes(self) -> tuple[str, ...]:
+        """The reasons of the Status' causes, such as `ResourceVersionTooLarge` or `FieldValueInvalid`."""
+        return tuple(str(c.get("reason", "")) for c in self.details.get("causes") or () if isinstance(c, Mapping))
+
+
+class BadRequest(ApiError):
+    """The request makes no sense to the server, for example an unknown field under strict validation."""
+
+
+class Unauthorized(ApiError):
+    """The credentials were not accepted, also not after they had been refreshed."""
+
+
+class Forbidden(ApiError):
+    """RBAC, a quota or an admission plugin said no."""
+
+
+class NotFound(ApiError):
+    """No such object, or no such resource."""
+
+
+class MethodNotAllowed(ApiError):
+    """The resource is served, but not this verb."""
+
+
+class AlreadyExists(ApiError):
+    """A create found an object of this name."""
+
+
+class Conflict(ApiError):
+    """A precondition (uid, resourceVersion) does not hold."""
+
+
+class Gone(ApiError):
+    """The resourceVersion or continue token is too old: list again."""
+
+
+class TooLarge(ApiError):
+    """The body exceeds what the server accepts."""
+
+
+class Invalid(ApiError):
+    """The object failed validation; `details['causes']` names the fields."""
+
+
+class TooManyRequests(ApiError):
+    """Refused before being processed, by priority and fairness or a budget."""
+
+    transient = True
+
+    @property
+    def not_processed(self) -> bool:
+        return True
+
+
+class ServerError(ApiError):
+    """The server, or something before it, failed. A write may have been applied."""
+
+    transient = True
+
+    @property
+    def not_processed(self) -> bool:
+        return self.status == 503 and self.retry_after_s is not None
+
+    @property
+    def may_have_applied(self) -> bool:  # type: ignore[override]
+        return not self.not_processed
+
+
+class UnexpectedReply(ApiError):
+    """Something answered that is not a Kubernetes API server, or not with what was asked for."""
+
+    may_have_applied = True
+
+
+_BY_STATUS: Mapping[int, type[ApiError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    405: MethodNotAllowed,
+    409: Conflict,
+    410: Gone,
+    413: TooLarge,
+    422: Invalid,
+    429: TooManyRequests,
+}
+_BY_REASON: Mapping[str, type[ApiError]] = {"AlreadyExists": AlreadyExists, "Expired": Gone}
+
+
+class _StatusMeta(msgspec.Struct):
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Status(msgspec.Struct):
+    kind: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    code: int | None = None
+    details: dict[str, Any] | None = None
+    metadata: _StatusMeta | None = None
+
+
+_status_decoder = msgspec.json.Decoder(_Status)
+
+
+def error_from_reply(
+    status: int, body: bytes | memoryview, *, request: str, retry_after: str | None = None
+) -> ApiError:
+    """The error for an answer of 300 or more. Only a body of kind Status is quoted."""
+    parsed = _parse_status(body)
+    seconds = parse_retry_after(retry_after)
+    if parsed is None:
+        kind = _class_for(status, "")
+        kind = UnexpectedReply if kind is ApiError else kind
+        return kind(status, request=request, retry_after_s=seconds)
+    if seconds is None and parsed.details:
+        seconds = _number(parsed.details.get("retryAfterSeconds"))
+    return _class_for(status, parsed.reason or "")(
+        status,
+        request=request,
+        reason=parsed.reason or "",
+        message=parsed.message or "",
+        details=parsed.details,
+        continue_token=(parsed.metadata.continue_ or None) if parsed.metadata else None,
+        retry_after_s=seconds,
+    )
+
+
+def error_from_event(status_object: bytes | memoryview, *, request: str) -> ApiError:
+    """The error for a watch event of type ERROR, whose object is a Status."""
+    parsed = _parse_status(status_object)
+    return error_from_reply(parsed.code if parsed and parsed.code else 500, status_object, request=request)
+
+
+def parse_retry_after(header: str | None, *, now: datetime | None = None) -> float | None:
+    """Seconds to wait, from a number or an HTTP date; None if there is none or it makes no sense."""
+    if not header:
+        return None
+    if header.strip().isdecimal():
+        return float(header)
+    try:
+        moment = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+def _parse_status(body: bytes | memoryview) -> _Status | None:
+    try:
+        parsed = _status_decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return parsed if parsed.kind == "Status" else None
+
+
+def _class_for(status: int, reason: str) -> type[ApiError]:
+    if reason in _BY_REASON:
+        return _BY_REASON[reason]
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return ServerError if status >= 500 else ApiError
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value > 0 else None

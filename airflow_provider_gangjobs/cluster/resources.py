@@ -1,0 +1,61 @@
+"""What can be asked for, and under which path. Groups that move between releases are made by version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+SCHEDULING_GROUP = "scheduling.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object as the API serves it. `group` is empty for the core group."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of one object, or of the collection (of every namespace if none is given).
+
+        Raises:
+            ValueError: a namespaced object without its namespace, or a subresource of no object.
+        """
+        if name is not None and self.namespaced and namespace is None:
+            raise ValueError(f"{self.plural} {name!r}: a namespace is needed")
+        if subresource is not None and name is None:
+            raise ValueError(f"{self.plural}/{subresource}: a name is needed")
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace is not None:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part is not None]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+JOBS = Resource("batch", "v1", "jobs", "Job")
+PODS = Resource("", "v1", "pods", "Pod")
+SERVICES = Resource("", "v1", "services", "Service")
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+EVENTS = Resource("", "v1", "events", "Event")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+
+
+def workloads(version: str) -> Resource:
+    return Resource(SCHEDULING_GROUP, version, "workloads", "Workload")
+
+
+def podgroups(version: str) -> Resource:
+    return Resource(SCHEDULING_GROUP, version, "podgroups", "PodGroup")

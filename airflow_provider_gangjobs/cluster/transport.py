@@ -1,0 +1,220 @@
+"""One HTTP exchange with an API server: credentials on, errors mapped, bodies read. No retry but one after a 401.
+
+A failure is sorted by the one thing a caller must know: was the request never sent (Unreachable), or may it
+have been applied (ReplyLost)? Only method, path, status and reason are ever logged or put into an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import aiohttp
+import yarl
+
+from airflow_provider_gangjobs import __version__
+from airflow_provider_gangjobs.cluster.errors import (
+    ReplyLost,
+    TlsFailed,
+    TransportError,
+    UnexpectedReply,
+    Unreachable,
+    error_from_reply,
+)
+from airflow_provider_gangjobs.cluster.lines import LineTooLongError
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.credentials import Access, Credentials
+
+USER_AGENT = f"airflow-provider-gangjobs/{__version__}"
+"""The API server records the part before the slash as the field manager of what we write."""
+
+CONNECT_TIMEOUT_S = 10.0
+REQUEST_CONNECTIONS_MAX = 100
+"""Requests in flight to one cluster; streams have connections of their own and are bounded by their informers."""
+
+_READ_BUFFER_BYTES = 2**18
+_KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+"""A peer that vanished without a word is noticed within 90 s also by an idle watch."""
+
+Query = Mapping[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request, with everything that makes it what it is. `str()` of it is safe to log."""
+
+    method: str
+    path: str
+    query: Query | None = None
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    def url(self, base_url: str) -> yarl.URL:
+        given = {k: _query_value(v) for k, v in (self.query or {}).items() if v is not None}
+        suffix = f"?{urlencode(given)}" if given else ""
+        return yarl.URL(f"{base_url}{self.path}{suffix}", encoded=True)
+
+
+class Transport:
+    """Two connection pools (requests, streams) to one API server, opened at the first use."""
+
+    def __init__(self, credentials: Credentials, *, tcp_keepalive: bool = True) -> None:
+        self._credentials = credentials
+        self._tcp_keepalive = tcp_keepalive
+        self._requests: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
+
+    async def aclose(self) -> None:
+        """Close all connections; safe to repeat."""
+        sessions = [s for s in (self._requests, self._streams) if s is not None]
+        self._requests = self._streams = None
+        for session in sessions:
+            await session.close()
+
+    async def send(self, exchange: Exchange, *, timeout_s: float) -> bytes:
+        """The whole body of a successful answer.
+
+        Raises:
+            ApiError: the server refused.
+            TransportError: there was no complete answer within `timeout_s`.
+        """
+        if self._requests is None:
+            self._requests = self._session(limit=REQUEST_CONNECTIONS_MAX)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._answered(self._requests, exchange, timeout) as response:
+            return await response.read()
+
+    @asynccontextmanager
+    async def stream(self, exchange: Exchange, *, silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An open answer as chunks of bytes. Ends with ReplyLost if nothing comes for `silence_s`."""
+        if self._streams is None:
+            self._streams = self._session(limit=0)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
+        async with self._answered(self._streams, exchange, timeout) as response:
+            yield response.content.iter_any()
+
+    @asynccontextmanager
+    async def _answered(
+        self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        access = await self._credentials.current()
+        with _mapped_errors(exchange):
+            response = await self._ask(session, exchange, timeout, access)
+            if response.status == 401:
+                response = await self._ask_renewed(session, exchange, timeout, access, response)
+            async with response:
+                if response.status >= 300:
+                    raise error_from_reply(
+                        response.status,
+                        await response.content.read(_READ_BUFFER_BYTES),
+                        request=str(exchange),
+                        retry_after=response.headers.get("Retry-After"),
+                    )
+                yield response
+
+    async def _ask_renewed(
+        self,
+        session: aiohttp.ClientSession,
+        exchange: Exchange,
+        timeout: aiohttp.ClientTimeout,
+        refused: Access,
+        response: aiohttp.ClientResponse,
+    ) -> aiohttp.ClientResponse:
+        """Ask once more with renewed credentials, if there are any; a 401 means that nothing was done."""
+        renewed = await self._credentials.renew(refused)
+        if renewed is refused:
+            return response
+        response.release()
+        return await self._ask(session, exchange, timeout, renewed)
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout, access: Access
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": exchange.accept, "User-Agent": USER_AGENT}
+        if exchange.body is not None:
+            headers["Content-Type"] = exchange.content_type
+        if access.authorization:
+            headers["Authorization"] = access.authorization
+        return await session.request(
+            exchange.method,
+            exchange.url(access.base_url),
+            data=exchange.body,
+            headers=headers,
+            timeout=timeout,
+            ssl=access.ssl if access.ssl is not None else True,
+            proxy=access.proxy,
+            server_hostname=access.server_hostname,
+            allow_redirects=False,
+        )
+
+    def _session(self, *, limit: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=limit, socket_factory=self._socket)
+        return aiohttp.ClientSession(
+            connector=connector, read_bufsize=_READ_BUFFER_BYTES, cookie_jar=aiohttp.DummyCookieJar()
+        )
+
+    def _socket(self, address: Any) -> socket.socket:
+        family, kind, protocol, *_ = address
+        made = socket.socket(family=family, type=kind, proto=protocol)
+        if self._tcp_keepalive:
+            keep_alive(made)
+        return made
+
+
+def keep_alive(made: socket.socket) -> None:
+    """Ask the operating system to notice a vanished peer."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE_OPTIONS:
+        option = getattr(socket, name, None)
+        if option is not None and sys.platform != "win32":
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _mapped_errors:  # noqa: N801 - reads as a statement
+    """Turns what aiohttp raises into our tree."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._request = str(exchange)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        if isinstance(exc, LineTooLongError):
+            raise UnexpectedReply(200, request=self._request, message=str(exc)) from exc
+        if isinstance(exc, aiohttp.ClientError | asyncio.TimeoutError | OSError):
+            raise _transport_error(self._request, exc) from exc
+
+
+_NEVER_SENT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientHttpProxyError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.InvalidURL,
+)
+_TLS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.ServerFingerprintMismatch)
+
+
+def _transport_error(request: str, exc: BaseException) -> TransportError:
+    evidence = f"{type(exc).__name__}: {exc}".rstrip(": ")
+    if isinstance(exc, _TLS):
+        return TlsFailed(request, evidence)
+    if isinstance(exc, _NEVER_SENT):
+        return Unreachable(request, evidence)
+    return ReplyLost(request, evidence)
+
+
+def _query_value(value: str | float | bool) -> str:
+    # The API server reads booleans as Go does; Python's "True" works there, but not on everything that imitates it.
+    return str(value).lower() if isinstance(value, bool) else str(value)
