@@ -1,0 +1,65 @@
+# Everything runs in .venv, installed from requirements.lock; uv comes from PATH or is put into .tools.
+# By hand: python3 -m venv .venv; .venv/bin/pip install --require-hashes -r requirements.lock;
+#          .venv/bin/pip install --no-deps -e .
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SYNCED := $(VENV)/.synced
+UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-airflow check format up down lock clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(SYNCED) ## Make .venv as requirements.lock says (all other targets do this first)
+
+demo: $(SYNCED) ## Train a model on a gang of four in an embedded cluster, with real Airflow (minutes)
+	@$(BIN)/python scripts/demo.py
+
+up: $(SYNCED) ## Start Airflow and an embedded cluster with the example DAGs, in the background
+	@$(BIN)/python scripts/up.py start
+
+down: ## Stop what `make up` started
+	@if [ -x $(BIN)/python ]; then $(BIN)/python scripts/up.py stop; fi
+
+test: $(SYNCED) ## Run all tests, those with real Airflow processes last
+	$(PYTEST) tests --ignore=tests/airflow --ignore=tests/cluster -m "not airflow"
+	$(PYTEST) tests/airflow tests/provider -m airflow
+
+check: $(SYNCED) ## Check format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(SYNCED) ## Format the sources and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade \
+		--all-extras --group dev pyproject.toml -o requirements.lock
+
+clean: down ## Remove everything that make has made
+	rm -rf $(VENV) .tools .demo .airflow .sandbox .make .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache .coverage* build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.tools/bin/uv:
+	@echo "uv is not on PATH: putting it into .tools"
+	@$(PYTHON) -m venv .tools || { \
+		echo "Cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+$(SYNCED): requirements.lock pyproject.toml | $(UV)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { \
+		echo "Python 3.11 to 3.14 is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 ..." >&2; \
+		exit 1; }
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv --without-pip $(VENV); }
+	@echo "installing requirements.lock into $(VENV)"
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
