@@ -1,0 +1,109 @@
+"""What a single pod of a gang says about itself: rank, owner, start, whether it has ended, whether it is held.
+
+The rule that makes the harvest correct is `has_ended`: a pod's status is final when its phase is
+terminal, or when it is being deleted and was never bound to a node. The absence of the Job
+controller's tracking finalizer proves nothing: it also goes while a pod still runs (KEP-2307).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_COMPLETION_INDEX,
+    ANNOTATION_DEFAULT_CONTAINER,
+    FINALIZER_HARVEST,
+    LABEL_ATTEMPT,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.objects.views import ContainerStatus, Meta, PodView, Terminated
+
+LABELS_CONTROLLER_UID: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
+"""UID of the Job. It stays when the Job is deleted with its pods orphaned; the owner reference does not."""
+
+PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+# A container that never started has the zero of its runtime's clock as its start.
+_ZERO_TIMES_END: Final = datetime(1971, 1, 1, tzinfo=UTC)
+
+
+def rank_of(pod: PodView) -> int | None:
+    """Completion index of the pod, `None` if its Job has none."""
+    return _number(pod.metadata.annotations.get(ANNOTATION_COMPLETION_INDEX)) if pod.metadata.annotations else None
+
+
+def attempt_of(pod: PodView) -> int | None:
+    """Attempt of the gang that the pod belongs to."""
+    return _number(pod.metadata.labels.get(LABEL_ATTEMPT))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def owner_uid(pod: PodView) -> str | None:
+    """UID of the pod's Job, or `None` if the pod does not tell."""
+    by_label = next((pod.metadata.labels[key] for key in LABELS_CONTROLLER_UID if key in pod.metadata.labels), None)
+    by_reference = (owner.uid for owner in pod.metadata.owner_references if owner.controller and owner.kind == "Job")
+    return by_label or next(by_reference, None)
+
+
+def pods_of(ref: GangRef, pods: Iterable[PodView]) -> list[PodView]:
+    """The pods that belong to this very Job. A pod that does not tell its owner is taken at its gang label."""
+    return [pod for pod in pods if owner_uid(pod) in {ref.uid, None}]
+
+
+def is_terminal(pod: PodView) -> bool:
+    """Its containers have ended and its status is final."""
+    return pod.status.phase in PHASES_TERMINAL
+
+
+def has_ended(pod: PodView) -> bool:
+    """Its status will not change any more: it is terminal, or deleted before it was bound to a node."""
+    return is_terminal(pod) or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)
+
+
+def is_held(pod: PodView) -> bool:
+    """Our finalizer keeps it."""
+    return FINALIZER_HARVEST in pod.metadata.finalizers
+
+
+def deletion_asked_at(meta: Meta) -> datetime | None:
+    """When deletion was asked for: `deletionTimestamp` is that time plus the grace period."""
+    if meta.deletion_timestamp is None:
+        return None
+    return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
+
+
+def main_container(pod: PodView) -> ContainerStatus | None:
+    """Status of the container that is the rank: the annotated one, else the first of the spec."""
+    statuses = pod.status.container_statuses
+    wanted = pod.metadata.annotations.get(ANNOTATION_DEFAULT_CONTAINER)
+    names = [wanted] if wanted else [container.name for container in pod.spec.containers[:1]]
+    return next((status for status in statuses if status.name in names), statuses[0] if statuses else None)
+
+
+def started_at(pod: PodView) -> datetime | None:
+    """When the rank's program started first, as far as the pod still tells; `None` if it never did."""
+    status = main_container(pod)
+    if status is None:
+        return pod.status.start_time if pod.status.phase in {"Running", "Succeeded"} else None
+    states = (status.state, status.last_state)
+    starts = [state.running.started_at for state in states if state.running]
+    starts += [state.terminated.started_at for state in states if state.terminated]
+    return min((start for start in starts if start and start >= _ZERO_TIMES_END), default=None)
+
+
+def finished_at(pod: PodView) -> datetime | None:
+    """When its last container ended."""
+    ends = [ended.finished_at for status in pod.status.container_statuses if (ended := ended_state(status))]
+    return max((end for end in ends if end and end >= _ZERO_TIMES_END), default=None)
+
+
+def ended_state(status: ContainerStatus) -> Terminated | None:
+    """How a container ended, now or before its restart."""
+    return status.state.terminated or status.last_state.terminated
