@@ -86,3 +86,33 @@ def job_name(slug: str, digest: str, attempt: int) -> str:
 def default_trigger_id(digest: str, attempt: int) -> str:
     """Submission id of a task's attempt when the client chose none."""
     return f"{digest}-{attempt}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one submission is called: everything in a Job that is not the user's request."""
+
+    namespace: str
+    name: str
+    digest: str
+    """Digest of the key under which all attempts are listed."""
+    number: int
+    trigger_id: str
+    claim: str
+    """Who answers for it now."""
+    task: str = ""
+    """The key in readable form, as JSON."""
+
+
+def attempt_of(key: TaskKey, *, namespace: str, number: int, claim: str, name: str | None = None) -> Attempt:
+    """The attempt `number` of a task; `name` is the user's start of the Job name."""
+    digest = key.digest
+    return Attempt(
+        namespace=namespace,
+        name=job_name(name or key.slug, digest, number),
+        digest=digest,
+        number=number,
+        trigger_id=default_trigger_id(digest, number),
+        claim=claim,
+        task=key.to_json(),
+    )

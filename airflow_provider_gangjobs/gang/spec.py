@@ -147,6 +147,11 @@ class GangSpec:
         return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in self._given().items()}
 
     @property
+    def field_digests_json(self) -> str:
+        """Value of `ANNOTATION_SPEC_FIELDS`."""
+        return json.dumps(self.field_digests, sort_keys=True, separators=(",", ":"))
+
+    @property
     def hash(self) -> str:
         """Equal for submissions that must be the same gang. Independent of order of keys, machine and release."""
         return _digest(self._given())[:HASH_LENGTH]

@@ -1,0 +1,174 @@
+"""A manifest as the user wrote it: read from a dict or from YAML text, with where each scalar stood.
+
+YAML 1.1 turns `on` into a boolean, `0644` into 420 and `12:30:45` into 45045. What was written is kept
+beside what came of it, so that a message can show both. Nulls are dropped, as the API server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from airflow_provider_gangjobs.exceptions import Problem
+
+TEXT_CHARACTERS_MAX: Final = 1_500_000
+"""etcd refuses larger requests."""
+NODES_MAX: Final = 100_000
+"""Aliases of aliases make a short text a huge document."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A plain scalar that YAML did not read as text."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A manifest as data. `scalars` is empty when it was given as data; `problems` if it could not be read."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def not_text(self, path: str, value: Any) -> Problem:
+        """The problem of a value at `path` that must be text and is not."""
+        written = self.scalars.get(path)
+        if written is None:
+            return Problem(path, f"is {_described(value)}, not text", f'Write it as text: "{_as_text(value)}"')
+        return Problem(
+            path,
+            f"line {written.line} says {written.text}, which YAML reads as {_described(value)}",
+            f'Quote it: "{written.text}"',
+        )
+
+
+def read(manifest: object) -> Source:
+    """The manifest as data. Never raises: what cannot be read is told in `problems`."""
+    if manifest is None:
+        return Source()
+    if isinstance(manifest, Mapping):
+        return Source(_without_nulls(manifest))
+    if not isinstance(manifest, str):
+        return _unreadable(f"is {type(manifest).__name__}", "Give a dict, YAML text, or the name of a .yaml file")
+    if len(manifest) > TEXT_CHARACTERS_MAX:
+        return _unreadable(f"has {len(manifest)} characters", f"At most {TEXT_CHARACTERS_MAX} are accepted")
+    try:
+        return _read_text(manifest)
+    except yaml.MarkedYAMLError as exc:
+        where = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark else ""
+        return _unreadable(f"is not YAML: {where}{exc.problem}", "Correct the text")
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        return _unreadable(f"is not YAML: {exc}", "Correct the text")
+
+
+def plain(value: Any) -> Any:
+    """A copy as dicts and lists, without nulls in dicts."""
+    if isinstance(value, Mapping):
+        return _without_nulls(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: plain(item) for key, item in value.items() if item is not None}
+
+
+def _unreadable(what: str, remedy: str) -> Source:
+    return Source(problems=(Problem("manifest", what, remedy),))
+
+
+def _read_text(text: str) -> Source:
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            return _unreadable("is not a mapping", "Give one batch/v1 Job as YAML text")
+        walk = _Walk()
+        walk.visit(node, "manifest")
+        data = loader.construct_document(node)
+    finally:
+        loader.dispose()
+    return Source(_without_nulls(data), walk.scalars, tuple(walk.problems))
+
+
+class _Walk:
+    """Collects scalars that are not text, and keys that are given twice."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[str, Scalar] = {}
+        self.problems: list[Problem] = []
+        self._visited = 0
+
+    def visit(self, node: yaml.Node, path: str) -> None:
+        self._visited += 1
+        if self._visited > NODES_MAX:
+            raise ValueError(f"it has more than {NODES_MAX} values")
+        match node:
+            case yaml.MappingNode():
+                self._keys(node, path)
+                for key, value in node.value:
+                    self.visit(value, f"{path}.{key.value}")
+            case yaml.SequenceNode():
+                for index, item in enumerate(node.value):
+                    self.visit(item, f"{path}[{index}]")
+            case yaml.ScalarNode() if node.tag != "tag:yaml.org,2002:str":
+                self.scalars[path] = Scalar(node.value, node.start_mark.line + 1)
+
+    def _keys(self, node: yaml.MappingNode, path: str) -> None:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError(f"line {line}: a key must be text")
+            if key.tag not in {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}:
+                self.problems.append(_key_is_not_text(path, key.value, line))
+            if key.value in seen:
+                self.problems.append(
+                    Problem(f"{path}.{key.value}", f"line {line} gives it a second time", "Keep one of the two")
+                )
+            seen.add(key.value)
+
+
+def _key_is_not_text(path: str, key: str, line: int) -> Problem:
+    return Problem(f"{path}.{key}", f"line {line}: YAML does not read the key {key} as text", f'Quote it: "{key}"')
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every scalar below `value`, with its path."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def _described(value: Any) -> str:
+    match value:
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+        case Mapping():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case None:
+            return "null"
+        case _ if type(value).__module__ == "datetime":
+            return f"the date {value}"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,136 @@
+"""What Kubernetes accepts as names, label keys and values, finalizers and environment variable names.
+
+Rules and limits are those of `k8s.io/apimachinery/pkg/util/validation` and of
+`ValidateObjectMeta`. Each `problem_with_...` returns what is wrong as a phrase, or None.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+LABEL_MAX: Final = 63
+SUBDOMAIN_MAX: Final = 253
+LABEL_VALUE_MAX: Final = 63
+ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
+CONFIG_MAP_KEY_MAX: Final = 253
+ENV_NAME_MAX: Final = 4096
+"""Kubernetes has no limit of its own; a longer one is a mistake."""
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
+_ENV = re.compile(r"[ -<>-~]+", re.ASCII)
+_CONFIG_MAP_KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
+
+_STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+
+
+def _problem(text: Any, pattern: re.Pattern[str], limit: int, rule: str) -> str | None:
+    if not isinstance(text, str):
+        return f"is {text!r}, which is not text"
+    if not text:
+        return "is empty"
+    if len(text) > limit:
+        return f"{text[:limit]!r}... has {len(text)} characters, {limit} are allowed"
+    return None if pattern.fullmatch(text) else f"{text!r} may only have {rule}"
+
+
+def problem_with_dns_label(text: Any) -> str | None:
+    """RFC 1123 label: what pods, containers, volumes and namespaces are called."""
+    return _problem(
+        text, _LABEL, LABEL_MAX, "lower-case letters, digits and '-', and must start and end with a letter or digit"
+    )
+
+
+def problem_with_dns_label_1035(text: Any) -> str | None:
+    """RFC 1035 label: what Services are called; it starts with a letter."""
+    return _problem(
+        text,
+        _LABEL_1035,
+        LABEL_MAX,
+        "lower-case letters, digits and '-', must start with a letter and end with a letter or digit",
+    )
+
+
+def problem_with_dns_subdomain(text: Any) -> str | None:
+    """RFC 1123 subdomain: what most objects are called; labels joined by dots."""
+    return _problem(
+        text,
+        _SUBDOMAIN,
+        SUBDOMAIN_MAX,
+        "lower-case letters, digits, '-' and '.', and each part must start and end with a letter or digit",
+    )
+
+
+def problem_with_label_value(text: Any) -> str | None:
+    """Value of a label; empty is allowed."""
+    if text == "":
+        return None
+    return _problem(
+        text,
+        _QUALIFIED,
+        LABEL_VALUE_MAX,
+        "letters, digits, '-', '_' and '.', and must start and end with a letter or digit",
+    )
+
+
+def problem_with_qualified_name(text: Any) -> str | None:
+    """`[<dns subdomain>/]<name>`: keys of labels and annotations, names of extended resources."""
+    if not isinstance(text, str):
+        return f"is {text!r}, which is not text"
+    prefix, slash, name = text.rpartition("/")
+    if slash and (wrong := problem_with_dns_subdomain(prefix)):
+        return f"{text!r} has a wrong prefix: {wrong}"
+    wrong = _problem(
+        name, _QUALIFIED, LABEL_MAX, "letters, digits, '-', '_' and '.', and must start and end with a letter or digit"
+    )
+    return wrong and f"{text!r} is no name for it: {wrong}"
+
+
+def problem_with_finalizer(text: Any) -> str | None:
+    """Name of a finalizer. A pod template's is checked by the server only when a pod is made from it."""
+    if wrong := problem_with_qualified_name(text):
+        return wrong
+    if "/" in text or text in _STANDARD_FINALIZERS:
+        return None
+    return f"{text!r} has no domain: write it as <domain>/{text}"
+
+
+def problem_with_env_name(text: Any) -> str | None:
+    """Name of an environment variable: printable ASCII without `=`."""
+    return _problem(text, _ENV, ENV_NAME_MAX, "printable ASCII characters other than '='")
+
+
+def problem_with_config_map_key(text: Any) -> str | None:
+    """Key of a ConfigMap, and so the name of a file mounted from it."""
+    wrong = _problem(text, _CONFIG_MAP_KEY, CONFIG_MAP_KEY_MAX, "letters, digits, '-', '_' and '.'")
+    if wrong is None and (text in {".", ".."} or text.startswith("..")):
+        return f"{text!r} may not start with '..'"
+    return wrong
+
+
+def is_dns_label(text: Any) -> bool:
+    """Whether `text` is an RFC 1123 label."""
+    return problem_with_dns_label(text) is None
+
+
+def is_dns_subdomain(text: Any) -> bool:
+    """Whether `text` is an RFC 1123 subdomain."""
+    return problem_with_dns_subdomain(text) is None
+
+
+__all__ = [
+    "ANNOTATIONS_BYTES_MAX",
+    "is_dns_label",
+    "is_dns_subdomain",
+    "problem_with_config_map_key",
+    "problem_with_dns_label",
+    "problem_with_dns_label_1035",
+    "problem_with_dns_subdomain",
+    "problem_with_env_name",
+    "problem_with_finalizer",
+    "problem_with_label_value",
+    "problem_with_qualified_name",
+]
