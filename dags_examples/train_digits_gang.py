@@ -14,7 +14,6 @@ from airflow.sdk import dag, task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 INCLUDE = Path(__file__).parent / "include"
-PROGRAMS = {name: (INCLUDE / name).read_text() for name in ("train_digits.py", "allreduce.py")}
 DATA = "digits.npz.b64"
 
 
@@ -39,7 +38,7 @@ def train_digits_gang() -> None:
         names = ("train_pixels", "test_pixels", "train_labels", "test_labels")
         arrays = io.BytesIO()
         np.savez_compressed(arrays, **dict(zip(names, parts, strict=True)))
-        return base64.b64encode(arrays.getvalue()).decode()
+        return base64.encodebytes(arrays.getvalue()).decode()
 
     @task
     def report(digits: str, ranks: list[dict], epochs: int) -> dict:
@@ -63,7 +62,11 @@ def train_digits_gang() -> None:
         command=["python", "/gang/files/train_digits.py", "--epochs", "{{ params.epochs }}"],
         workers=4,
         resources={"cpu": "500m", "memory": "256Mi"},
-        files={**PROGRAMS, DATA: digits},
+        files={
+            "train_digits.py": "include/train_digits.py",  # a path, from the folder of this file
+            "allreduce.py": "include/allreduce.py",
+            DATA: digits,
+        },
         results="all",
         queue_timeout=timedelta(minutes=30),
         assemble_timeout=timedelta(minutes=5),

@@ -1,0 +1,78 @@
+"""The `gangjobs` command: a table of commands, each in a module of its own.
+
+Only the module of the command that is called is imported, so help comes at once. A command module has
+`configure(parser)`, which declares its arguments and sets `run`, a function from arguments to exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from airflow_provider_gangjobs import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["COMMANDS", "CommandFailed", "main"]
+
+
+class CommandModule(Protocol):
+    """What the module of a command offers."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+
+class CommandFailed(Exception):  # noqa: N818 - read as "the command failed: ..."
+    """The command cannot do what was asked; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A row of the table."""
+
+    name: str
+    module: str
+    help: str
+
+    def load(self) -> CommandModule:
+        return cast("CommandModule", importlib.import_module(self.module))
+
+
+COMMANDS = (
+    Command("sandbox", "airflow_provider_gangjobs.cli.sandbox", "a small Kubernetes on this machine, to try things in"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code: 2 for a call that makes no sense, 130 after Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser(arguments).parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except CommandFailed as error:
+        print(f"gangjobs: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gangjobs", description="Gangs of Kubernetes pods for Airflow.")
+    parser.add_argument("--version", action="version", version=f"gangjobs {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        subparser = commands.add_parser(command.name, help=command.help, description=f"{command.help}.".capitalize())
+        if command.name in arguments[:1]:
+            command.load().configure(subparser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The demonstration: one Airflow task trains a model on four processes that start together or not at all.
+
+Starts an embedded cluster and an Airflow of its own (scheduler, dag-processor, triggerer, api-server), both in
+the folder .demo, runs the DAG train_digits_gang, shows how it goes, checks the model, and stops everything.
+Everything started is supervised, so it ends with this program, however this program ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demo_view import View
+from kubernetes_reader import Cluster
+from local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, free_port, trouble
+
+from airflow_provider_gangjobs.cli import supervise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOME = PROJECT / ".demo"
+DAG, RUN = "train_digits_gang", "demo"
+LIMIT_S = 600.0
+"""A machine that needs longer than this is stuck; one of 2 cores needs a tenth of it."""
+POLL_S = 0.5
+GRACE_S = 2.0
+"""The demo's Airflow is thrown away, so it need not tidy up for long."""
+ACCURACY_MIN, DIFFERENCE_MAX = 0.90, 0.02
+
+
+class DemoError(Exception):
+    """The demo did not come to its end; the message says where."""
+
+
+class Processes:
+    """The programs of the demo, each with its log in HOME."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, supervise.Supervised] = {}
+
+    def start(self, name: str, argv: list[str], env: dict[str, str]) -> supervise.Supervised:
+        with (HOME / f"{name}.log").open("wb") as log:
+            self._running[name] = supervise.start(argv, env=env, output=log, grace_s=GRACE_S)
+        return self._running[name]
+
+    def check(self) -> None:
+        """Raises DemoError if one has ended that should not."""
+        for name, program in self._running.items():
+            if (code := program.poll()) is not None:
+                raise DemoError(f"{name} ended with exit code {code}")
+
+    def finish(self, name: str) -> None:
+        """Wait for one that ends by itself. Raises DemoError if it fails."""
+        if code := self._running.pop(name).wait(LIMIT_S):
+            raise DemoError(f"{name} ended with exit code {code}")
+
+    def stop(self) -> None:
+        for program in self._running.values():
+            program.stop()
+        for program in self._running.values():
+            program.wait()
+        self._running.clear()
+
+
+def main() -> int:
+    started = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir()
+    view = View()
+    processes = Processes()
+    try:
+        with ExitStack() as stack:
+            stack.callback(processes.stop)
+            result = run(processes, stack.enter_context(view))
+    except KeyboardInterrupt:
+        print("demo: interrupted; everything it started has ended")
+        return 130
+    except DemoError as error:
+        print(trouble(HOME, tasks=["prepare", "train", "report"]))
+        print(f"demo: {error}. The logs are in {HOME.relative_to(PROJECT)}.", file=sys.stderr)
+        return 1
+    return conclude(result, time.monotonic() - started)
+
+
+def run(processes: Processes, view: View) -> dict[str, Any]:
+    """Start everything, run the DAG, and return what its last task returned."""
+    deadline = time.monotonic() + LIMIT_S
+    port, kubeconfig = free_port(8080), HOME / "sandbox" / "kubeconfig"
+    env = environment(HOME, port=port, output=HOME / "output")
+    env["AIRFLOW_CONN_KUBERNETES_DEFAULT"] = connection(kubeconfig)
+    with view.step("start a cluster of 2 nodes and make Airflow's database"):
+        sandbox = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main", "sandbox", "up"]
+        processes.start("sandbox", [*sandbox, "--data-dir", str(HOME / "sandbox")], env)
+        processes.start("migration", airflow("db", "migrate"), env)
+        processes.finish("migration")
+    with view.step(f"start Airflow: {', '.join(PROGRAMS)}"):
+        for program in PROGRAMS:
+            processes.start(program, airflow(program), env)
+        rest = Rest(f"http://127.0.0.1:{port}")
+        for _ in until(deadline, processes, "the DAG did not appear"):
+            if rest.get(f"/dags/{DAG}") is not None:
+                break
+            refuse_broken_dags(rest)
+    rest.send("PATCH", f"/dags/{DAG}", {"is_paused": False})
+    rest.send("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None})
+    watch(rest, Cluster(kubeconfig), view, until(deadline, processes, "the DAG run did not end"))
+    value = rest.get(f"/dags/{DAG}/dagRuns/{RUN}/taskInstances/report/xcomEntries/return_value?deserialize=true")
+    return dict(value["value"])
+
+
+def watch(rest: Rest, cluster: Cluster, view: View, ticks: Iterator[None]) -> None:
+    """Show the DAG run until it has ended. Raises DemoError unless it succeeded."""
+    for _ in ticks:
+        tasks = rest.get(f"/dags/{DAG}/dagRuns/{RUN}/taskInstances")["task_instances"]
+        view.show(tasks, cluster.snapshot(), cluster.last_line_of_rank_0())
+        state = rest.get(f"/dags/{DAG}/dagRuns/{RUN}")["state"]
+        if state == "success":
+            return
+        if state == "failed":
+            failed = ", ".join(task["task_id"] for task in tasks if task["state"] == "failed")
+            raise DemoError(f"the DAG run failed at {failed}")
+
+
+def until(deadline: float, processes: Processes, missed: str) -> Iterator[None]:
+    """Tick until the deadline, while all programs run."""
+    while time.monotonic() < deadline:
+        processes.check()
+        yield
+        time.sleep(POLL_S)
+    raise DemoError(f"{missed} within {LIMIT_S:.0f} s")
+
+
+def refuse_broken_dags(rest: Rest) -> None:
+    for error in (rest.get("/importErrors") or {"import_errors": []})["import_errors"]:
+        raise DemoError(f"{error['filename']} cannot be imported: {error['stack_trace'].splitlines()[-1]}")
+
+
+def conclude(result: dict[str, Any], elapsed_s: float) -> int:
+    """Print the result; 0 if the model is as good as it must be."""
+    accuracy, reference, plot = result["accuracy"], result["reference"], Path(result["plot"])
+    print(f"held-out accuracy of the gang of {result['ranks']}: {accuracy:.4f}  (one process: {reference:.4f})")
+    print(f"loss curve: {plot.relative_to(PROJECT) if plot.is_relative_to(PROJECT) else plot}")
+    print(f"took {elapsed_s:.0f} s. To look around in Airflow's UI with the same cluster and DAGs: make up")
+    if accuracy < ACCURACY_MIN or abs(accuracy - reference) > DIFFERENCE_MAX:
+        print(f"demo: expected at least {ACCURACY_MIN} and within {DIFFERENCE_MAX} of one process", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""How the demo looks: a live picture on a terminal, a line per change elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from airflow_provider_gangjobs.sandbox.live import COLORS, Snapshot, job_phase, pod_phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+LINE_S = 1.0
+"""Without a terminal, the last line of rank 0 is repeated at most this often."""
+STATE_COLORS = {"success": "green", "running": "green", "deferred": "cyan", "failed": "red"}
+
+
+class View:
+    """A context manager; outside of it nothing is shown."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=4) if sys.stdout.isatty() else None
+        self._started = time.monotonic()
+        self._seen: dict[str, str] = {}
+        self._phases: list[tuple[str, float]] = []
+        self._told = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """A part of the preparation, with the time it took."""
+        started = time.monotonic()
+        if self._live:
+            self._live.update(Text(f"{what} ...", style="yellow"))
+        yield
+        self._say(f"{what}: {time.monotonic() - started:.1f} s")
+
+    def show(self, tasks: list[dict[str, Any]], cluster: Snapshot, last_line: str | None) -> None:
+        """The DAG run and its gang as they are now."""
+        for task in tasks:
+            self._note(f"task {task['task_id']}", task["state"] or "waiting")
+        for job in cluster.jobs[-1:]:
+            phase = job_phase(job)
+            if not self._phases or self._phases[-1][0] != phase:
+                self._phases.append((phase, time.monotonic()))
+            self._note(f"gang {job['metadata']['name']}", phase)
+        pods = Counter(pod_phase(pod) for pod in cluster.pods)
+        if pods:
+            self._note("pods", ", ".join(f"{count} {phase}" for phase, count in sorted(pods.items())))
+        if self._live:
+            self._live.update(self._picture(tasks, pods, last_line))
+        elif last_line and time.monotonic() - self._told >= LINE_S:
+            self._told = time.monotonic()
+            self._note("rank 0", last_line)
+
+    def _note(self, name: str, state: str) -> None:
+        """Say a state that is new; on a terminal the picture shows it."""
+        if self._seen.get(name) != state:
+            self._seen[name] = state
+            if not self._live:
+                self._say(f"{name}: {state}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"[bright_black]{time.monotonic() - self._started:5.1f} s[/]  {text}")
+
+    def _picture(self, tasks: list[dict[str, Any]], pods: Counter[str], last_line: str | None) -> Group:
+        table = Table.grid(padding=(0, 2))
+        for task in tasks:
+            state = task["state"] or "waiting"
+            table.add_row(f"task {task['task_id']}", Text(state, style=STATE_COLORS.get(state, "yellow")))
+        if self._phases:
+            table.add_row("gang", self._timeline())
+        if pods:
+            phases = (f"[{COLORS.get(phase, 'yellow')}]{count} {phase}[/]" for phase, count in sorted(pods.items()))
+            table.add_row("pods", ", ".join(phases))
+        table.add_row("rank 0", Text(last_line or "-", overflow="ellipsis", no_wrap=True))
+        return Group(Text(f"{time.monotonic() - self._started:5.1f} s"), table)
+
+    def _timeline(self) -> str:
+        """The gang's phases, each with the seconds that it lasted so far."""
+        ends = [start for _, start in self._phases[1:]] + [time.monotonic()]
+        spans = zip(self._phases, ends, strict=True)
+        return " > ".join(
+            f"[{COLORS.get(phase, 'yellow')}]{phase}[/] {end - start:.1f} s" for (phase, start), end in spans
+        )

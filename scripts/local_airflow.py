@@ -1,0 +1,110 @@
+"""An Airflow of its own in one folder: settings, processes, and its REST API.
+
+Nothing of the user's own Airflow is read or written: all AIRFLOW variables are dropped, the ports are free
+ones, everybody is admin without a password, and only this machine can connect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PROJECT = Path(__file__).parents[1]
+PROGRAMS = ("api-server", "scheduler", "dag-processor", "triggerer")
+REQUEST_TIMEOUT_S = 10.0
+
+
+def free_port(preferred: int = 0) -> int:
+    """A port of the loopback address that nobody listens on: the preferred one if possible."""
+    for port in (preferred, 0):
+        try:
+            with socket.create_server(("127.0.0.1", port)) as probe:
+                return int(probe.getsockname()[1])
+        except OSError:
+            continue
+    raise OSError("no free port on 127.0.0.1")
+
+
+def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
+    """Variables for every Airflow process of the folder `home`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    url = f"http://127.0.0.1:{port}"
+    return kept | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PYTHONUNBUFFERED": "1",
+        "GANGJOBS_OUTPUT_DIR": str(output),
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags_examples"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "3",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+    }
+
+
+def airflow(*arguments: str) -> list[str]:
+    """The command line of an Airflow program of this Python."""
+    return [sys.executable, "-m", "airflow", *arguments]
+
+
+def connection(kubeconfig: Path) -> str:
+    """The `kubernetes` connection to the cluster of a kubeconfig, as the value of an AIRFLOW_CONN variable."""
+    return json.dumps({"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}})
+
+
+@dataclass
+class Rest:
+    """Airflow's REST API."""
+
+    url: str
+
+    def __post_init__(self) -> None:
+        self._client = httpx.Client(base_url=self.url, timeout=REQUEST_TIMEOUT_S, trust_env=False)
+        self._token_until = 0.0
+
+    def get(self, path: str) -> Any:
+        """The answer to GET /api/v2<path>; None if there is nothing of the kind (404) or no server yet."""
+        try:
+            answer = self._client.get(f"/api/v2{path}", headers=self._headers())
+        except httpx.TransportError:
+            return None
+        return None if answer.status_code == httpx.codes.NOT_FOUND else answer.raise_for_status().json()
+
+    def send(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        answer = self._client.request(method, f"/api/v2{path}", json=body, headers=self._headers())
+        return answer.raise_for_status().json()
+
+    def _headers(self) -> dict[str, str]:
+        if time.monotonic() > self._token_until:
+            token = self._client.get("/auth/token").raise_for_status().json()["access_token"]
+            self._client.headers["Authorization"] = f"Bearer {token}"
+            self._token_until = time.monotonic() + 600
+        return {}
+
+
+def trouble(home: Path, *, tasks: list[str], lines: int = 30) -> str:
+    """The ends of the logs that tell what went wrong: of these tasks, and of processes that reported errors."""
+    logs = [path for task in tasks for path in sorted(home.glob(f"logs/**/task_id={task}/*.log"))]
+    logs += sorted(home.glob("*.log"))
+    return "\n".join(_tail(path, lines) for path in logs if path.stat().st_size)
+
+
+def _tail(path: Path, lines: int) -> str:
+    end = path.read_text(errors="replace").splitlines()[-lines:]
+    return "\n".join([f"--- {path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}", *end])
