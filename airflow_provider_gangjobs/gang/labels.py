@@ -21,6 +21,9 @@ LABEL_ATTEMPT: Final = f"{PREFIX}/attempt"
 LABEL_ROLE: Final = f"{PREFIX}/role"
 """What an object is for, one of `Role`. Not on the Job and its pods."""
 
+LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
+"""UID of the Job. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan."""
+
 ANNOTATION_TRIGGER_ID: Final = f"{PREFIX}/trigger-id"
 """The submission's id, chosen by the client. On the Job."""
 ANNOTATION_SPEC_HASH: Final = f"{PREFIX}/spec-hash"
