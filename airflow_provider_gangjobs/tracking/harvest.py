@@ -1,0 +1,232 @@
+"""Harvest: write down how each pod ended, then let the pod go.
+
+The order is fixed: record, then release. After a crash both are done again; the ledger is keyed by
+pod uid and a released pod stays released, so doing them twice changes nothing.
+
+1. Pods are offered as they are seen. Those that have ended and are held or not recorded are kept.
+2. A batch of them is recorded in the ledger, those being deleted first. If that fails nothing of it is released.
+3. Our finalizer is patched away from each, with its uid as a precondition. A pod that is gone is released.
+
+Knows the pods it is given and nothing of Airflow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.cluster.client import Patch
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.gang.outcomes import Outcome, most_telling, outcome_of
+from airflow_provider_gangjobs.gang.pods import has_ended, is_held
+from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.tracking.ledger import Ledger
+
+BATCH_PODS_MAX: Final = 500
+"""As many as the Job controller counts in one sync (KEP-2307), so neither side piles up work for the other."""
+PATCHES_IN_FLIGHT_MAX: Final = 32
+TOLD_MAX: Final = 64
+"""Outcomes kept in memory for the event, which shows twenty of them."""
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """What one batch came to."""
+
+    recorded: int = 0
+    released: int = 0
+    error: Exception | None = None
+    """The first failure. What it concerns is still due."""
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the server asked to be left alone."""
+        return self.error.retry_after_s if isinstance(self.error, ClusterError) else None
+
+
+@dataclass(frozen=True)
+class HarvestStatistics:
+    """What a harvester has done so far."""
+
+    backlog: int
+    """Pods that wait to be recorded or released."""
+    recorded: int
+    released: int
+    failures: int
+    """Batches that met an error."""
+
+
+@dataclass(frozen=True)
+class _Due:
+    pod: PodView
+    ended: bool = True
+    """False: given up on; it is recorded as `unknown`."""
+    exists: bool = True
+
+    @property
+    def is_awaited(self) -> bool:
+        """Somebody deleted it and waits for it to go."""
+        return self.pod.metadata.deletion_timestamp is not None
+
+
+class Harvester:
+    """Harvests one gang. Any number may work on the same gang, in any process.
+
+    `ledger=None` is for a gang whose Job is gone: outcomes are only told (see `told`).
+    """
+
+    def __init__(self, client: Client, ledger: Ledger | None) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._backlog: dict[str, _Due] = {}
+        self._released: set[str] = set()
+        """Released by us; the informer may show them as held for a moment longer."""
+        self._told: dict[str, Outcome] = {}
+        self._recorded_pods = 0
+        self._released_pods = 0
+        self._failures = 0
+
+    def statistics(self) -> HarvestStatistics:
+        return HarvestStatistics(len(self._backlog), self._recorded_pods, self._released_pods, self._failures)
+
+    @property
+    def told(self) -> list[Outcome]:
+        """The most telling outcomes seen so far, at most `TOLD_MAX`."""
+        return most_telling(self._told.values(), TOLD_MAX)
+
+    def offer(self, pods: Iterable[PodView]) -> None:
+        """Take note of pods as they are seen now; those that are not due are ignored."""
+        for pod in pods:
+            if has_ended(pod) and (self.holds(pod) or not self._is_recorded(pod)):
+                self._backlog[pod.metadata.uid] = _Due(pod)
+
+    def offer_gone(self, pods: Iterable[PodView]) -> None:
+        """Take note of pods that are no more, by their last view: whoever let them go, they count."""
+        for pod in pods:
+            if self._is_recorded(pod):
+                self._backlog.pop(pod.metadata.uid, None)
+            else:
+                self._backlog[pod.metadata.uid] = _Due(pod, exists=False)
+
+    def give_up(self, pods: Iterable[PodView]) -> None:
+        """Record pods that have not ended as `unknown` and release them: nobody will look after them any more."""
+        self._backlog |= {pod.metadata.uid: _Due(pod, ended=has_ended(pod)) for pod in pods if self.holds(pod)}
+
+    def holds(self, pod: PodView) -> bool:
+        """Our finalizer holds it, as far as is known."""
+        return is_held(pod) and pod.metadata.uid not in self._released
+
+    def _is_recorded(self, pod: PodView) -> bool:
+        known = self._told if self._ledger is None else self._ledger.recorded
+        return pod.metadata.uid in known
+
+    def forget_ledger(self) -> None:
+        """The Job is gone, and what it owns with it: from now on outcomes are only told."""
+        self._ledger = None
+
+    async def remember(self) -> None:
+        """Learn what earlier harvesters recorded.
+
+        Raises:
+            ClusterError: the ledger could not be read.
+        """
+        if self._ledger is not None:
+            self._tell(await self._ledger.load())
+
+    async def harvest(self) -> Harvest:
+        """Record and release one batch. What fails stays in the backlog; other faults than the cluster's are raised."""
+        batch = sorted(self._backlog.values(), key=lambda due: not due.is_awaited)[:BATCH_PODS_MAX]
+        try:
+            recorded = await self._record([outcome_of(due.pod, ended=due.ended) for due in batch])
+        except (ClusterError, LedgerUnavailable) as exc:
+            self._failures += 1
+            return Harvest(error=exc)
+        for due in batch:
+            if not due.exists:
+                self._backlog.pop(due.pod.metadata.uid, None)
+        errors = await self._release_all([due.pod for due in batch if due.exists])
+        self._failures += bool(errors)
+        return Harvest(recorded, len(batch) - len(errors), errors[0] if errors else None)
+
+    async def _record(self, outcomes: Sequence[Outcome]) -> int:
+        """Store the outcomes; how many of them were new."""
+        await self.remember()
+        new = [outcome for outcome in outcomes if self._ledger is None or outcome.uid not in self._ledger.recorded]
+        if self._ledger is not None:
+            try:
+                await self._ledger.record(new)
+            except Forbidden as exc:
+                if not is_namespace_ending(exc):
+                    raise
+                self.forget_ledger()
+        self._tell(new)
+        self._recorded_pods += len(new)
+        return len(new)
+
+    def _tell(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            self._told.setdefault(outcome.uid, outcome)
+        if self._ledger is not None and len(self._told) > 2 * TOLD_MAX:
+            self._told = {outcome.uid: outcome for outcome in self.told}
+
+    async def _release_all(self, pods: Sequence[PodView]) -> list[ClusterError]:
+        """Release each, many at once; one that fails does not stop the others. Returns the failures."""
+        rest = iter(pods)
+        errors: list[ClusterError] = []
+        async with asyncio.TaskGroup() as group:
+            for number in range(min(PATCHES_IN_FLIGHT_MAX, len(pods))):
+                group.create_task(self._release_from(rest, errors), name=f"release-{number}")
+        return errors
+
+    async def _release_from(self, pods: Iterator[PodView], errors: list[ClusterError]) -> None:
+        for pod in pods:
+            try:
+                await release_pod(self._client, pod)
+            except ClusterError as exc:
+                errors.append(exc)
+            else:
+                self._released.add(pod.metadata.uid)
+                self._backlog.pop(pod.metadata.uid, None)
+                self._released_pods += is_held(pod)
+
+
+async def release_pod(client: Client, pod: PodView) -> None:
+    """On return our finalizer is gone from this pod, or the pod is. Safe to repeat.
+
+    Raises:
+        ClusterError: it may still be held.
+    """
+    if not is_held(pod):
+        return
+    meta = pod.metadata
+    try:
+        await client.patch(PODS, meta.name, meta.namespace, release_patch(meta.uid), kind=Patch.STRATEGIC)
+    except NotFound:
+        return
+    except (Conflict, Invalid):
+        # Either another pod has this name now, or the server gave up on concurrent writers.
+        if await _is_there(client, pod):
+            raise
+
+
+def release_patch(uid: str) -> dict[str, Any]:
+    """A strategic merge patch that removes our finalizer from the pod of this uid and touches nothing else."""
+    return {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER_HARVEST]}}
+
+
+async def _is_there(client: Client, pod: PodView) -> bool:
+    try:
+        there = await client.get(PODS, pod.metadata.name, pod.metadata.namespace)
+    except NotFound:
+        return False
+    return bool(there["metadata"]["uid"] == pod.metadata.uid)

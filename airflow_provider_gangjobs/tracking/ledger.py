@@ -1,0 +1,243 @@
+"""Ledger: the outcomes of a gang's pods in ConfigMaps that the Job owns, keyed by pod uid.
+
+Writing an entry twice changes nothing, so any number of harvesters may write at once and any of
+them may die anywhere. An entry is a merge patch of its own keys; nothing that is there is rewritten.
+A ConfigMap holds 1 MiB, so there are several (`<job>-ledger-<n>`), filled one after the other. Two
+harvesters may put the same pod into different ones: readers take one entry per uid.
+
+The ledger lives as long as its Job. When the Job is gone there is nothing to record into (an owned
+ConfigMap would be collected at once, an unowned one by nobody): outcomes then go into the event only.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooLarge,
+)
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
+from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import Set as AbstractSet
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+SHARD_BYTES_MAX: Final = 700 * 1024
+"""Keys and values of one ConfigMap. The rest of its 1 MiB is for managedFields, some 50 bytes an entry."""
+SHARDS_PER_PAGE: Final = 10
+"""A page of full shards is 7 MB."""
+SHARDS_MAX: Final = 1000
+"""100,000 pods with the longest messages need 650."""
+WRITE_ATTEMPTS_MAX: Final = 4
+"""Each answers a change by another harvester or a person: created, deleted, replaced, filled up."""
+
+
+def selector(ref: GangRef) -> str:
+    """Label selector of a gang's ledger."""
+    return f"{LABEL_GANG}={ref.name},{LABEL_ROLE}={Role.LEDGER},{LABEL_JOB_UID}={ref.uid}"
+
+
+def encode(outcome: Outcome) -> str:
+    """One entry: compact JSON without empty fields. A result can be 4 KiB, the rest is about 300 bytes."""
+    return msgspec.json.encode(outcome).decode()
+
+
+def decode(uid: str, text: str) -> Outcome:
+    """Read an entry of this or an earlier version; one of a later version that cannot be read is `unknown`."""
+    try:
+        return msgspec.json.decode(text, type=Outcome)
+    except msgspec.MsgspecError as exc:
+        return Outcome(uid=uid, pod="", outcome=Ending.UNKNOWN, reason="LedgerEntryUnreadable", message=str(exc))
+
+
+async def read_ledger(client: Client, ref: GangRef) -> list[Outcome]:
+    """Every recorded outcome, one per pod, in no order. Empty if nothing was recorded or the Job is gone.
+
+    Raises:
+        ClusterError: it could not be read; that is not an empty ledger.
+    """
+    found: dict[str, Outcome] = {}
+    async for shard in _shards(client, ref):
+        _collect(shard, found)
+    return list(found.values())
+
+
+async def _shards(client: Client, ref: GangRef) -> AsyncIterator[dict[str, Any]]:
+    pages = client.pages(CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=SHARDS_PER_PAGE)
+    async with aclosing(pages):
+        async for page in pages:
+            for shard in page:
+                yield shard
+
+
+def _collect(shard: Mapping[str, Any], found: dict[str, Outcome]) -> None:
+    for uid, text in _data(shard).items():
+        if uid not in found:
+            found[uid] = decode(uid, text)
+
+
+def _data(shard: Mapping[str, Any]) -> dict[str, str]:
+    return shard.get("data") or {}
+
+
+def _entry_bytes(uid: str, text: str) -> int:
+    return len(uid) + len(text.encode())
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """The ConfigMap that is filled now. Without a uid it is not known to exist."""
+
+    number: int = 0
+    uid: str = ""
+    filled_bytes: int = 0
+
+
+class Ledger:
+    """Writes the ledger of one gang. Reads it first, so that a new harvester goes on where another stopped."""
+
+    def __init__(self, client: Client, ref: GangRef, *, shard_bytes_max: int = SHARD_BYTES_MAX) -> None:
+        self._client = client
+        self._ref = ref
+        self._shard_bytes_max = shard_bytes_max
+        self._recorded: set[str] | None = None
+        self._shard = _Shard()
+
+    @property
+    def recorded(self) -> AbstractSet[str]:
+        """UIDs of the pods whose outcome is known to be stored. Empty before the first `load`."""
+        return self._recorded if self._recorded is not None else frozenset()
+
+    async def load(self) -> list[Outcome]:
+        """Read what is recorded, once; later calls return nothing new.
+
+        Raises:
+            ClusterError: it could not be read.
+        """
+        if self._recorded is not None:
+            return []
+        found: dict[str, Outcome] = {}
+        async for shard in _shards(self._client, self._ref):
+            _collect(shard, found)
+            self._shard = max(self._shard, self._seen(shard), key=lambda one: one.number)
+        self._recorded = set(found)
+        return list(found.values())
+
+    async def record(self, outcomes: Iterable[Outcome]) -> None:
+        """On return every outcome is stored. Safe to repeat, also after an error.
+
+        Raises:
+            ClusterError, LedgerUnavailable: some may not be stored, so no pod of them may be released.
+        """
+        await self.load()
+        assert self._recorded is not None, "it was loaded"
+        entries = {outcome.uid: encode(outcome) for outcome in outcomes if outcome.uid not in self._recorded}
+        while entries:
+            part = self._fitting(entries)
+            await self._store(part)
+            self._recorded.update(part)
+            entries = {uid: text for uid, text in entries.items() if uid not in part}
+
+    def _fitting(self, entries: Mapping[str, str]) -> dict[str, str]:
+        """The entries that the present shard has room for; of an empty shard, one at least."""
+        part: dict[str, str] = {}
+        room = self._shard_bytes_max - self._shard.filled_bytes
+        for uid, text in entries.items():
+            room -= _entry_bytes(uid, text)
+            if room < 0 and (part or self._shard.filled_bytes):
+                break
+            part[uid] = text
+        if part:
+            return part
+        self._next_shard()
+        return self._fitting(entries)
+
+    def _next_shard(self) -> None:
+        if self._shard.number + 1 >= SHARDS_MAX:
+            raise LedgerUnavailable(str(self._ref), f"its ledger has {SHARDS_MAX} ConfigMaps, more are not made")
+        self._shard = _Shard(self._shard.number + 1)
+
+    async def _store(self, part: Mapping[str, str]) -> None:
+        """Patch the shard or create it, and go to the next one while this one is full or not ours."""
+        name = ""
+        for _ in range(WRITE_ATTEMPTS_MAX):
+            name = self._name
+            try:
+                stored = await self._write(part)
+            except (TooLarge, Invalid) as exc:
+                if not _is_too_large(exc):
+                    raise
+                self._next_shard()
+            except (Conflict, NotFound):
+                # Replaced or deleted since it was seen.
+                self._shard = _Shard(self._shard.number)
+            else:
+                if self._is_ours(stored):
+                    self._shard = self._seen(stored)
+                    return
+                # Left by an earlier Job of this name, or somebody else's: it is not ours to write to.
+                self._next_shard()
+        raise LedgerUnavailable(str(self._ref), f"ConfigMap {self._ref.namespace}/{name} keeps changing")
+
+    async def _write(self, part: Mapping[str, str]) -> dict[str, Any]:
+        if not self._shard.uid:
+            try:
+                return await self._client.create(CONFIGMAPS, self._manifest(part), self._ref.namespace)
+            except AlreadyExists:
+                there = await self._client.get(CONFIGMAPS, self._name, self._ref.namespace)
+                if not self._is_ours(there):
+                    return there
+                self._shard = self._seen(there)
+        patch = {"metadata": {"uid": self._shard.uid}, "data": dict(part)}
+        return await self._client.patch(CONFIGMAPS, self._name, self._ref.namespace, patch)
+
+    def _seen(self, shard: Mapping[str, Any]) -> _Shard:
+        number = int(shard["metadata"]["name"].rpartition("-")[2])
+        filled_bytes = sum(_entry_bytes(uid, text) for uid, text in _data(shard).items())
+        return _Shard(number, shard["metadata"]["uid"], filled_bytes)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._ref.name}-ledger-{self._shard.number}"
+
+    def _is_ours(self, shard: Mapping[str, Any]) -> bool:
+        meta = shard["metadata"]
+        ours = (meta.get("labels") or {}).get(LABEL_JOB_UID) == self._ref.uid
+        return ours and meta.get("deletionTimestamp") is None
+
+    def _manifest(self, data: Mapping[str, str]) -> dict[str, Any]:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._ref.name, "uid": self._ref.uid}
+        labels = {LABEL_GANG: self._ref.name, LABEL_ROLE: str(Role.LEDGER), LABEL_JOB_UID: self._ref.uid}
+        meta = {
+            "name": self._name,
+            "namespace": self._ref.namespace,
+            "labels": labels,
+            "ownerReferences": [owner],
+        }
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)}
+
+
+def _is_too_large(error: ApiError) -> bool:
+    """413 for the request, or 422 with the cause FieldValueTooLong for the ConfigMap."""
+    return isinstance(error, TooLarge) or "FieldValueTooLong" in error.causes()
+
+
+def is_namespace_ending(error: Exception) -> bool:
+    """The namespace is being deleted: nothing can be created in it any more, and its pods wait for us to let go."""
+    return isinstance(error, Forbidden) and "NamespaceTerminating" in error.causes()

@@ -1,0 +1,82 @@
+"""Release: frees every pod that our finalizer holds, with nothing else of ours alive.
+
+For uninstalling, and for pods whose gang nobody follows any more. It lists and patches pods and
+needs no other permission. It records nothing: outcomes that are not in a ledger yet are given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
+from airflow_provider_gangjobs.objects.views import PodView, view
+from airflow_provider_gangjobs.tracking.harvest import PATCHES_IN_FLIGHT_MAX, release_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.cluster.client import Client
+
+FAILURES_SHOWN_MAX: Final = 10
+
+
+@dataclass
+class Released:
+    """What a release came to."""
+
+    pods: int = 0
+    """Pods looked at."""
+    released: int = 0
+    failed: int = 0
+    """Pods that may still be held."""
+    failures: list[str] = field(default_factory=list)
+    """`namespace/name: error` of the first few of them."""
+
+
+async def release(client: Client, *, namespace: str | None = None, gang: str | None = None) -> Released:
+    """Free the pods of one gang, of a namespace, or (with neither) of the cluster; running ones too.
+
+    Safe to repeat and to run at any time, by several at once. One pod that fails does not stop the others.
+
+    Raises:
+        ClusterError: the pods could not be listed.
+        ValueError: a gang without its namespace.
+    """
+    if gang is not None and namespace is None:
+        raise ValueError(f"gang {gang!r}: a namespace is needed")
+    total = Released()
+    # In a namespace or cluster the finalizer is the truth; labels may have been edited away.
+    pages = client.pages(PODS, namespace, label_selector=f"{LABEL_GANG}={gang}" if gang else None)
+    async with aclosing(pages):
+        async for page in pages:
+            total.pods += len(page)
+            await _release_page(client, [view(PodView, pod) for pod in page if _is_held(pod)], total)
+    return total
+
+
+def _is_held(pod: dict[str, Any]) -> bool:
+    return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
+
+
+async def _release_page(client: Client, pods: list[PodView], total: Released) -> None:
+    rest = iter(pods)
+    async with asyncio.TaskGroup() as group:
+        for number in range(min(PATCHES_IN_FLIGHT_MAX, len(pods))):
+            group.create_task(_release_from(client, rest, total), name=f"release-{number}")
+
+
+async def _release_from(client: Client, pods: Iterator[PodView], total: Released) -> None:
+    for pod in pods:
+        try:
+            await release_pod(client, pod)
+        except ClusterError as exc:
+            total.failed += 1
+            if len(total.failures) < FAILURES_SHOWN_MAX:
+                total.failures.append(f"{pod.metadata.namespace}/{pod.metadata.name}: {exc}")
+        else:
+            total.released += 1
