@@ -118,7 +118,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
 
 
 def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
-    """Write down how a pod ended. With `ended=False`: that it had not, when tracking stopped."""
+    """Write down how a pod ended. With `ended=False`: that it had not, when tracking stopped.
+
+    A pod that vanished before it was terminal is told by its last view, as deleted.
+    """
     container, told = _telling(pod)
     disruption = condition(pod.status.conditions, "DisruptionTarget")
     ending = _ending(pod, told, disruption) if ended else Ending.UNKNOWN
@@ -167,7 +170,7 @@ def _ending(pod: PodView, told: Terminated | None, disruption: Condition | None)
         return _BY_POD_REASON[pod.status.reason]
     if told is not None and told.reason == _CONTAINER_LOST:
         return Ending.LOST
-    if _was_deleted_first(pod, told):
+    if pod.status.phase != "Failed" or _was_deleted_first(pod, told):
         return Ending.DELETED
     return Ending.FAILED
 
