@@ -298,7 +298,8 @@ class Client:
         }
         exchange = Exchange("GET", resource.path(namespace), query)
         self._requests["watch"] += 1
-        async with self._transport.stream(exchange, silence_s=timeout_s + WATCH_MARGIN_S) as chunks:
+        silence_s = timeout_s + WATCH_MARGIN_S
+        async with self._transport.stream(exchange, silence_s=silence_s, open_timeout_s=REQUEST_TIMEOUT_S) as chunks:
             if on_open is not None:
                 on_open()
             async with aclosing(split_lines(chunks, bytes_max=WATCH_LINE_BYTES_MAX)) as lines:

@@ -23,5 +23,12 @@ def of_running_loop(kind: Callable[[], T]) -> T:
     state = _STATE.setdefault(asyncio.get_running_loop(), {})
     if kind not in state:
         state[kind] = kind()
+        _forget_closed()
     made: T = state[kind]
     return made
+
+
+def _forget_closed() -> None:
+    """What is kept for a loop may refer to it, so the weak key alone would keep a worker's past loops alive."""
+    for loop in [loop for loop in _STATE if loop.is_closed()]:
+        del _STATE[loop]

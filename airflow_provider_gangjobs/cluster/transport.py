@@ -96,23 +96,33 @@ class Transport:
             return await response.read()
 
     @asynccontextmanager
-    async def stream(self, exchange: Exchange, *, silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """An open answer as chunks of bytes. Ends with ReplyLost if nothing comes for `silence_s`."""
+    async def stream(
+        self, exchange: Exchange, *, silence_s: float, open_timeout_s: float | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An answer as chunks of bytes, from when its head has come.
+
+        Ends with ReplyLost if nothing comes for `silence_s`, or no head within `open_timeout_s`.
+        """
         if self._streams is None:
             self._streams = self._session(limit=0)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
-        async with self._answered(self._streams, exchange, timeout) as response:
+        async with self._answered(self._streams, exchange, timeout, open_timeout_s) as response:
             yield response.content.iter_any()
 
     @asynccontextmanager
     async def _answered(
-        self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout
+        self,
+        session: aiohttp.ClientSession,
+        exchange: Exchange,
+        timeout: aiohttp.ClientTimeout,
+        open_timeout_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         access = await self._credentials.current()
         with _mapped_errors(exchange):
-            response = await self._ask(session, exchange, timeout, access)
-            if response.status == 401:
-                response = await self._ask_renewed(session, exchange, timeout, access, response)
+            async with asyncio.timeout(open_timeout_s):
+                response = await self._ask(session, exchange, timeout, access)
+                if response.status == 401:
+                    response = await self._ask_renewed(session, exchange, timeout, access, response)
             async with response:
                 if response.status >= 300:
                     raise error_from_reply(
@@ -132,7 +142,11 @@ class Transport:
         response: aiohttp.ClientResponse,
     ) -> aiohttp.ClientResponse:
         """Ask once more with renewed credentials, if there are any; a 401 means that nothing was done."""
-        renewed = await self._credentials.renew(refused)
+        try:
+            renewed = await self._credentials.renew(refused)
+        except BaseException:
+            response.close()
+            raise
         if renewed is refused:
             return response
         response.release()

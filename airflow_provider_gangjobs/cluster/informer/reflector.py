@@ -1,0 +1,293 @@
+"""Keeps a Store equal to what the server has: list it, then watch it, for ever.
+
+Three layers, each owning one kind of failure:
+
+* `run` lists again whenever the watch can no longer be resumed (410, or nothing but failures);
+* `_follow` goes from connection to connection, and owns back-off and the clusters that refuse `watch`;
+* `_watch_once` is one connection: it applies what comes, and says why it ended.
+
+Whatever the server does, requests stay few: the back-off is forgotten only by a watch that has lived for a
+while, not by one that was merely accepted, or that said something before it closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+
+from airflow_provider_gangjobs.cluster.errors import (
+    ApiError,
+    ClusterError,
+    Forbidden,
+    Gone,
+    MethodNotAllowed,
+    error_from_event,
+)
+from airflow_provider_gangjobs.cluster.informer.decoding import (
+    Page,
+    Views,
+    WatchEvent,
+    read_event,
+    read_page,
+    version_of,
+)
+from airflow_provider_gangjobs.cluster.informer.health import PROVEN_S, Health, InformerStatistics
+from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from airflow_provider_gangjobs.cluster.resources import Resource
+
+log = logging.getLogger(__name__)
+
+V = TypeVar("V", bound=HasMetadata)
+
+PAGE_OBJECTS = 500
+BACKOFF_BASE_S = 0.5
+BACKOFF_CAP_S = 30.0
+RETRY_AFTER_MAX_S = 300.0
+"""A server that asks for more than this is asked again anyway: gangs wait for the answer."""
+WATCH_S = (240.0, 360.0)
+"""How long a watch lasts, drawn anew each time, so that not all informers of a cluster reconnect at once."""
+FAILURES_BEFORE_RELIST = 5
+"""A version from which no watch succeeds may be one that this server has never had (restored from a backup)."""
+EXPIRIES_BEFORE_WHOLE_LIST = 2
+"""A list whose continue tokens expire faster than it can be paged is read in one piece, as client-go does."""
+POLL_S = (8.0, 12.0)
+"""Between two lists where `watch` is refused: one list for all gangs, at the pace at which others poll each job."""
+WATCH_AGAIN_AFTER_S = 300.0
+"""A refusal to watch is tested again after this long: somebody may have granted it."""
+
+
+class Source(Protocol):
+    """What is needed of a client. Neither call retries by itself."""
+
+    async def list_page(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = PAGE_OBJECTS,
+        continue_token: str | None = None,
+        retry_for_s: float | None = None,
+    ) -> bytes: ...
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        timeout_s: float = 300,
+        on_open: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[bytes, None]: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which objects: one resource, in one namespace or in all, narrowed by selectors."""
+
+    resource: Resource
+    namespace: str | None = None
+    label_selector: str | None = None
+    field_selector: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.resource} in {self.namespace or 'all namespaces'}"
+
+
+class Ending(Enum):
+    """What to do after a watch has ended."""
+
+    RESUME = auto()
+    RELIST = auto()
+    POLL = auto()
+
+
+def ending_of(error: ClusterError | None) -> Ending:
+    """Why a watch ended decides how to go on; None is the server's regular end."""
+    if isinstance(error, Gone):
+        return Ending.RELIST
+    if isinstance(error, ApiError) and "ResourceVersionTooLarge" in error.causes():
+        return Ending.RELIST
+    if isinstance(error, Forbidden | MethodNotAllowed):
+        return Ending.POLL
+    return Ending.RESUME
+
+
+class Reflector(Generic[V]):
+    """Fills `store` from `source`; `health` tells how well that works."""
+
+    def __init__(
+        self, source: Source, target: Target, kind: type[V], store: Store[V], *, timing: Timing, health: Health
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._views = Views(kind)
+        self._store = store
+        self._timing = timing
+        self._health = health
+        self._slices = Slices()
+        self._backoff = Backoff(timing, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+        self._version = ""
+        self._watch_refused_until = float("-inf")
+
+    def statistics(self) -> InformerStatistics:
+        return self._health.statistics(self._store, decode_errors=self._views.errors)
+
+    async def run(self) -> NoReturn:
+        """List, follow, and list again. Only cancellation ends it; the server's faults are waited out."""
+        while True:
+            await self._list()
+            await self._follow()
+
+    # -- list ------------------------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        """Read the whole list, however often that has to be begun again."""
+        expiries = 0
+        while True:
+            try:
+                await self._read_list(whole=expiries >= EXPIRIES_BEFORE_WHOLE_LIST)
+            except Gone as gone:
+                expiries += 1
+                await self._wait_out(gone)
+            else:
+                self._health.listed()
+                return
+
+    async def _read_list(self, *, whole: bool) -> None:
+        """
+        A page that fails is asked for again from its own continue token.
+
+        Raises:
+            Gone: the token is too old. What was read so far is true, but says nothing of what is missing;
+                and the token for an inconsistent rest that some servers offer would leave a gap before the watch.
+        """
+        relist = self._store.relist()
+        token: str | None = None
+        while True:
+            page = await self._page(token, limit=0 if whole else PAGE_OBJECTS)
+            for view in self._views.read_all(page.items):
+                relist.put(view)
+                await self._slices.breathe()
+            token = page.metadata.continue_
+            if not token:
+                break
+        relist.finish()
+        self._version = page.metadata.resource_version
+
+    async def _page(self, token: str | None, *, limit: int) -> Page:
+        while True:
+            try:
+                body = await self._source.list_page(
+                    self._target.resource,
+                    self._target.namespace,
+                    label_selector=self._target.label_selector,
+                    field_selector=self._target.field_selector,
+                    limit=limit,
+                    continue_token=token,
+                    retry_for_s=0,
+                )
+                return read_page(body)
+            except Gone:
+                raise
+            except ClusterError as error:
+                await self._wait_out(error)
+
+    # -- watch -----------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Stay up to date from one watch to the next, until the list has to be read again."""
+        failures = 0
+        while not self._watch_is_refused():
+            error, lived_s = await self._watch_once()
+            if lived_s >= PROVEN_S:
+                failures = 0
+                self._backoff.reset()
+                if error is None:
+                    continue
+            failures += 1
+            match ending_of(error):
+                case Ending.POLL:
+                    self._stop_watching(error)
+                    break
+                case Ending.RELIST:
+                    await self._wait_out(error)
+                    return
+                case Ending.RESUME:
+                    await self._wait_out(error)
+                    if failures >= FAILURES_BEFORE_RELIST:
+                        return
+        self._backoff.reset()
+        await self._timing.sleep(self._timing.jittered(*POLL_S))
+
+    async def _watch_once(self) -> tuple[ClusterError | None, float]:
+        """One connection, to its end. Returns what broke it (None if the server ended it), and for how long it was."""
+        events = self._source.watch(
+            self._target.resource,
+            self._target.namespace,
+            resource_version=self._version,
+            label_selector=self._target.label_selector,
+            field_selector=self._target.field_selector,
+            timeout_s=self._timing.jittered(*WATCH_S),
+            on_open=self._health.watch_opened,
+        )
+        broke: ClusterError | None = None
+        lived_s = 0.0
+        try:
+            async with aclosing(events):
+                async for line in events:
+                    self._apply(read_event(line))
+                    await self._slices.breathe()
+        except ClusterError as error:
+            broke = error
+        finally:
+            lived_s = self._health.watch_closed()
+        return broke, lived_s
+
+    def _apply(self, event: WatchEvent) -> None:
+        """Bring one event into the store, and remember its version to resume from.
+
+        Raises:
+            ApiError: it is the server's word that this watch is over.
+        """
+        if event.type == "ERROR":
+            raise error_from_event(bytes(event.object), request=f"watch {self._target}")
+        self._health.heard(is_bookmark=event.type == "BOOKMARK")
+        if event.type == "BOOKMARK":
+            self._version = version_of(event.object) or self._version
+            return
+        view = self._views.read(event.object)
+        if view is None:
+            self._version = version_of(event.object) or self._version
+            return
+        if event.type == "DELETED":
+            self._store.remove(view)
+        else:
+            self._store.put(view)
+        self._version = view.metadata.resource_version or self._version
+
+    # -- refusals --------------------------------------------------------------------------------------------
+
+    def _watch_is_refused(self) -> bool:
+        return self._timing.monotonic() < self._watch_refused_until
+
+    def _stop_watching(self, error: ClusterError | None) -> None:
+        self._watch_refused_until = self._timing.monotonic() + WATCH_AGAIN_AFTER_S
+        self._health.watch_refused(error)
+
+    async def _wait_out(self, error: ClusterError | None) -> None:
+        retry_after_s = min(error.retry_after_s or 0.0, RETRY_AFTER_MAX_S) if error else 0.0
+        pause_s = self._backoff.next(at_least_s=retry_after_s)
+        self._health.failed(error, pause_s)
+        await self._timing.sleep(pause_s)

@@ -1,0 +1,245 @@
+"""The informer's picture of the cluster, and who looks at it. Pure: applies events, does no I/O, knows no server.
+
+Objects are known by uid; a name that is used again is another object. Versions are compared for equality only,
+never for order. Subscribers are woken by level: something of yours changed, so look at the state. What has
+changed before anyone looked is seen as one change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class _Metadata(Protocol):
+    @property
+    def uid(self) -> str: ...
+    @property
+    def resource_version(self) -> str: ...
+
+
+class HasMetadata(Protocol):
+    """What a view must have: `objects.views` has such Structs."""
+
+    @property
+    def metadata(self) -> _Metadata: ...
+
+
+V = TypeVar("V", bound=HasMetadata)
+
+
+class InformerClosedError(RuntimeError):
+    """The informer was closed while someone waited for it; lease it again."""
+
+
+class Subscription(Generic[V]):
+    """One consumer's sight of the objects of one key. Look first, then wait: `objects()`, then `changed()`."""
+
+    def __init__(self, store: Store[V], key: str) -> None:
+        self.key = key
+        self._store = store
+        self._event = asyncio.Event()
+        self._updated: set[str] = set(store.objects(key))
+        self._deleted: dict[str, V] = {}
+
+    def objects(self) -> dict[str, V]:
+        """The objects that exist now, by uid."""
+        return self._store.objects(self.key)
+
+    def take_updated(self) -> dict[str, V]:
+        """Those that were added or changed since the last call, by uid. The first call gives all."""
+        current = self._store.objects(self.key)
+        updated, self._updated = self._updated, set()
+        return {uid: current[uid] for uid in updated if uid in current}
+
+    def take_deleted(self) -> dict[str, V]:
+        """The last view of those that went away since the last call, by uid; each is given once.
+
+        They were deleted, or changed so that the selector or index no longer covers them.
+        """
+        deleted, self._deleted = self._deleted, {}
+        return deleted
+
+    async def changed(self, timeout_s: float | None = None) -> bool:
+        """Wait until something of ours has changed since this last returned True; False if nothing did in time.
+
+        Raises:
+            InformerClosedError: nothing will change any more.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        if self._store.closed:
+            raise InformerClosedError(f"the informer that watched {self.key!r} was closed")
+        self._event.clear()
+        return True
+
+    def close(self) -> None:
+        """Hear of nothing more; safe to repeat."""
+        self._store.unsubscribe(self)
+
+    def wake(self) -> None:
+        self._event.set()
+
+    def note_update(self, uid: str) -> None:
+        self._deleted.pop(uid, None)
+        self._updated.add(uid)
+        self._event.set()
+
+    def note_deletion(self, uid: str, last: V) -> None:
+        self._updated.discard(uid)
+        self._deleted[uid] = last
+        self._event.set()
+
+
+class Relist(Generic[V]):
+    """A list being read, page by page. Finish it only if it was read to its end."""
+
+    def __init__(self, store: Store[V]) -> None:
+        self._store = store
+        self._seen: set[str] = set()
+
+    def put(self, view: V) -> None:
+        self._seen.add(view.metadata.uid)
+        self._store.put(view)
+
+    def finish(self) -> None:
+        """What was not in the list exists no more."""
+        self._store.keep_only(self._seen)
+
+
+class Store(Generic[V]):
+    """Objects by key and uid. An object whose key is None belongs to nobody and is not kept."""
+
+    def __init__(self, index: Callable[[V], str | None]) -> None:
+        self._index = index
+        self._keys: dict[str, str] = {}
+        self._objects: dict[str, dict[str, V]] = {}
+        self._subscriptions: dict[str, list[Subscription[V]]] = {}
+        self._synced = asyncio.Event()
+        self.closed = False
+        self.index_errors = 0
+
+    # -- for subscribers -------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def is_synced(self) -> bool:
+        """True once the whole list has been read; before, what is missing may exist."""
+        return self._synced.is_set() and not self.closed
+
+    async def synced(self, timeout_s: float | None = None) -> bool:
+        """Wait for the first whole list; False if it has not come in time.
+
+        Raises:
+            InformerClosedError: it will not come.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._synced.wait()
+        except TimeoutError:
+            return False
+        if self.closed:
+            raise InformerClosedError("the informer was closed")
+        return True
+
+    def objects(self, key: str) -> dict[str, V]:
+        return dict(self._objects.get(key, ()))
+
+    def subscribe(self, key: str) -> Subscription[V]:
+        if self.closed:
+            raise InformerClosedError("the informer was closed")
+        subscription = Subscription(self, key)
+        self._subscriptions.setdefault(key, []).append(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription[V]) -> None:
+        others = [s for s in self._subscriptions.get(subscription.key, ()) if s is not subscription]
+        if others:
+            self._subscriptions[subscription.key] = others
+        else:
+            self._subscriptions.pop(subscription.key, None)
+
+    @property
+    def subscription_count(self) -> int:
+        return sum(map(len, self._subscriptions.values()))
+
+    # -- for the reflector -----------------------------------------------------------------------------------
+
+    def put(self, view: V) -> None:
+        """An object as it is now. Seeing the same version again changes nothing and wakes nobody."""
+        uid, key = view.metadata.uid, self._key_of(view)
+        assert uid, "an object without a uid is not from an API server"
+        old_key = self._keys.get(uid)
+        if old_key is not None and old_key != key:
+            self._drop(uid, view)
+        if key is None:
+            return
+        of_key = self._objects.setdefault(key, {})
+        known = of_key.get(uid)
+        if known is not None and known.metadata.resource_version == view.metadata.resource_version:
+            return
+        of_key[uid] = view
+        self._keys[uid] = key
+        for subscription in self._subscriptions.get(key, ()):
+            subscription.note_update(uid)
+
+    def remove(self, view: V) -> None:
+        """An object's last state. One that was never seen alive is still told to whoever waits for its key."""
+        uid = view.metadata.uid
+        if uid in self._keys:
+            self._drop(uid, view)
+        elif (key := self._key_of(view)) is not None:
+            self._bury(key, uid, view)
+
+    def relist(self) -> Relist[V]:
+        return Relist(self)
+
+    def keep_only(self, uids: set[str]) -> None:
+        """The end of a list: all others are gone, and this is the whole truth now."""
+        for uid in [uid for uid in self._keys if uid not in uids]:
+            self._drop(uid, self._objects[self._keys[uid]][uid])
+        if not self._synced.is_set():
+            self._synced.set()
+            self._wake_all()
+
+    def close(self) -> None:
+        """Wake everyone for the last time; safe to repeat."""
+        self.closed = True
+        self._synced.set()
+        self._wake_all()
+
+    def _key_of(self, view: V) -> str | None:
+        """The consumer's index; one that fails for an object leaves it where it was."""
+        try:
+            return self._index(view)
+        except Exception:
+            self.index_errors += 1
+            return self._keys.get(view.metadata.uid)
+
+    def _drop(self, uid: str, last: V) -> None:
+        key = self._keys.pop(uid)
+        of_key = self._objects[key]
+        del of_key[uid]
+        if not of_key:
+            del self._objects[key]
+        self._bury(key, uid, last)
+
+    def _bury(self, key: str, uid: str, last: V) -> None:
+        for subscription in self._subscriptions.get(key, ()):
+            subscription.note_deletion(uid, last)
+
+    def _wake_all(self) -> None:
+        for subscription in self._all():
+            subscription.wake()
+
+    def _all(self) -> Iterator[Subscription[V]]:
+        for subscriptions in self._subscriptions.values():
+            yield from subscriptions
