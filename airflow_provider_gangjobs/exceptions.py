@@ -14,6 +14,7 @@
     │   └── Unschedulable        the pods were never placed, and the scheduler said why
     ├── JobDeleted               the Job vanished before it ended
     │   └── JobReplaced          another Job of the same name stands in its place
+    ├── TrackingFailed           nothing is known of how the gang stands
     ├── ResultTooLarge           a rank wrote more than the result may hold
     └── LedgerUnavailable        the outcomes could not be read or written
 
@@ -363,6 +364,29 @@ class JobReplaced(JobDeleted):
 
 
 @dataclass(eq=False, repr=False)
+class TrackingFailed(GangJobError):
+    """It could not be found out how the gang stands. It may run, or have ended."""
+
+    ref: str
+    reason: str
+    last_phase: str = ""
+    message: str = ""
+
+    @property
+    def what(self) -> str:
+        seen = f", last seen {self.last_phase}" if self.last_phase else ""
+        return f"Gang {self.ref} could not be followed ({self.reason}){seen}"
+
+    @property
+    def evidence(self) -> str:
+        return self.message
+
+    @property
+    def remedy(self) -> str:
+        return "Try again: a gang that still runs, or has succeeded, is found again"
+
+
+@dataclass(eq=False, repr=False)
 class ResultTooLarge(GangJobError):
     """A rank wrote more into GANG_RESULT_PATH than its result may hold."""
 
@@ -422,5 +446,6 @@ __all__ = [
     "ResultTooLarge",
     "SubmissionConflict",
     "SubmissionFailed",
+    "TrackingFailed",
     "Unschedulable",
 ]
