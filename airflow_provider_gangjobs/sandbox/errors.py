@@ -21,6 +21,7 @@ __all__ = [
     "already_exists",
     "bad_request",
     "conflict",
+    "duplicate",
     "expired",
     "forbidden",
     "forbidden_field",
@@ -73,6 +74,10 @@ def required(field: str, detail: str = "") -> Cause:
 def not_supported(field: str, value: Any, supported: Sequence[str]) -> Cause:
     choices = ", ".join(_quoted(choice) for choice in supported)
     return Cause("FieldValueNotSupported", field, f"Unsupported value: {_quoted(value)}: supported values: {choices}")
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    return Cause("FieldValueDuplicate", field, f"Duplicate value: {_quoted(value)}")
 
 
 def forbidden_field(field: str, detail: str) -> Cause:

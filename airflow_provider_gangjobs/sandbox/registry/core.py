@@ -1,0 +1,176 @@
+"""The small resources: namespaces, nodes, services, config maps, secrets, events, leases."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.objects import names
+from airflow_provider_gangjobs.sandbox import errors
+from airflow_provider_gangjobs.sandbox.errors import Cause
+from airflow_provider_gangjobs.sandbox.registry import naming
+from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.sandbox.store import Object
+
+__all__ = [
+    "ConfigMapStrategy",
+    "LeaseStrategy",
+    "NamespaceStrategy",
+    "NodeStrategy",
+    "SecretStrategy",
+    "ServiceStrategy",
+]
+
+DATA_BYTES_MAX = 1024 * 1024
+
+
+class NamespaceStrategy(Strategy):
+    """A namespace goes when its contents have gone: the finalizer `kubernetes` in its spec stands for them."""
+
+    has_status = True
+    returns_deleted = True
+
+    def problems_with_name(self, name: str) -> list[str]:
+        return naming.dns_label(name)
+
+    def default(self, obj: Object, context: Context) -> None:
+        metadata = obj["metadata"]
+        if name := metadata.get("name"):
+            labels = metadata.get("labels") or {}
+            metadata["labels"] = labels | {"kubernetes.io/metadata.name": name}
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        obj["spec"] = {"finalizers": ["kubernetes"]}
+        obj["status"] = {"phase": "Active"}
+
+    def prepare_update(self, new: Object, old: Object, context: Context) -> None:
+        super().prepare_update(new, old, context)
+        new["spec"] = old["spec"]
+
+    def may_remove(self, obj: Object) -> bool:
+        return not obj["spec"].get("finalizers")
+
+
+class NodeStrategy(Strategy):
+    has_status = True
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        """A node's first status is its own: it is not cleared."""
+        obj.setdefault("spec", {})
+        obj.setdefault("status", {})
+        _default_allocatable(obj)
+
+    def prepare_status(self, new: Object, old: Object, context: Context) -> None:
+        super().prepare_status(new, old, context)
+        _default_allocatable(new)
+
+
+def _default_allocatable(node: Object) -> None:
+    status = node.get("status") or {}
+    if "capacity" in status and not status.get("allocatable"):
+        status["allocatable"] = dict(status["capacity"])
+
+
+class ServiceStrategy(Strategy):
+    has_status = True
+    returns_deleted = True
+
+    def problems_with_name(self, name: str) -> list[str]:
+        return naming.dns_label_1035(name)
+
+    def default(self, obj: Object, context: Context) -> None:
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("type", "ClusterIP")
+        spec.setdefault("sessionAffinity", "None")
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        for port in spec.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+            port.setdefault("targetPort", port.get("port"))
+        if spec.get("clusterIP"):
+            spec.setdefault("clusterIPs", [spec["clusterIP"]])
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        obj["status"] = {"loadBalancer": {}}
+
+    def validate(self, obj: Object, context: Context) -> list[Cause]:
+        return list(_service_causes(obj))
+
+    def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        address = new["spec"].get("clusterIP")
+        if address == old["spec"].get("clusterIP"):
+            return []
+        return [errors.invalid_value("spec.clusterIP", address, "field is immutable")]
+
+
+def _service_causes(service: Object) -> Iterator[Cause]:
+    spec = service["spec"]
+    ports = spec.get("ports") or []
+    if not ports and spec.get("clusterIP") != "None":
+        yield errors.required("spec.ports")
+    for position, port in enumerate(ports):
+        number = port.get("port")
+        if number is None or not 1 <= number <= 65535:
+            detail = "must be between 1 and 65535, inclusive"
+            yield errors.invalid_value(f"spec.ports[{position}].port", number or 0, detail)
+        if len(ports) > 1 and not port.get("name"):
+            yield errors.required(f"spec.ports[{position}].name")
+
+
+class ConfigMapStrategy(Strategy):
+    def validate(self, obj: Object, context: Context) -> list[Cause]:
+        return list(_data_causes(obj))
+
+    def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        if not old.get("immutable"):
+            return []
+        changed = [field for field in ("data", "binaryData") if new.get(field) != old.get(field)]
+        return [errors.forbidden_field(field, "field is immutable when `immutable` is set") for field in changed]
+
+
+class SecretStrategy(ConfigMapStrategy):
+    def default(self, obj: Object, context: Context) -> None:
+        obj.setdefault("type", "Opaque")
+        for key, value in (obj.pop("stringData", None) or {}).items():
+            data = obj["data"] = obj.get("data") or {}
+            data[key] = base64.b64encode(str(value).encode()).decode()
+        for key, value in (obj.get("data") or {}).items():
+            _check_base64(key, value)
+
+
+def _check_base64(key: str, value: str) -> None:
+    try:
+        base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        message = f'Secret in version "v1" cannot be handled as a Secret: illegal base64 data in data.{key}'
+        raise errors.bad_request(message) from exc
+
+
+def _data_causes(obj: Object) -> Iterator[Cause]:
+    size = 0
+    for field in ("data", "binaryData"):
+        for key, value in (obj.get(field) or {}).items():
+            if complaint := _problem_with_key(key):
+                yield errors.invalid_value(f"{field}[{key}]", key, complaint)
+            size += len(str(value).encode())
+    if size > DATA_BYTES_MAX:
+        yield Cause("FieldValueTooLong", "", f"Too long: may not be more than {DATA_BYTES_MAX} bytes")
+
+
+def _problem_with_key(key: str) -> str | None:
+    if names.problem_with_config_map_key(key) is None:
+        return None
+    return (
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  "
+        "or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+    )
+
+
+class LeaseStrategy(Strategy):
+    unconditional_update = False

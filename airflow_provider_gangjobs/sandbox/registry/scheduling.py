@@ -1,0 +1,169 @@
+"""Workloads, PodGroups and PriorityClasses of each release (KEP-4671, KEP-5547).
+
+A release differs in where a group's policy stands, how a PodGroup names its Workload, and in what may change;
+fields that a release does not have never get here (see `fields`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.sandbox import errors
+from airflow_provider_gangjobs.sandbox.errors import Cause
+from airflow_provider_gangjobs.sandbox.registry import naming
+from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strategy
+from airflow_provider_gangjobs.sandbox.resources import PODGROUPS, PRIORITYCLASSES, WORKLOADS
+from airflow_provider_gangjobs.sandbox.store import Object, objects_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["PROTECTION_FINALIZER", "PodGroupStrategy", "PriorityClassStrategy", "WorkloadStrategy"]
+
+PROTECTION_FINALIZER = "scheduling.k8s.io/podgroup-protection"
+TEMPLATES_MAX = 8
+USER_PRIORITY_MAX = 1_000_000_000
+
+
+class PriorityClassStrategy(Strategy):
+    def default(self, obj: Object, context: Context) -> None:
+        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+        obj.setdefault("value", 0)
+
+    def validate(self, obj: Object, context: Context) -> list[Cause]:
+        if obj["value"] > USER_PRIORITY_MAX and not obj["metadata"]["name"].startswith("system-"):
+            detail = f"maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}"
+            return [errors.forbidden_field("value", detail)]
+        return []
+
+    def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        return [
+            errors.forbidden_field(field, "may not be changed in an update.")
+            if field == "value"
+            else (errors.immutable(field, new.get(field)))
+            for field in ("value", "preemptionPolicy")
+            if new.get(field) != old.get(field)
+        ]
+
+
+class WorkloadStrategy(Strategy):
+    def validate(self, obj: Object, context: Context) -> list[Cause]:
+        field, policy = (
+            ("podGroups", "policy") if context.release.schema == "1.35" else ("podGroupTemplates", "schedulingPolicy")
+        )
+        spec = obj.get("spec") or {}
+        return list(_template_list_causes(spec.get(field) or [], f"spec.{field}", policy))
+
+    def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        mutable = context.release.min_count_mutable
+        spec, before = (_fixed(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
+        fields = sorted({*spec, *before})
+        return [
+            errors.immutable(f"spec.{field}", spec.get(field))
+            for field in fields
+            if spec.get(field) != before.get(field)
+        ]
+
+
+def _template_list_causes(templates: list[Any], path: str, policy: str) -> Iterator[Cause]:
+    if not templates:
+        yield errors.required(path)
+    if len(templates) > TEMPLATES_MAX:
+        yield Cause("FieldValueTooMany", path, f"Too many: {len(templates)}: must have at most {TEMPLATES_MAX} items")
+    seen = set()
+    for position, template in enumerate(templates):
+        at = f"{path}[{position}]"
+        name = template.get("name") or ""
+        if not name:
+            yield errors.required(f"{at}.name")
+        yield from (errors.invalid_value(f"{at}.name", name, text) for text in (naming.dns_label(name) if name else ()))
+        if name in seen:
+            yield errors.duplicate(at, {"name": name})
+        seen.add(name)
+        yield from _policy_causes(template.get(policy), f"{at}.{policy}")
+
+
+def _policy_causes(policy: Mapping[str, Any] | None, path: str) -> Iterator[Cause]:
+    chosen = [name for name in ("basic", "gang") if (policy or {}).get(name) is not None]
+    if not chosen:
+        yield errors.invalid_value(path, "", "must specify one of: `basic`, `gang`")
+    elif len(chosen) > 1:
+        listed = "{" + ", ".join(chosen) + "}"
+        yield errors.invalid_value(path, listed, "must specify exactly one of: `basic`, `gang`")
+    if policy and (gang := policy.get("gang")) is not None:
+        least = gang.get("minCount")
+        if least is None:
+            yield errors.required(f"{path}.gang.minCount")
+        elif least < 1:
+            yield errors.invalid_value(f"{path}.gang.minCount", least, "must be greater than or equal to 1")
+
+
+def _fixed(spec: Mapping[str, Any], *, mutable: bool) -> Object:
+    """A spec without what may change after creation."""
+    fixed: Object = objects_copy(dict(spec))
+    if mutable:
+        for group in (fixed, *(fixed.get("podGroupTemplates") or ())):
+            ((group.get("schedulingPolicy") or {}).get("gang") or {}).pop("minCount", None)
+    return fixed
+
+
+class PodGroupStrategy(Strategy):
+    has_status = True
+
+    def default(self, obj: Object, context: Context) -> None:
+        if context.release.schema == "1.37":
+            obj.setdefault("spec", {}).setdefault("disruptionMode", {"single": {}})
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        super().prepare_create(obj, context)
+        finalizers = obj["metadata"].setdefault("finalizers", [])
+        if PROTECTION_FINALIZER not in finalizers:
+            finalizers.append(PROTECTION_FINALIZER)
+        _require_workload(obj, context)
+        if context.release.schema == "1.37":
+            _admit_priority(obj, context)
+
+    def prepare_status(self, new: Object, old: Object, context: Context) -> None:
+        super().prepare_status(new, old, context)
+        new["metadata"] = dict(old["metadata"])
+
+    def validate(self, obj: Object, context: Context) -> list[Cause]:
+        return list(_policy_causes((obj.get("spec") or {}).get("schedulingPolicy"), "spec.schedulingPolicy"))
+
+    def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        mutable = context.release.min_count_mutable
+        spec, before = (_fixed(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
+        return [
+            errors.immutable(f"spec.{field}", spec.get(field))
+            for field in sorted({*spec, *before})
+            if spec.get(field) != before.get(field)
+        ]
+
+
+def _require_workload(group: Object, context: Context) -> None:
+    """1.36 refuses a PodGroup whose Workload is not there (admission plugin PodGroupWorkloadExists)."""
+    reference = ((group.get("spec") or {}).get("podGroupTemplateRef") or {}).get("workload")
+    if context.release.schema != "1.36" or not reference:
+        return
+    metadata, name = group["metadata"], reference.get("workloadName")
+    workload = context.find(WORKLOADS, metadata["namespace"], name)
+    template = reference.get("podGroupTemplateName")
+    if workload is None:
+        why = f'PodGroup rejected: Workload "{name}" not found'
+    elif "deletionTimestamp" in workload["metadata"]:
+        why = f'PodGroup rejected: Workload "{name}" is being deleted'
+    elif all(item.get("name") != template for item in workload["spec"].get("podGroupTemplates") or ()):
+        why = f'PodGroup rejected: PodGroupTemplate "{template}" not found in Workload "{name}"'
+    else:
+        return
+    raise errors.forbidden(PODGROUPS, metadata["name"], why)
+
+
+def _admit_priority(group: Object, context: Context) -> None:
+    spec = group["spec"]
+    name = spec.get("priorityClassName")
+    found = context.find(PRIORITYCLASSES, "", name) if name else {"value": 0}
+    if found is None:
+        why = f"no PriorityClass with name {name} was found"
+        raise errors.forbidden(PODGROUPS, group["metadata"]["name"], why)
+    spec["priority"] = found.get("value", 0)
