@@ -56,7 +56,7 @@ clean: down ## Remove everything that make has made
 
 $(SYNCED): requirements.lock pyproject.toml | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { \
-		echo "Python 3.11 to 3.14 is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 ..." >&2; \
+		echo "Python 3.11 to 3.14 is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.12 ..." >&2; \
 		exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv --without-pip $(VENV); }
 	@echo "installing requirements.lock into $(VENV)"

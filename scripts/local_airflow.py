@@ -79,12 +79,14 @@ class Rest:
         self._token_until = 0.0
 
     def get(self, path: str) -> Any:
-        """The answer to GET /api/v2<path>; None if there is nothing of the kind (404) or no server yet."""
+        """The answer to GET /api/v2<path>; None if there is nothing of the kind or no server yet."""
         try:
             answer = self._client.get(f"/api/v2{path}", headers=self._headers())
         except httpx.TransportError:
             return None
-        return None if answer.status_code == httpx.codes.NOT_FOUND else answer.raise_for_status().json()
+        if answer.status_code in {httpx.codes.NOT_FOUND, httpx.codes.SERVICE_UNAVAILABLE}:
+            return None
+        return answer.raise_for_status().json()
 
     def send(self, method: str, path: str, body: dict[str, Any]) -> Any:
         answer = self._client.request(method, f"/api/v2{path}", json=body, headers=self._headers())

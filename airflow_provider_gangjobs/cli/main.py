@@ -13,21 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from airflow_provider_gangjobs import __version__
+from airflow_provider_gangjobs.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "CommandFailed", "main"]
+__all__ = ["COMMANDS", "main"]
 
 
 class CommandModule(Protocol):
     """What the module of a command offers."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
-
-
-class CommandFailed(Exception):  # noqa: N818 - read as "the command failed: ..."
-    """The command cannot do what was asked; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser(arguments).parse_args(arguments)
     try:
         return int(options.run(options))
-    except CommandFailed as error:
+    except CommandError as error:
         print(f"gangjobs: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,0 +1,75 @@
+"""The command line: quick help, clear refusals, and the variables that a wrapped command finds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_gangjobs.cli import main as cli
+from airflow_provider_gangjobs.cli.sandbox import variables
+
+HEAVY = {"airflow", "rich", "httpx", "starlette", "uvicorn", "aiohttp", "kubernetes_asyncio", "asyncio", "msgspec"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["sandbox", "--help"], ["sandbox", "up", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments):
+    program = f"""
+import sys
+from airflow_provider_gangjobs.cli.main import main
+try:
+    main({arguments})
+except SystemExit as end:
+    assert end.code == 0
+print({HEAVY} & set(sys.modules))
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "set()"
+
+
+def test_every_command_has_its_module():
+    assert all(callable(command.load().configure) for command in cli.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "required: COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["sandbox", "up", "--kubernetes", "1.20"], "invalid choice: '1.20'"),
+        (["sandbox", "up", "--nodes", "-1"], "-1 is less than 0"),
+        (["sandbox", "up", "--port", "70000"], "70000 is no port"),
+    ],
+    ids=["no command", "unknown command", "unknown release", "negative nodes", "port out of range"],
+)
+def test_senseless_call_is_refused_with_code_2(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["sandbox", "run"], "gangjobs: which command? For example"),
+        (["sandbox", "run", "--token-file", "/no/such", "--", "true"], "gangjobs: --token-file /no/such: No such file"),
+        (["sandbox", "run", "--cpu", "many", "--", "true"], "gangjobs: cpu: 'many' is not a quantity"),
+    ],
+    ids=["nothing to run", "no token file", "cpu is no number"],
+)
+def test_impossible_call_is_explained_in_one_line(arguments, complaint, capsys):
+    assert cli.main(arguments) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(complaint)
+    assert shown.count("\n") == 1
+
+
+def test_wrapped_command_finds_the_cluster():
+    found = variables(Path("/somewhere/kubeconfig"))
+    assert found["KUBECONFIG"] == "/somewhere/kubeconfig"
+    assert json.loads(found["AIRFLOW_CONN_KUBERNETES_DEFAULT"]) == {
+        "conn_type": "kubernetes",
+        "extra": {"kube_config_path": "/somewhere/kubeconfig"},
+    }
