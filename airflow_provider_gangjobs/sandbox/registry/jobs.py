@@ -67,14 +67,14 @@ class JobStrategy(Strategy):
         _set_default(spec, "manualSelector", False)
         template = spec.setdefault("template", {})
         default_pod_spec(template.setdefault("spec", {}))
-        metadata = obj["metadata"]
-        if (labels := (template.get("metadata") or {}).get("labels")) and not metadata.get("labels"):
-            metadata["labels"] = dict(labels)
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1
         if not obj["spec"]["manualSelector"]:
             _generate_selector(obj)
+        labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")
+        if labels and not obj["metadata"].get("labels"):
+            obj["metadata"]["labels"] = dict(labels)
         obj["status"] = {}
 
     def prepare_update(self, new: Object, old: Object, context: Context) -> None:
@@ -104,10 +104,8 @@ class JobStrategy(Strategy):
         name = obj["metadata"]["name"]
         if not (complaints := naming.dns_label(name)):
             return []
-        return [
-            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; "
-            f"a DNS label is recommended: [{' '.join(complaints)}]"
-        ]
+        text = "this is used in Pod names and hostnames, which can result in surprising behavior"
+        return [f"metadata.name: {text}; a DNS label is recommended: [{' '.join(complaints)}]"]
 
 
 def _set_default(spec: Object, field: str, value: Any) -> None:

@@ -163,8 +163,8 @@ def validate_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Caus
     if old.get("deletionTimestamp"):
         added = sorted(set(new.get("finalizers") or ()) - set(old.get("finalizers") or ()))
         if added:
-            listed = ", ".join(f'"{name}"' for name in added)
-            detail = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}"
+            listed = "[]string{" + ", ".join(f'"{name}"' for name in added) + "}"
+            detail = f"no new finalizers can be added if the object is being deleted, found new finalizers {listed}"
             causes.append(errors.forbidden_field("metadata.finalizers", detail))
     causes.extend(
         errors.immutable(f"metadata.{field}", new.get(field))

@@ -31,6 +31,10 @@ _QUALIFIED = (
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
+_TWO_SLASHES = (
+    "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+)
 _LABEL_VALUE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
@@ -73,10 +77,7 @@ def qualified_name(text: str) -> list[str]:
     """Keys of labels and annotations, finalizers, names of extended resources."""
     prefix, slash, name = text.rpartition("/")
     if prefix.count("/"):
-        return [
-            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-            "alphanumeric character with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        ]
+        return [_TWO_SLASHES]
     found = []
     if slash and not prefix:
         found.append("prefix part must be non-empty")

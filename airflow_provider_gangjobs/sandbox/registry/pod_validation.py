@@ -33,6 +33,8 @@ _CONTAINER_CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
 _OVERCOMMIT = frozenset({"cpu", "memory", "ephemeral-storage"})
 """Resources whose request may be below the limit; of all others one must say the same in both."""
 _NOT_A_QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_TWO_SOURCES = "may not have more than one field specified at a time"
+_NO_SOURCE = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
 _INT32_MAX = 2**31 - 1
 _STANDARD_RESOURCES = _OVERCOMMIT | {"storage"}
 
@@ -140,14 +142,7 @@ def _environment_causes(variables: Iterable[Mapping[str, Any]], path: str) -> It
             detail = "may not be specified when `value` is not empty"
             yield errors.invalid_value(f"{at}.valueFrom", "", detail)
         if len(source) != 1:
-            detail = (
-                "may not have more than one field specified at a time"
-                if source
-                else (
-                    "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
-                )
-            )
-            yield errors.invalid_value(f"{at}.valueFrom", "", detail)
+            yield errors.invalid_value(f"{at}.valueFrom", "", _TWO_SOURCES if source else _NO_SOURCE)
 
 
 def _mount_causes(mounts: Iterable[Mapping[str, Any]], path: str, volumes: set[Any]) -> Iterator[Cause]:

@@ -270,7 +270,7 @@ class Registry:
     def record_event(
         self,
         involved: Object,
-        type: str,
+        type: str,  # noqa: A002 - the field's name
         reason: str,
         message: str,
         component: str,

@@ -55,14 +55,7 @@ class WorkloadStrategy(Strategy):
         return list(_template_list_causes(spec.get(field) or [], f"spec.{field}", policy))
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
-        mutable = context.release.min_count_mutable
-        spec, before = (_fixed(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
-        fields = sorted({*spec, *before})
-        return [
-            errors.immutable(f"spec.{field}", spec.get(field))
-            for field in fields
-            if spec.get(field) != before.get(field)
-        ]
+        return _changes(new, old, context)
 
 
 def _template_list_causes(templates: list[Any], path: str, policy: str) -> Iterator[Cause]:
@@ -107,6 +100,17 @@ def _fixed(spec: Mapping[str, Any], *, mutable: bool) -> Object:
     return fixed
 
 
+def _changes(new: Object, old: Object, context: Context) -> list[Cause]:
+    """Everything in the spec is immutable, but for minCount where the release lets it change."""
+    mutable = context.release.min_count_mutable
+    spec, before = (_fixed(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
+    return [
+        errors.immutable(f"spec.{field}", spec.get(field))
+        for field in sorted({*spec, *before})
+        if spec.get(field) != before.get(field)
+    ]
+
+
 class PodGroupStrategy(Strategy):
     has_status = True
 
@@ -131,13 +135,7 @@ class PodGroupStrategy(Strategy):
         return list(_policy_causes((obj.get("spec") or {}).get("schedulingPolicy"), "spec.schedulingPolicy"))
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
-        mutable = context.release.min_count_mutable
-        spec, before = (_fixed(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
-        return [
-            errors.immutable(f"spec.{field}", spec.get(field))
-            for field in sorted({*spec, *before})
-            if spec.get(field) != before.get(field)
-        ]
+        return _changes(new, old, context)
 
 
 def _require_workload(group: Object, context: Context) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["check_fields", "matches_fields"]
 
 _COMMON = frozenset({"metadata.name", "metadata.namespace"})
+_REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _FIELDS: Mapping[Resource, frozenset[str]] = {
     PODS: frozenset(
         {
@@ -38,14 +39,7 @@ _FIELDS: Mapping[Resource, frozenset[str]] = {
         }
     ),
     EVENTS: frozenset(
-        {
-            f"involvedObject.{name}"
-            for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-        }
-        | {
-            f"regarding.{name}"
-            for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-        }
+        {f"{prefix}.{name}" for prefix in ("involvedObject", "regarding") for name in _REFERENCE}
         | {"reason", "type", "source", "reportingComponent", "reportingController"}
     ),
     JOBS: frozenset({"status.successful"}),
