@@ -1,0 +1,51 @@
+"""The controllers of the embedded cluster, and the manager that runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.sandbox.controllers import node_lifecycle, podgc
+from airflow_provider_gangjobs.sandbox.controllers.garbage import GarbageCollector
+from airflow_provider_gangjobs.sandbox.controllers.job.controller import BATCH_PERIOD_S, JobController
+from airflow_provider_gangjobs.sandbox.controllers.manager import Controller, ControllerManager
+from airflow_provider_gangjobs.sandbox.controllers.namespaces import NamespaceController
+from airflow_provider_gangjobs.sandbox.controllers.node_lifecycle import NodeLifecycle
+from airflow_provider_gangjobs.sandbox.controllers.podgc import PodGc
+from airflow_provider_gangjobs.sandbox.controllers.podgroup_protection import PodGroupProtection
+from airflow_provider_gangjobs.sandbox.controllers.ttl import TtlAfterFinished
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.clock import Clock
+    from airflow_provider_gangjobs.sandbox.registry import Registry
+
+__all__ = ["Controller", "ControllerManager", "ControllerSettings", "controller_manager"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerSettings:
+    """What kube-controller-manager takes as flags and gates; the defaults are its own."""
+
+    workload_with_job: bool = False
+    """Let the Job controller create Workload and PodGroup (KEP-5547, alpha)."""
+    job_batch_period_s: float = BATCH_PERIOD_S
+    finished_pods_max: int = podgc.FINISHED_PODS_MAX
+    """Over it PodGC deletes the oldest; 0 keeps all."""
+    node_grace_s: float = node_lifecycle.GRACE_S
+
+
+def controller_manager(
+    registry: Registry, clock: Clock, settings: ControllerSettings | None = None
+) -> ControllerManager:
+    """All controllers, ready to `step` or `run`."""
+    settings = settings or ControllerSettings()
+    controllers: list[Controller] = [
+        JobController(registry, clock, batch_period_s=settings.job_batch_period_s),
+        GarbageCollector(registry, clock),
+        TtlAfterFinished(registry, clock),
+        PodGc(registry, clock, finished_pods_max=settings.finished_pods_max),
+        PodGroupProtection(registry, clock),
+        NamespaceController(registry, clock),
+        NodeLifecycle(registry, clock, grace_s=settings.node_grace_s),
+    ]
+    return ControllerManager(registry, clock, controllers)

@@ -1,0 +1,134 @@
+"""Runs controllers over one registry: feeds them its events, and gives each the keys that are due.
+
+The same controllers run in virtual time, driven by `step`, and in real time, by `run`. Nothing polls: `run` sleeps
+until an event adds a key or a key falls due. A controller that raises is tried again with back-off and never stops the
+others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.sandbox.clock import Clock
+    from airflow_provider_gangjobs.sandbox.controllers.queue import WorkQueue
+    from airflow_provider_gangjobs.sandbox.registry import Registry
+    from airflow_provider_gangjobs.sandbox.store import Event
+
+__all__ = ["Controller", "ControllerManager"]
+
+log = logging.getLogger(__name__)
+
+STEP_KEYS_MAX = 10_000
+"""Keys one `step` handles of each controller, so that two controllers that wake each other cannot hold it for ever."""
+
+
+class Controller(Protocol):
+    """Brings one kind of thing from its state to its wanted state."""
+
+    name: str
+    queue: WorkQueue[Hashable]
+
+    def observe(self, event: Event) -> None:
+        """Queue the keys that the change concerns. Must not write."""
+
+    def sync(self, key: Hashable) -> None:
+        """Look at the key's state and act on it; safe to repeat. May raise: it is tried again."""
+
+
+class ControllerManager:
+    """Owns the controllers' subscription and their turns. Close it to stop observing."""
+
+    def __init__(self, registry: Registry, clock: Clock, controllers: Iterable[Controller] = ()) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._controllers: list[Controller] = []
+        self._errors: dict[tuple[str, Hashable], str] = {}
+        self._wake = asyncio.Event()
+        self._unsubscribe: Callable[[], None] = registry.observe(self._observe)
+        for controller in controllers:
+            self.register(controller)
+
+    def register(self, controller: Controller) -> None:
+        """Add a controller; from now on it sees every event."""
+        controller.queue.on_add = self._wake.set
+        self._controllers.append(controller)
+
+    def close(self) -> None:
+        """Stop observing the registry."""
+        self._unsubscribe()
+
+    def step(self) -> bool:
+        """Handle what is due now, each controller in its turn. True if there was anything."""
+        handled = [self._drain(controller) for controller in self._controllers]
+        return any(handled)
+
+    def next_due(self) -> datetime | None:
+        """When the next key falls due, or None if nothing is queued."""
+        dues = [due for controller in self._controllers if (due := controller.queue.next_due()) is not None]
+        return min(dues, default=None)
+
+    async def run(self) -> None:
+        """Handle keys as they fall due until cancelled, giving way to the loop after each."""
+        try:
+            while True:
+                self._wake.clear()
+                for controller in self._controllers:
+                    while (key := controller.queue.pop()) is not None:
+                        self._sync(controller, key)
+                        await asyncio.sleep(0)
+                await self._sleep()
+        finally:
+            self.close()
+
+    async def _sleep(self) -> None:
+        due = self.next_due()
+        timeout_s = None if due is None else max((due - self._clock.now()).total_seconds(), 0.0)
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    def _drain(self, controller: Controller) -> bool:
+        for count in range(STEP_KEYS_MAX):
+            key = controller.queue.pop()
+            if key is None:
+                return count > 0
+            self._sync(controller, key)
+        return True
+
+    def _sync(self, controller: Controller, key: Hashable) -> None:
+        try:
+            controller.sync(key)
+        except Exception as exc:  # a broken rule for one object must not stop the cluster
+            self._failed(controller, key, exc)
+        else:
+            controller.queue.forget(key)
+            self._errors.pop((controller.name, key), None)
+
+    def _failed(self, controller: Controller, key: Hashable, exc: Exception) -> None:
+        delay_s = controller.queue.retry(key)
+        text = f"{type(exc).__name__}: {exc}"
+        if self._errors.get((controller.name, key)) == text:
+            return
+        self._errors[controller.name, key] = text
+        # A refusal by the API is an expected answer; anything else is a defect and needs its traceback.
+        log.warning(
+            "%s could not handle %s, trying again in %.0f s: %s",
+            controller.name,
+            key,
+            delay_s,
+            text,
+            exc_info=None if isinstance(exc, StatusError) else exc,
+        )
+
+    def _observe(self, event: Event) -> None:
+        for controller in self._controllers:
+            controller.observe(event)

@@ -1,0 +1,146 @@
+"""PodGC: pods that nobody else will end.
+
+Those of nodes that are gone, those deleted before they had a node, and the oldest finished ones over a limit.
+
+Runs every 20 s, on the clock, while there is something that it may have to do.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.sandbox.controllers import meta
+from airflow_provider_gangjobs.sandbox.controllers.meta import (
+    Obj,
+    is_deleting,
+    is_terminal,
+    name_of,
+    namespace_of,
+    node_of,
+    uid_of,
+)
+from airflow_provider_gangjobs.sandbox.controllers.queue import WorkQueue
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
+from airflow_provider_gangjobs.sandbox.resources import NODES, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from airflow_provider_gangjobs.sandbox.clock import Clock
+    from airflow_provider_gangjobs.sandbox.store import Event
+
+PERIOD_S = 20.0
+QUARANTINE_S = 40.0
+"""How long a node must have been gone before its pods are ended: its object may come back."""
+FINISHED_PODS_MAX = 12_500
+"""kube-controller-manager's --terminated-pod-gc-threshold; 0 keeps all."""
+
+_SWEEP = "sweep"
+
+
+class PodGc:
+    """One key: the sweep over all pods."""
+
+    name = "pod-garbage-collector"
+
+    def __init__(self, registry: Registry, clock: Clock, *, finished_pods_max: int = FINISHED_PODS_MAX) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._started = clock.now()
+        self._finished_pods_max = finished_pods_max
+        self._pods: dict[str, Obj] = {}
+        self._finished: dict[str, None] = {}
+        self._nodes: set[str] = set()
+        self._missing_since: dict[str, datetime] = {}
+        self.queue: WorkQueue[Hashable] = WorkQueue(clock)
+        for node in registry.list(NODES):
+            self._nodes.add(name_of(node))
+        for pod in registry.list(PODS):
+            self._put(pod)
+
+    def observe(self, event: Event) -> None:
+        if event.resource is NODES:
+            if event.type == "DELETED":
+                self._nodes.discard(name_of(event.obj))
+                self._enqueue()
+            else:
+                self._nodes.add(name_of(event.obj))
+        elif event.resource is PODS:
+            if event.type == "DELETED":
+                self._pods.pop(uid_of(event.obj), None)
+                self._finished.pop(uid_of(event.obj), None)
+            else:
+                self._put(event.obj)
+
+    def sync(self, key: Hashable) -> None:
+        """One sweep. Raises StatusError if a pod could not be ended; the others were tried."""
+        refusals = [
+            *self._collect(self._too_many(), None),
+            *self._collect(self._lost(), "PodGC: node no longer exists"),
+            *self._collect(self._never_placed(), None),
+        ]
+        if self._has_work():
+            self._enqueue()
+        if refusals:
+            raise refusals[0]
+
+    def _too_many(self) -> list[Obj]:
+        surplus = len(self._finished) - self._finished_pods_max if self._finished_pods_max else 0
+        if surplus <= 0:
+            return []
+        finished = [self._pods[uid] for uid in self._finished]
+        return sorted(finished, key=lambda pod: (pod["metadata"]["creationTimestamp"], name_of(pod)))[:surplus]
+
+    def _lost(self) -> list[Obj]:
+        """Pods of nodes that have been gone for the quarantine."""
+        now = self._clock.now()
+        missing = {node for pod in self._pods.values() if (node := node_of(pod)) and node not in self._nodes}
+        self._missing_since = {node: self._missing_since.get(node, now) for node in missing}
+        gone = {node for node, since in self._missing_since.items() if now - since >= timedelta(seconds=QUARANTINE_S)}
+        return [pod for pod in self._pods.values() if node_of(pod) in gone]
+
+    def _never_placed(self) -> list[Obj]:
+        return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) is None]
+
+    def _collect(self, pods: Iterable[Obj], disruption: str | None) -> list[StatusError]:
+        refusals = []
+        for pod in pods:
+            try:
+                if not is_terminal(pod):
+                    self._mark_failed(pod, disruption)
+                self._registry.delete(PODS, name_of(pod), namespace_of(pod), uid=uid_of(pod), grace_period_s=0)
+            except StatusError as exc:
+                if exc.code != 404:
+                    refusals.append(exc)
+        return refusals
+
+    def _mark_failed(self, pod: Obj, disruption: str | None) -> None:
+        status: Obj = {"phase": "Failed"}
+        if disruption is not None:
+            condition = meta.condition("DisruptionTarget", "True", "DeletionByPodGC", disruption, self._clock.now())
+            status["conditions"] = meta.with_condition((pod.get("status") or {}).get("conditions"), condition)
+        patch = {"metadata": {"uid": uid_of(pod)}, "status": status}
+        self._registry.patch(PODS, name_of(pod), namespace_of(pod), patch, PatchKind.MERGE, subresource="status")
+
+    def _put(self, pod: Obj) -> None:
+        self._pods[uid_of(pod)] = pod
+        if is_terminal(pod):
+            self._finished[uid_of(pod)] = None
+        node = node_of(pod)
+        if (is_deleting(pod) if node is None else node not in self._nodes) or self._exceeds():
+            self._enqueue()
+
+    def _exceeds(self) -> bool:
+        return 0 < self._finished_pods_max < len(self._finished)
+
+    def _has_work(self) -> bool:
+        return bool(self._exceeds() or self._missing_since or self._never_placed())
+
+    def _enqueue(self) -> None:
+        """At the next beat of the period, as if the sweep ran all the time."""
+        elapsed_s = (self._clock.now() - self._started).total_seconds()
+        beats = math.floor(elapsed_s / PERIOD_S) + 1
+        self.queue.add(_SWEEP, after_s=beats * PERIOD_S - elapsed_s)

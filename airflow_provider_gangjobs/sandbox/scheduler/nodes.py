@@ -1,0 +1,59 @@
+"""A node as the scheduler sees it: what it offers and what is taken. Knows nothing of gangs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.objects import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.objects.quantity import ResourceList
+
+Obj = dict[str, Any]
+
+PODS = "pods"
+"""Each pod takes one of these; a node offers a fixed number."""
+
+_PODS_PER_NODE = Decimal(110)
+_ONE = Decimal(1)
+
+
+@dataclass
+class NodeState:
+    """One node's room. `take` and `give_back` keep it; the object is not changed."""
+
+    obj: Obj
+    allocatable: ResourceList
+    free: ResourceList = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return str(self.obj["metadata"]["name"])
+
+    def copy(self) -> NodeState:
+        return NodeState(self.obj, self.allocatable, dict(self.free))
+
+    def take(self, request: Mapping[str, Decimal]) -> None:
+        for name, amount in request.items():
+            self.free[name] = self.free.get(name, Decimal(0)) - amount
+
+    def give_back(self, request: Mapping[str, Decimal]) -> None:
+        for name, amount in request.items():
+            self.free[name] = self.free.get(name, Decimal(0)) + amount
+
+
+def node_state(obj: Obj) -> NodeState:
+    """An empty node, by its allocatable resources; capacity where it names none."""
+    status = obj.get("status") or {}
+    allocatable = quantity.parse_list(status.get("allocatable") or status.get("capacity"))
+    allocatable.setdefault(PODS, _PODS_PER_NODE)
+    return NodeState(obj, allocatable, dict(allocatable))
+
+
+def request_of(pod: Mapping[str, Any]) -> ResourceList:
+    """What the pod takes from a node, its own place included."""
+    return {**quantity.requests_of(pod["spec"]), PODS: _ONE}

@@ -1,0 +1,287 @@
+"""The gang scheduler: which pods to try when, and what to do with the answer.
+
+A unit is a pod by itself or all waiting pods of a group. It is tried when it is new or when something has changed that
+may help it, not before its back-off is over, and never given up. A group is not tried, and nothing is written about it,
+until it exists and has its minCount pods. Then its pods are placed on one snapshot, all that are needed or none (1.36
+and later).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.sandbox.controllers.meta import (
+    is_terminal,
+    labels_of,
+    name_of,
+    namespace_of,
+    node_of,
+    uid_of,
+)
+from airflow_provider_gangjobs.sandbox.controllers.queue import WorkQueue
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.resources import NODES, PODGROUPS, PODS, WORKLOADS
+from airflow_provider_gangjobs.sandbox.scheduler import groups
+from airflow_provider_gangjobs.sandbox.scheduler.cache import (
+    ClusterCache,
+    GroupKey,
+    group_key,
+    in_order,
+    priority_of,
+)
+from airflow_provider_gangjobs.sandbox.scheduler.permit import Permits
+from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, Placement, place
+from airflow_provider_gangjobs.sandbox.scheduler.report import Reporter
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.clock import Clock
+    from airflow_provider_gangjobs.sandbox.registry import Registry
+    from airflow_provider_gangjobs.sandbox.scheduler.groups import Group
+    from airflow_provider_gangjobs.sandbox.scheduler.nodes import Obj
+    from airflow_provider_gangjobs.sandbox.store import Event
+
+BACKOFF_BASE_S = 1.0
+BACKOFF_MAX_S = 10.0
+
+_CYCLE = "cycle"
+_OTHERS_UNSCHEDULABLE = "other pods from a pod group are unschedulable"
+
+Unit = tuple[str, Hashable]
+"""("pod", uid) or ("group", GroupKey)."""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """How often a unit has failed, and when it may be tried again."""
+
+    failures: int
+    ready_at: datetime
+
+
+class Scheduler:
+    """One key: a cycle over all units that are due, the most important first."""
+
+    name = "scheduler"
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._release = registry.release
+        self._cache = ClusterCache()
+        self._report = Reporter(registry, clock, self._release.pod_group_condition)
+        self._permits = Permits(clock)
+        self._active: dict[Unit, None] = {}
+        self._has_new_room = False
+        self._attempts: dict[Unit, Attempts] = {}
+        self.queue: WorkQueue[Hashable] = WorkQueue(clock)
+        for node in registry.list(NODES):
+            self._cache.put_node(node)
+        for pod in registry.list(PODS):
+            self._pod_changed(pod, None)
+
+    def observe(self, event: Event) -> None:
+        is_gone = event.type == "DELETED"
+        if event.resource is PODS:
+            if is_gone:
+                self._pod_gone(event.obj)
+            else:
+                self._pod_changed(event.obj, event.old)
+        elif event.resource is NODES:
+            self._node_changed(event.obj, event.old, is_gone=is_gone)
+        elif event.resource in (PODGROUPS, WORKLOADS) and not is_gone and _has_new_spec(event):
+            self._room_changed()
+
+    def sync(self, key: Hashable) -> None:
+        """Try what is due. Raises StatusError if the registry refuses a write that it must not."""
+        now = self._clock.now()
+        self._end_permits()
+        if self._has_new_room:
+            self._has_new_room = False
+            self._activate_all()
+        due = [unit for unit in self._active if self._ready_at(unit) <= now]
+        for unit in sorted(due, key=self._rank):
+            self._active.pop(unit, None)
+            self._try(unit)
+        self._wake_for_rest()
+
+    def _try(self, unit: Unit) -> None:
+        kind, key = unit
+        if kind == "group":
+            self._try_group(unit, key)  # type: ignore[arg-type]
+            return
+        pod = self._cache.waiting.get(str(key))
+        if pod is None:
+            self._attempts.pop(unit, None)
+            return
+        group = group_key(pod)
+        if group is not None and self._ready_group(group) is None:
+            return
+        placement = place([Candidate.of(pod)], self._cache.nodes.values(), needed=1)
+        self._settle(unit, [pod], placement)
+
+    def _try_group(self, unit: Unit, key: GroupKey) -> None:
+        group = self._ready_group(key)
+        pods = in_order(self._cache.waiting_of(key))
+        if group is None or not pods:
+            return
+        minimum = group.min_count or 1
+        needed = minimum - self._cache.bound_count(key)
+        placement = place([Candidate.of(pod) for pod in pods], self._cache.nodes.values(), needed=needed)
+        if group.pod_group is not None:
+            self._tell_group(group.pod_group, minimum, self._cache.bound_count(key), placement)
+        self._settle(unit, pods, placement)
+
+    def _ready_group(self, key: GroupKey) -> Group | None:
+        """The group if it may be tried. If not, nothing is written anywhere: the real one holds it before its queue."""
+        group = groups.find(self._registry, key)
+        if group is None or (group.min_count or 0) > len(self._cache.members_of(key)):
+            return None
+        return group
+
+    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement) -> None:
+        """Bind what may be bound, tell of the rest, and decide when to look again."""
+        for pod in pods:
+            node = placement.nodes.get(uid_of(pod)) if placement.is_feasible else None
+            if node is not None:
+                self._accept(pod, node)
+            else:
+                self._report.refused(pod, placement.refused.get(uid_of(pod), _OTHERS_UNSCHEDULABLE))
+        if placement.is_feasible and not placement.refused:
+            self._attempts.pop(unit, None)
+        else:
+            self._failed(unit)
+
+    def _accept(self, pod: Obj, node: str) -> None:
+        """Bind the pod; in 1.35 a gang's pod first waits, on its reserved place, for the others."""
+        key = group_key(pod)
+        if self._release.has_pod_groups or key is None:
+            self._bind(pod, node)
+            return
+        group = self._ready_group(key)
+        assert group is not None, "a group is looked up before its pods are placed"
+        self._cache.promise(uid_of(pod), node, Candidate.of(pod).request)
+        self._permits.wait(key, pod, node)
+        if self._cache.bound_count(key) + len(self._permits.of(key)) >= (group.min_count or 1):
+            for permit in self._permits.allow(key):
+                self._bind(permit.pod, permit.node)
+
+    def _bind(self, pod: Obj, node: str) -> None:
+        try:
+            self._registry.bind(name_of(pod), namespace_of(pod), node)
+        except StatusError as exc:
+            # The pod went, or got a node, in between; its own events say which.
+            if exc.code not in (404, 409):
+                raise
+            return
+        self._report.bound(pod, node)
+
+    def _end_permits(self) -> None:
+        """1.35: give back the places of gangs that did not come together in time."""
+        for permit in self._permits.expire():
+            uid = uid_of(permit.pod)
+            self._cache.withdraw(uid)
+            self._report.refused(self._cache.pods[uid], permit.timeout_message)
+            self._failed(("pod", uid))
+            self._room_changed()
+
+    def _tell_group(self, pod_group: Obj, minimum: int, bound: int, placement: Placement) -> None:
+        shortfall = placement.shortfall
+        if shortfall is None:
+            self._report.group_placed(pod_group)
+        elif self._release.min_count_mutable:
+            message = (
+                f"minCount ({minimum}) cannot be satisfied: {bound + shortfall.placed} scheduled, "
+                f"{shortfall.remaining} remaining"
+            )
+            self._report.group_refused(
+                pod_group, f"{message}, {shortfall.diagnosis}" if shortfall.diagnosis else message
+            )
+        else:
+            self._report.group_refused(pod_group, "pod group is unschedulable")
+
+    def _failed(self, unit: Unit) -> None:
+        failures = self._attempts[unit].failures + 1 if unit in self._attempts else 1
+        backoff_s = min(BACKOFF_BASE_S * 2.0 ** min(failures - 1, 10), BACKOFF_MAX_S)
+        self._attempts[unit] = Attempts(failures, self._clock.now() + timedelta(seconds=backoff_s))
+
+    def _ready_at(self, unit: Unit) -> datetime:
+        attempts = self._attempts.get(unit)
+        return attempts.ready_at if attempts else self._clock.now()
+
+    def _rank(self, unit: Unit) -> tuple[int, str, str]:
+        kind, key = unit
+        pods = [self._cache.waiting.get(str(key))] if kind == "pod" else self._cache.waiting_of(key)  # type: ignore[arg-type]
+        first = next(iter(in_order(pod for pod in pods if pod is not None)), None)
+        if first is None:
+            return 0, "", str(key)
+        return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)
+
+    def _wake_for_rest(self) -> None:
+        now = self._clock.now()
+        moments = [self._ready_at(unit) for unit in self._active]
+        moments.extend(self._permits.deadlines())
+        if moments:
+            self.queue.add(_CYCLE, after_s=(min(moments) - now).total_seconds())
+
+    def _pod_changed(self, pod: Obj, old: Obj | None) -> None:
+        held_room = old is not None and node_of(old) is not None and not is_terminal(old)
+        self._cache.put_pod(pod)
+        if self._permits.drop_if_over(pod):
+            self._cache.withdraw(uid_of(pod))
+            self._room_changed()
+        if held_room and is_terminal(pod):
+            self._room_changed()
+        elif old is None or old["spec"] != pod["spec"] or labels_of(old) != labels_of(pod):
+            self._activate_near(pod)
+
+    def _pod_gone(self, pod: Obj) -> None:
+        self._permits.drop(pod)
+        self._cache.drop_pod(pod)
+        self._attempts.pop(("pod", uid_of(pod)), None)
+        self._room_changed()
+
+    def _node_changed(self, node: Obj, old: Obj | None, *, is_gone: bool) -> None:
+        if is_gone:
+            self._cache.drop_node(node)
+            return
+        if old is not None and _offer(old) == _offer(node):
+            return
+        self._cache.put_node(node)
+        self._room_changed()
+
+    def _activate_near(self, pod: Obj) -> None:
+        """The pod, and those for which it may have completed the group."""
+        group = group_key(pod)
+        if group is None or self._release.has_pod_groups:
+            self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
+            return
+        for member in self._cache.waiting_of(group):
+            self._activate(("pod", uid_of(member)))
+
+    def _room_changed(self) -> None:
+        """Something may fit now that did not before: the next cycle tries everything that waits."""
+        self._has_new_room = True
+        self.queue.add(_CYCLE)
+
+    def _activate_all(self) -> None:
+        for pod in self._cache.waiting.values():
+            group = group_key(pod) if self._release.has_pod_groups else None
+            self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
+
+    def _activate(self, unit: Unit) -> None:
+        self._active[unit] = None
+        after_s = (self._ready_at(unit) - self._clock.now()).total_seconds()
+        self.queue.add(_CYCLE, after_s=after_s)
+
+
+def _offer(node: Obj) -> tuple[object, ...]:
+    """What of a node matters for placing; its heartbeats do not."""
+    status = node.get("status") or {}
+    return node.get("spec"), labels_of(node), status.get("allocatable"), status.get("capacity")
+
+
+def _has_new_spec(event: Event) -> bool:
+    return event.old is None or event.old.get("spec") != event.obj.get("spec")
