@@ -27,7 +27,7 @@ Each message says what happened, the evidence, and what to do, and is built from
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 RANKS_SHOWN_MAX = 8
@@ -48,8 +48,7 @@ class Problem:
 
 def _sentence(text: str) -> str:
     text = text.strip()
-    if len(text) > EVIDENCE_CHARACTERS_MAX:
-        text = text[: EVIDENCE_CHARACTERS_MAX - 3] + "..."
+    text = text if len(text) <= EVIDENCE_CHARACTERS_MAX else text[: EVIDENCE_CHARACTERS_MAX - 3] + "..."
     return text if not text or text[-1] in ".!?:" else f"{text}."
 
 
@@ -392,7 +391,7 @@ class ResultTooLarge(GangJobError):
 
     ref: str
     rank: int
-    size: int = field(default=0)
+    size: int = 0
     """Bytes seen. The kubelet keeps 4096, so this is a lower bound."""
     limit: int = 4096
 

@@ -41,6 +41,13 @@ class Decision:
     def __str__(self) -> str:
         return f"{self.placement.value}:{self.detail}" if self.detail else self.placement.value
 
+    @classmethod
+    def parse(cls, text: str) -> Decision:
+        """The decision that was written as `text`; something unknown is nobody's gang: `off`."""
+        placement, _, detail = text.partition(":")
+        known = placement in {kind.value for kind in Placement}
+        return cls(Placement(placement), detail) if known else cls(Placement.OFF)
+
 
 def obstacle(shape: Shape) -> str | None:
     """Why these pods cannot be a gang on any cluster, or None. One pod alone is no gang, and no obstacle."""

@@ -39,4 +39,9 @@ def choose(served: Mapping[str, Collection[str]], name: str | None = None) -> Di
     return next((dialect for dialect in offered if dialect.needs <= set(served.get(dialect.version, ()))), None)
 
 
-__all__ = ["NAMES", "ON_DISCOVERY", "ON_REQUEST", "TEMPLATE_NAME", "Dialect", "Group", "choose"]
+def by_name(name: str) -> Dialect | None:
+    """The dialect called so, whether or not a cluster serves it."""
+    return next((dialect for dialect in (*ON_DISCOVERY, *ON_REQUEST) if dialect.name == name), None)
+
+
+__all__ = ["NAMES", "ON_DISCOVERY", "ON_REQUEST", "TEMPLATE_NAME", "Dialect", "Group", "Native", "by_name", "choose"]

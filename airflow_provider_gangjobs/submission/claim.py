@@ -1,0 +1,85 @@
+"""The claim: which task instance answers for a gang now.
+
+A kill by a former owner does nothing, because it looks here first. Whoever adopts a gang takes the
+claim with the resourceVersion it has seen, so that of two adopters the last one knows all of the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.client import Patch
+from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
+from airflow_provider_gangjobs.submission.calls import TRIES_MAX, Api, Calls, Object
+from airflow_provider_gangjobs.submission.jobs import annotation
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+
+def claim_patch(job: Object, claim_id: str) -> Object:
+    """The merge patch by which `claim_id` takes a Job as it was last seen."""
+    metadata = job["metadata"]
+    return {
+        "metadata": {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "annotations": {ANNOTATION_CLAIM: claim_id},
+        }
+    }
+
+
+async def claim(client: Api, ref: GangRef, claim_id: str, *, timing: Timing | None = None) -> bool:
+    """Take the gang. False if its Job is gone; safe to repeat.
+
+    Raises:
+        Conflict: others keep changing the Job, `TRIES_MAX` times in a row.
+        ClusterError: it is not known whether the claim was taken.
+    """
+    backoff = Calls(client, ref.namespace, timing=timing).backoff()
+    for tries_left in reversed(range(TRIES_MAX)):
+        job = await _stored(client, ref)
+        if job is None:
+            return False
+        if annotation(job, ANNOTATION_CLAIM) == claim_id:
+            return True
+        try:
+            await client.patch(JOBS, ref.name, ref.namespace, claim_patch(job, claim_id), kind=Patch.MERGE)
+        except NotFound:
+            return False
+        except Conflict:
+            if not tries_left:
+                raise
+            await (timing or Timing()).sleep(backoff.next())
+        else:
+            return True
+    raise AssertionError("the last try returns or raises")
+
+
+async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
+    """Whether `claim_id` still answers for the gang. False if its Job is gone.
+
+    Raises:
+        ClusterError: that is not known.
+    """
+    job = await _stored(client, ref)
+    return job is not None and annotation(job, ANNOTATION_CLAIM) == claim_id
+
+
+async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, timing: Timing | None = None) -> bool:
+    """Note that the outcome was handed over, so that the next submission is a new attempt. False if the Job is gone."""
+    mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
+    return await Calls(client, ref.namespace, timing=timing).mark_job(ref, mark)
+
+
+async def _stored(client: Api, ref: GangRef) -> Object | None:
+    try:
+        job = await client.get(JOBS, ref.name, ref.namespace)
+    except NotFound:
+        return None
+    return job if job["metadata"]["uid"] == ref.uid else None

@@ -1,0 +1,26 @@
+"""Ending a gang from outside: halt it, or delete it with all it owns. Both are safe to repeat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
+from airflow_provider_gangjobs.submission.calls import Api, Calls
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.pacing import Timing
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+
+async def halt(client: Api, ref: GangRef, *, reason: str, timing: Timing | None = None) -> bool:
+    """Suspend the gang for good: its pods end and give their capacity back, its Job stays to be read.
+
+    The next submission of the task is a new attempt. False if the Job is gone.
+    """
+    body = {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": {"suspend": True}}
+    return await Calls(client, ref.namespace, timing=timing).mark_job(ref, body)
+
+
+async def delete(client: Api, ref: GangRef, *, timing: Timing | None = None) -> bool:
+    """Delete the Job of exactly this uid, and in the background all it owns. False if it was gone."""
+    return await Calls(client, ref.namespace, timing=timing).remove_job(ref)

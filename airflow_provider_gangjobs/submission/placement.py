@@ -1,0 +1,170 @@
+"""Placement in a real cluster: which dialect it serves, and whether what was stored kept the pods' link.
+
+A server whose feature is off drops the link without a word, and the pods would run as plain ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.cluster.resources import podgroups, workloads
+from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
+from airflow_provider_gangjobs.gang.dialects import Dialect, Native, choose
+from airflow_provider_gangjobs.gang.policy import Decision, Placement, decide
+from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
+from airflow_provider_gangjobs.submission.steps import CreateOwned
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.gang.shape import Shape
+    from airflow_provider_gangjobs.submission.calls import Object
+    from airflow_provider_gangjobs.submission.progress import Progress
+
+CONTROLLER_TIMEOUT_S: Final = 15.0
+"""The Job controller makes its objects within a second; one that has the feature off never does."""
+CONTROLLER_PAUSE_S: Final = 0.25
+
+
+def place(spec: GangSpec, shape: Shape, capabilities: Capabilities) -> tuple[Decision, Dialect | None]:
+    """How the pods are to be placed on this cluster.
+
+    Raises:
+        GangUnsupported: a gang is required, and this cluster or this shape cannot have one.
+        SubmissionFailed: a gang is required, and it could not be found out whether the cluster can.
+    """
+    dialect = choose(capabilities.resources, spec.dialect)
+    name = dialect.name if dialect else None
+    decision = decide(shape, GangPolicy(spec.gang), dialect=name, unserved=_unserved(spec, capabilities))
+    if decision.placement is not Placement.REFUSED:
+        return decision, dialect
+    if capabilities.unknown and dialect is None:
+        raise SubmissionFailed(spec.name or "gang", "discover what the cluster serves", decision.detail)
+    raise GangUnsupported(decision.detail, _ADVICE)
+
+
+_ADVICE: Final = (
+    "Kubernetes 1.35 and later can, with the feature gate GenericWorkload (1.35 and 1.36 also GangScheduling) and "
+    "scheduling.k8s.io served in an alpha or beta version. "
+    'Or set gang="preferred" to run without the guarantee'
+)
+
+
+def _unserved(spec: GangSpec, capabilities: Capabilities) -> str:
+    if capabilities.unknown:
+        evidence = "; ".join(f"{what}: {why}" for what, why in capabilities.unknown.items())
+        return f"it could not be found out whether the cluster serves the Workload API ({evidence})"
+    served = ", ".join(capabilities.scheduling_versions) or "no version of it"
+    wanted = f"dialect {spec.dialect}" if spec.dialect else "the Workload API"
+    return f"Kubernetes {capabilities.release or '(release unknown)'} does not serve {wanted} here, only {served}"
+
+
+@dataclass(frozen=True)
+class KeepLink:
+    """Check that the stored Job kept its pods' link to their group. Sends nothing unless it did not."""
+
+    name: str = "check the gang link"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Where there is a link, ours or the manifest's own."""
+        return progress.gang_dialect is not None or progress.shape.brought_link is not None
+
+    async def apply(self, progress: Progress) -> Object:
+        """The Job, if it is linked or need not be. Otherwise it is deleted.
+
+        Raises:
+            GangUnsupported: the link is gone and a gang is required.
+        """
+        lost = _lost_link(progress)
+        if lost is None:
+            return progress.job
+        reason = f"the server dropped {lost} from the Job, so its feature gate is off"
+        if progress.spec.gang == GangPolicy.REQUIRED:
+            await progress.calls.remove_job(progress.ref)
+            raise GangUnsupported(reason)
+        progress.fall_back(reason)
+        return progress.job
+
+    async def look(self, progress: Progress) -> Object | None:
+        """The Job as it was stored."""
+        return progress.job
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Judged when applied."""
+        return True
+
+
+def _lost_link(progress: Progress) -> str | None:
+    dialect = progress.gang_dialect
+    if dialect is not None:
+        return None if dialect.is_linked(progress.job, progress.group) else dialect.link_path
+    value: Any = progress.job
+    path = progress.shape.brought_link or ""
+    for part in path.split("."):
+        value = value.get(part) or {}
+    return None if value else path
+
+
+@dataclass(frozen=True)
+class AwaitController:
+    """Wait until the Job controller has made the group of a native gang; whether it ever will is not discoverable."""
+
+    name: str = "wait for the Job controller's Workload"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Only for a native gang."""
+        return isinstance(progress.gang_dialect, Native)
+
+    async def apply(self, progress: Progress) -> Object:
+        """The Job, once a Workload that it controls is there.
+
+        Raises:
+            GangUnsupported: there is none in time and a gang is required; the Job is deleted.
+        """
+        calls = progress.calls
+        deadline = calls.timing.monotonic() + CONTROLLER_TIMEOUT_S
+        while calls.timing.monotonic() < deadline:
+            for workload in await calls.list(workloads(Native.version)):
+                owners = workload["metadata"].get("ownerReferences") or ()
+                if any(owner["uid"] == progress.ref.uid for owner in owners):
+                    return progress.job
+            await calls.timing.sleep(CONTROLLER_PAUSE_S)
+        reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"
+        if progress.spec.gang == GangPolicy.REQUIRED:
+            await calls.remove_job(progress.ref)
+            raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")
+        progress.fall_back(reason)
+        return progress.job
+
+    async def look(self, progress: Progress) -> Object | None:
+        """The Job as it was stored."""
+        return progress.job
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Judged when applied."""
+        return True
+
+
+def workload_step(dialect: Dialect) -> CreateOwned:
+    """Create the Workload, and remember its uid for the PodGroup."""
+
+    def body(progress: Progress) -> Object | None:
+        if progress.gang_dialect is None:
+            return None
+        return dialect.workload(progress.group, progress.ref.uid)
+
+    def taken(progress: Progress, uid: str) -> None:
+        progress.workload_uid = uid
+
+    return CreateOwned(workloads(dialect.version), body, taken)
+
+
+def pod_group_step(dialect: Dialect) -> CreateOwned:
+    """Create the PodGroup, after the Workload."""
+
+    def body(progress: Progress) -> Object | None:
+        if progress.gang_dialect is None:
+            return None
+        return dialect.pod_group(progress.group, progress.ref.uid, progress.workload_uid)
+
+    return CreateOwned(podgroups(dialect.version), body)

@@ -1,0 +1,238 @@
+"""The steps of a submission, as data.
+
+Each step is one write that may be sent again, a look at what is there, and a test whether that is what
+was wanted. `carry_out` is the only place that decides between going on, looking, trying again and giving
+up, so a lost reply, a crash and a second submitter are the same case: look at what is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
+from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_GANG,
+    ANNOTATION_HALTED,
+    ANNOTATION_SPEC_HASH,
+    ANNOTATION_TRIGGER_ID,
+)
+from airflow_provider_gangjobs.gang.manifest import render_job
+from airflow_provider_gangjobs.submission.adopt import differing
+from airflow_provider_gangjobs.submission.calls import TRIES_MAX, Object
+from airflow_provider_gangjobs.submission.jobs import annotation, is_suspended
+from airflow_provider_gangjobs.submission.progress import Progress, StartOver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+
+
+class Step(Protocol):
+    """One write of a submission."""
+
+    @property
+    def name(self) -> str:
+        """What it does, for messages: `create PodGroup`."""
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Whether there is anything to do."""
+
+    async def apply(self, progress: Progress) -> Object:
+        """Send the write once, and return what the server stored."""
+
+    async def look(self, progress: Progress) -> Object | None:
+        """What is there, or None."""
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Take over what is there. False if the write is still to be done.
+
+        Raises:
+            GangJobError, StartOver: what is there stands in the way.
+        """
+
+
+async def carry_out(step: Step, progress: Progress) -> None:
+    """Afterwards the step is done, whoever did it.
+
+    Raises:
+        SubmissionFailed: the server refused it, or could not be asked for too long.
+        GangJobError, StartOver: what is there stands in the way.
+    """
+    if not step.is_needed(progress):
+        return
+    backoff = progress.calls.backoff()
+    last: ClusterError | None = None
+    for _ in range(TRIES_MAX):
+        try:
+            stored: Object | None = await step.apply(progress)
+        except ClusterError as error:
+            last = error
+            _give_up_if_refused(step, progress, error)
+            if not (error.may_have_applied or isinstance(error, (AlreadyExists, Conflict))):
+                await progress.calls.timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+                continue
+            stored = await _look(step, progress)
+        if stored is not None and step.accept(progress, stored):
+            return
+        await progress.calls.timing.sleep(backoff.next())
+    raise progress.failed(step.name, str(last or "it did not last"), transient=True) from last
+
+
+async def _look(step: Step, progress: Progress) -> Object | None:
+    try:
+        return await step.look(progress)
+    except ClusterError as error:
+        raise progress.failed(step.name, str(error), transient=error.transient) from error
+
+
+# 1.36 refuses a PodGroup while it does not see the Workload that it has just stored.
+_NOT_YET = ("not yet ready to handle request", "not found")
+
+
+def _give_up_if_refused(step: Step, progress: Progress, error: ClusterError) -> None:
+    if error.transient or error.may_have_applied or isinstance(error, (AlreadyExists, Conflict)):
+        return
+    if isinstance(error, Forbidden) and any(text in error.message for text in _NOT_YET):
+        return
+    if isinstance(error, NotFound) and isinstance(step, CreateOwned) and step.resource.group:
+        raise StartOver(f"{step.resource} is not served any more", least_number=progress.attempt.number + 1)
+    if isinstance(error, NotFound) and isinstance(step, Unsuspend):
+        raise JobDeleted(progress.where, "submitted", "It vanished before it was let run") from error
+    advice = "The service account needs this right; see the documented Role" if isinstance(error, Forbidden) else ""
+    raise progress.failed(step.name, str(error), transient=_may_pass(error), advice=advice) from error
+
+
+def _may_pass(error: ClusterError) -> bool:
+    """A quota is freed again; a missing right is not given by waiting."""
+    return isinstance(error, Forbidden) and "exceeded quota" in error.message
+
+
+@dataclass(frozen=True)
+class CreateJob:
+    """POST the Job, suspended, its pods linked to their group."""
+
+    name: str = "create Job"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Not if a Job was adopted."""
+        return not progress.job
+
+    async def apply(self, progress: Progress) -> Object:
+        """Render and create it."""
+        body = render_job(progress.spec, progress.attempt, progress.decision, progress.dialect)
+        return await progress.calls.create(JOBS, body)
+
+    async def look(self, progress: Progress) -> Object | None:
+        """The Job of this name."""
+        stored = await progress.calls.find(JOBS, progress.attempt.name)
+        progress.adopted = stored is not None
+        return stored
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Ours if it has our submission id and was made from the same parameters."""
+        if "deletionTimestamp" in stored["metadata"]:
+            raise StartOver(f"{progress.where} is being deleted", least_number=progress.attempt.number + 1)
+        theirs = annotation(stored, ANNOTATION_TRIGGER_ID), annotation(stored, ANNOTATION_SPEC_HASH)
+        if theirs != (progress.attempt.trigger_id, progress.spec.hash):
+            raise conflict(progress.spec, progress.attempt.trigger_id, stored)
+        progress.job = stored
+        return True
+
+
+def conflict(spec: GangSpec, trigger_id: str, job: Object) -> SubmissionConflict:
+    """The error of a Job that stands in the way of this spec."""
+    metadata = job["metadata"]
+    return SubmissionConflict(
+        ref=f"{metadata['namespace']}/{metadata['name']}",
+        uid=metadata["uid"],
+        ours_hash=spec.hash,
+        theirs_hash=annotation(job, ANNOTATION_SPEC_HASH),
+        fields=differing(spec, job),
+        trigger_id=trigger_id,
+        theirs_trigger_id=annotation(job, ANNOTATION_TRIGGER_ID),
+    )
+
+
+@dataclass(frozen=True)
+class CreateOwned:
+    """POST one object that the Job owns, so that nothing is left when the Job is deleted."""
+
+    resource: Resource
+    body: Callable[[Progress], Object | None]
+    taken: Callable[[Progress, str], None] = lambda progress, uid: None
+    """Told the uid of what was created or found."""
+
+    @property
+    def name(self) -> str:
+        """By its kind."""
+        return f"create {self.resource.kind}"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """If there is a body for it."""
+        return self.body(progress) is not None
+
+    async def apply(self, progress: Progress) -> Object:
+        """Create it."""
+        return await progress.calls.create(self.resource, self.body(progress) or {})
+
+    async def look(self, progress: Progress) -> Object | None:
+        """The object of that name."""
+        body = self.body(progress) or {}
+        return await progress.calls.find(self.resource, body["metadata"]["name"])
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Ours if this very Job owns it. What an earlier bearer of the name left behind is not waited for."""
+        metadata = stored["metadata"]
+        owners = {owner["uid"] for owner in metadata.get("ownerReferences") or ()}
+        if progress.ref.uid not in owners or "deletionTimestamp" in metadata:
+            reason = f"{self.resource.kind} {metadata['name']} is left from another Job of this name"
+            raise StartOver(reason, least_number=progress.attempt.number + 1)
+        self.taken(progress, metadata["uid"])
+        return True
+
+
+@dataclass(frozen=True)
+class Unsuspend:
+    """PATCH the Job so that it runs, as it was last seen and not otherwise."""
+
+    name: str = "let the Job run"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Not if someone else starts it, and not if it was started."""
+        left_to_others = progress.spec.keep_suspended or progress.shape.kueue_queue
+        return not left_to_others and is_suspended(progress.job)
+
+    async def apply(self, progress: Progress) -> Object:
+        """Patch it; the resourceVersion keeps us from starting what was halted in between."""
+        metadata = progress.job["metadata"]
+        return await progress.calls.patch_job(
+            metadata["name"],
+            {
+                "metadata": {
+                    "uid": metadata["uid"],
+                    "resourceVersion": metadata["resourceVersion"],
+                    "annotations": {ANNOTATION_GANG: str(progress.decision)},
+                },
+                "spec": {"suspend": False},
+            },
+        )
+
+    async def look(self, progress: Progress) -> Object | None:
+        """The Job of this name."""
+        stored = await progress.calls.find(JOBS, progress.attempt.name)
+        if stored is None or stored["metadata"]["uid"] != progress.ref.uid:
+            raise JobDeleted(progress.where, "submitted", "It vanished before it was let run")
+        return stored
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Done if it runs."""
+        if "deletionTimestamp" in stored["metadata"]:
+            raise JobDeleted(progress.where, "submitted", "It was deleted before it was let run")
+        if annotation(stored, ANNOTATION_HALTED) is not None:
+            raise progress.failed(self.name, "it was halted in the meantime", transient=True)
+        progress.job = stored
+        return not is_suspended(stored)

@@ -1,0 +1,246 @@
+"""Submit: one task, one live gang, however often and from wherever it is asked for.
+
+The order works on every release, whatever gates the Job controller has, and nothing unowned ever exists:
+
+1. List the task's Jobs: adopt one, or submit the next attempt.
+2. POST the Job, suspended, and check that it kept the pods' group link.
+3. POST Service and ConfigMap, Workload, PodGroup, owned by the Job.
+4. PATCH the Job so that it runs.
+
+A crash after any of these leaves at most one suspended Job, which the next call completes and whose
+deletion takes everything along.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.dialects import by_name
+from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, TaskKey, attempt_of
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_GANG, ANNOTATION_TRIGGER_ID, LABEL_TASK
+from airflow_provider_gangjobs.gang.manifest import manifest_of, namespace_in, render_files, render_service, slug_in
+from airflow_provider_gangjobs.gang.policy import ONE_POD, Decision, Placement
+from airflow_provider_gangjobs.gang.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.validation import require_valid
+from airflow_provider_gangjobs.submission.adopt import Adopt, Refuse, SubmitNew, choose
+from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
+from airflow_provider_gangjobs.submission.claim import claim_patch
+from airflow_provider_gangjobs.submission.jobs import (
+    JobState,
+    annotation,
+    attempt_number,
+    is_suspended,
+    ref_of,
+    state_of,
+)
+from airflow_provider_gangjobs.submission.placement import (
+    AwaitController,
+    KeepLink,
+    place,
+    pod_group_step,
+    workload_step,
+)
+from airflow_provider_gangjobs.submission.progress import Progress, StartOver
+from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, Step, Unsuspend, carry_out, conflict
+from airflow_provider_gangjobs.submission.tell import TellOfFallback
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.cluster.pacing import Timing
+
+log = logging.getLogger(__name__)
+
+ROUNDS_MAX: Final = 8
+"""How often the list of Jobs is read again before a task's Jobs are said to change too fast."""
+
+
+class SubmissionState(StrEnum):
+    """Where the gang stands when the submission returns."""
+
+    RUNNING = "running"
+    """It was let run; whether its pods are placed is another question."""
+    SUSPENDED = "suspended"
+    """Someone else starts it: Kueue, or the user who asked for that."""
+    SUCCEEDED = "succeeded"
+    """It had ended well before, and nobody has been told yet."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The one live gang of a task."""
+
+    ref: GangRef
+    attempt: int
+    trigger_id: str
+    decision: str
+    """As in the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
+    adopted: bool
+    """Whether it had been submitted before, by an earlier try or by someone racing."""
+    state: SubmissionState
+    requests: int
+    """How many it took."""
+    notes: tuple[str, ...] = ()
+    """Guarantees that were asked for with `preferred` and are not there; for the log."""
+
+
+async def submit(
+    client: Api,
+    spec: GangSpec,
+    *,
+    key: TaskKey,
+    claim: str,
+    capabilities: Capabilities,
+    reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+    namespace: str = "default",
+    timing: Timing | None = None,
+) -> Submission:
+    """Create the task's gang, or adopt the one that is there. Safe to repeat, to interrupt and to race.
+
+    `claim` is the id of who answers for the gang from now on. `namespace` is where it goes if the spec
+    does not say.
+
+    Raises:
+        InvalidGangSpec: the request is wrong; nothing was asked.
+        GangUnsupported: a gang is required and cannot be had; nothing is left.
+        SubmissionConflict: a live Job of this task was made from other parameters.
+        SubmissionFailed: the server refused a step (nothing that runs is left), or could not be reached.
+        JobDeleted: someone deleted the Job during the submission, so it was not wanted any more.
+    """
+    require_valid(spec, reattach=reattach)
+    spec = replace(spec, manifest=manifest_of(spec)) if spec.manifest is not None else spec
+    calls = Calls(client, namespace_in(spec) or namespace, timing=timing)
+    task = _Task(calls, spec, shape_of(spec, manifest_of(spec)), key, claim, capabilities, Reattach(reattach))
+    least_number, reason, backoff = 0, "", calls.backoff()
+    try:
+        for _ in range(ROUNDS_MAX):
+            try:
+                return await task.round(least_number)
+            except StartOver as again:
+                least_number, reason = max(least_number, again.least_number), str(again)
+                log.info("submitting again: %s", reason)
+            await calls.timing.sleep(backoff.next())
+    except ClusterError as error:
+        raise SubmissionFailed(task.where, "find the task's Jobs", str(error), error.transient) from error
+    raise SubmissionFailed(task.where, "settle on a Job", reason)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What stays the same over the rounds of one call of `submit`."""
+
+    calls: Calls
+    spec: GangSpec
+    shape: Shape
+    key: TaskKey
+    claim: str
+    capabilities: Capabilities
+    reattach: Reattach
+
+    @property
+    def where(self) -> str:
+        return f"{self.calls.namespace}/{slug_in(self.spec) or self.key.slug}"
+
+    async def round(self, least_number: int) -> Submission:
+        """Look at what is there, and go on from it."""
+        jobs = await self.calls.list(JOBS, f"{LABEL_TASK}={self.key.digest}")
+        choice = choose(
+            jobs, reattach=self.reattach, claim=self.claim, spec_hash=self.spec.hash, least_number=least_number
+        )
+        match choice:
+            case Refuse(job):
+                raise conflict(self.spec, annotation(job, ANNOTATION_TRIGGER_ID) or "", dict(job))
+            case Adopt(job):
+                progress = self._adopted(await self._claimed(dict(job)))
+                unfinished = state_of(job) is JobState.LIVE and is_suspended(progress.job)
+            case SubmitNew(number, superseded):
+                progress, unfinished = self._new(number), True
+                for job in superseded:
+                    await self.calls.remove_job(ref_of(job))
+        if unfinished:
+            await _complete(progress)
+        return self._submission(progress)
+
+    def _new(self, number: int) -> Progress:
+        decision, dialect = place(self.spec, self.shape, self.capabilities)
+        attempt = attempt_of(
+            self.key, namespace=self.calls.namespace, number=number, claim=self.claim, name=slug_in(self.spec)
+        )
+        progress = Progress(self.calls, self.spec, self.shape, attempt, decision, dialect)
+        if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
+            progress.fall_back(decision.detail)
+        return progress
+
+    def _adopted(self, job: Object) -> Progress:
+        """Goes on as the Job was begun, also if the cluster has learned something since."""
+        decision = Decision.parse(annotation(job, ANNOTATION_GANG) or "off")
+        attempt = Attempt(
+            namespace=self.calls.namespace,
+            name=job["metadata"]["name"],
+            digest=self.key.digest,
+            number=attempt_number(job),
+            trigger_id=annotation(job, ANNOTATION_TRIGGER_ID) or "",
+            claim=self.claim,
+            task=self.key.to_json(),
+        )
+        dialect = by_name(decision.detail) if decision.placement is Placement.GANG else None
+        return Progress(self.calls, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
+
+    async def _claimed(self, job: Object) -> Object:
+        if annotation(job, ANNOTATION_CLAIM) == self.claim:
+            return job
+        try:
+            return await self.calls.patch_job(job["metadata"]["name"], claim_patch(job, self.claim))
+        except ClusterError as error:
+            if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
+                raise StartOver(f"Job {job['metadata']['name']} changed while it was adopted: {error}") from error
+            raise
+
+    def _submission(self, progress: Progress) -> Submission:
+        job = progress.job
+        state = SubmissionState.SUSPENDED if is_suspended(job) else SubmissionState.RUNNING
+        return Submission(
+            ref=progress.ref,
+            attempt=progress.attempt.number,
+            trigger_id=progress.attempt.trigger_id,
+            decision=str(progress.decision),
+            adopted=progress.adopted,
+            state=SubmissionState.SUCCEEDED if state_of(job) is JobState.SUCCEEDED else state,
+            requests=self.calls.requests,
+            notes=tuple(progress.notes),
+        )
+
+
+def steps_of(progress: Progress) -> Sequence[Step]:
+    """Everything from nothing to a running gang, in order. Each is skipped where there is nothing for it to do."""
+    group = (workload_step(progress.dialect), pod_group_step(progress.dialect)) if progress.dialect else ()
+    return (
+        CreateJob(),
+        KeepLink(),
+        CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid)),
+        CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid)),
+        *group,
+        AwaitController(),
+        Unsuspend(),
+        TellOfFallback(),
+    )
+
+
+async def _complete(progress: Progress) -> None:
+    try:
+        for step in steps_of(progress):
+            await carry_out(step, progress)
+    except (StartOver, SubmissionFailed) as stopped:
+        # What cannot be completed must not stand in the way of the next attempt; what can, is left for it.
+        hopeless = isinstance(stopped, StartOver) or not stopped.retryable
+        if hopeless and progress.job and is_suspended(progress.job):
+            await progress.calls.remove_job(progress.ref)
+        raise
