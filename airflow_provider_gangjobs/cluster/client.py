@@ -7,21 +7,19 @@ after any other failure the caller looks at what is there and decides (`error.ma
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from contextlib import aclosing
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.credentials import Credentials
-from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError, Gone, UnexpectedReply
+from airflow_provider_gangjobs.cluster.errors import Gone, UnexpectedReply
 from airflow_provider_gangjobs.cluster.lines import split_lines
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.persistent import RETRY_FOR_S, Persistent
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 from airflow_provider_gangjobs.cluster.transport import Exchange, Query, Transport
+from airflow_provider_gangjobs.cluster.verbs import ClientStatistics, Patch, Propagation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -29,12 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
 
-log = logging.getLogger(__name__)
-
 REQUEST_TIMEOUT_S = 30.0
 LIST_TIMEOUT_S = 60.0
 """A page of 500 large pods takes an API server seconds under load."""
-RETRY_FOR_S = 60.0
 PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
 WATCH_MARGIN_S = 30.0
@@ -45,35 +40,9 @@ LOG_SILENCE_S = 3600.0
 WATCH_LINE_BYTES_MAX = 16 * 2**20
 """An object of etcd is at most 1.5 MiB; JSON and managedFields make it longer, but not tenfold."""
 
-T = TypeVar("T")
+__all__ = ["Client", "ClientStatistics", "Patch", "Propagation"]
+
 Json = dict[str, Any]
-
-
-class Patch(StrEnum):
-    """How a patch is applied, as its content type."""
-
-    MERGE = "application/merge-patch+json"
-    STRATEGIC = "application/strategic-merge-patch+json"
-    JSON = "application/json-patch+json"
-
-
-class Propagation(StrEnum):
-    """What becomes of the objects that are owned by a deleted one."""
-
-    BACKGROUND = "Background"
-    FOREGROUND = "Foreground"
-    ORPHAN = "Orphan"
-
-
-@dataclass(frozen=True)
-class ClientStatistics:
-    """What a client has done so far."""
-
-    requests: Mapping[str, int]
-    """Requests by verb: get, list, watch, create, patch, delete, log. Retries are counted again."""
-    retries: int
-    renewals: int
-    """How often credentials were loaded again."""
 
 
 class Client:
@@ -88,12 +57,10 @@ class Client:
         credentials: Credentials | None = None,
     ) -> None:
         self.config = config
-        self._timing = timing or Timing()
-        self._retry_for_s = retry_for_s
-        self._credentials = credentials or Credentials(config, timing=self._timing)
+        timing = timing or Timing()
+        self._credentials = credentials or Credentials(config, timing=timing)
         self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive)
-        self._requests: Counter[str] = Counter()
-        self._retries = 0
+        self._persistent = Persistent(self._transport, timing, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,7 +75,7 @@ class Client:
         await self._transport.aclose()
 
     def statistics(self) -> ClientStatistics:
-        return ClientStatistics(dict(self._requests), self._retries, self._credentials.renewals)
+        return ClientStatistics(dict(self._persistent.requests), self._persistent.retries, self._credentials.renewals)
 
     # -- objects ---------------------------------------------------------------------------------------------
 
@@ -118,11 +85,12 @@ class Client:
         Raises:
             NotFound: there is none; anything else means that this is not known.
         """
-        return await self._read_json("get", Exchange("GET", resource.path(namespace, name)))
+        return await self.raw_get(resource.path(namespace, name))
 
     async def raw_get(self, path: str) -> Json:
         """Whatever is at `path`, such as /version or a group's discovery document."""
-        return await self._read_json("get", Exchange("GET", path))
+        exchange = Exchange("GET", path)
+        return _decoded(exchange, await self._persistent.read("get", exchange, timeout_s=REQUEST_TIMEOUT_S))
 
     async def version(self) -> Json:
         return await self.raw_get("/version")
@@ -137,7 +105,7 @@ class Client:
         """
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
         exchange = Exchange("POST", resource.path(namespace), query, msgspec.json.encode(body))
-        return _decoded(exchange, await self._write("create", exchange))
+        return _decoded(exchange, await self._persistent.write("create", exchange, timeout_s=REQUEST_TIMEOUT_S))
 
     async def patch(
         self,
@@ -159,7 +127,7 @@ class Client:
         path = resource.path(namespace, name, subresource)
         query = {"dryRun": "All" if dry_run else None}
         exchange = Exchange("PATCH", path, query, msgspec.json.encode(body), content_type=kind)
-        return _decoded(exchange, await self._write("patch", exchange))
+        return _decoded(exchange, await self._persistent.write("patch", exchange, timeout_s=REQUEST_TIMEOUT_S))
 
     async def delete(
         self,
@@ -183,7 +151,7 @@ class Client:
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
         exchange = Exchange("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
-        await self._write("delete", exchange)
+        await self._persistent.write("delete", exchange, timeout_s=REQUEST_TIMEOUT_S)
 
     # -- collections -----------------------------------------------------------------------------------------
 
@@ -210,7 +178,7 @@ class Client:
             "continue": continue_token,
         }
         exchange = Exchange("GET", resource.path(namespace), query)
-        return await self._read("list", exchange, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
+        return await self._persistent.read("list", exchange, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
 
     async def pages(
         self,
@@ -278,11 +246,13 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
         timeout_s: float = 300,
+        silence_s: float | None = None,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The events after `resource_version`, bookmarks included, as undecoded lines of one connection.
 
-        Ends when the server ends it, by `timeout_s` at the latest; never resumes by itself.
+        Ends when the server ends it, by `timeout_s` at the latest; never resumes by itself. `silence_s` is how
+        long nothing may come before the connection counts as lost: by default a little longer than it may last.
 
         Raises:
             Gone: the version is too old (also an event of type ERROR may say so; that is the caller's to read).
@@ -297,7 +267,7 @@ class Client:
             "timeoutSeconds": max(1, round(timeout_s)),
         }
         exchange = Exchange("GET", resource.path(namespace), query)
-        self._requests["watch"] += 1
+        self._persistent.requests["watch"] += 1
         silence_s = timeout_s + WATCH_MARGIN_S
         async with self._transport.stream(exchange, silence_s=silence_s, open_timeout_s=REQUEST_TIMEOUT_S) as chunks:
             if on_open is not None:
@@ -333,7 +303,7 @@ class Client:
             "timestamps": timestamps or None,
         }
         exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
-        return (await self._read("log", exchange, timeout_s=LIST_TIMEOUT_S)).decode(errors="replace")
+        return (await self._persistent.read("log", exchange, timeout_s=LIST_TIMEOUT_S)).decode(errors="replace")
 
     async def follow_log(
         self,
@@ -348,61 +318,12 @@ class Client:
         """A container's lines as they come, until it ends. Very long lines come in parts. Never resumes by itself."""
         query: Query = {"container": container, "follow": True, "tailLines": tail_lines, "sinceSeconds": since_s}
         exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
-        self._requests["log"] += 1
+        self._persistent.requests["log"] += 1
         async with self._transport.stream(exchange, silence_s=silence_s) as chunks:
             lines = split_lines(chunks, bytes_max=LOG_LINE_BYTES_MAX, cut_long=True)
             async with aclosing(lines):
                 async for line in lines:
                     yield line.decode(errors="replace")
-
-    # -- one request -----------------------------------------------------------------------------------------
-
-    async def _read_json(self, verb: str, exchange: Exchange) -> Json:
-        return _decoded(exchange, await self._read(verb, exchange))
-
-    async def _read(
-        self,
-        verb: str,
-        exchange: Exchange,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        retry_for_s: float | None = None,
-    ) -> bytes:
-        return await self._repeated(
-            verb, exchange, timeout_s, lambda e: e.transient, self._retry_for_s if retry_for_s is None else retry_for_s
-        )
-
-    async def _write(self, verb: str, exchange: Exchange) -> bytes:
-        return await self._repeated(
-            verb,
-            exchange,
-            REQUEST_TIMEOUT_S,
-            lambda e: isinstance(e, ApiError) and e.not_processed,
-            self._retry_for_s,
-        )
-
-    async def _repeated(
-        self,
-        verb: str,
-        exchange: Exchange,
-        timeout_s: float,
-        may_repeat: Callable[[ClusterError], bool],
-        retry_for_s: float,
-    ) -> bytes:
-        """Send until it succeeds, may not be repeated, or the next attempt would start after the deadline."""
-        deadline = self._timing.monotonic() + retry_for_s
-        backoff = Backoff(self._timing, base_s=0.2, cap_s=10.0)
-        while True:
-            self._requests[verb] += 1
-            try:
-                return await self._transport.send(exchange, timeout_s=timeout_s)
-            except ClusterError as error:
-                pause_s = backoff.next(at_least_s=error.retry_after_s)
-                if not may_repeat(error) or self._timing.monotonic() + pause_s > deadline:
-                    raise
-                log.debug("%s: again in %.1f s", error, pause_s)
-            self._retries += 1
-            await self._timing.sleep(pause_s)
 
 
 def _decoded(exchange: Exchange, body: bytes) -> Json:

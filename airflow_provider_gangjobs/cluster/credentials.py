@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
 from airflow_provider_gangjobs.cluster.kubeconfig import CredentialSource, Material
 from airflow_provider_gangjobs.cluster.pacing import Timing
-from airflow_provider_gangjobs.cluster.tls import make_context
+from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
@@ -52,11 +52,12 @@ class Credentials:
         timing: Timing | None = None,
         load: Callable[[], Material] | None = None,
     ) -> None:
+        self._conn_id = config.conn_id
         self._timing = timing or Timing()
         self._load = load or CredentialSource(config).load
         self._lock = asyncio.Lock()
         self._access: Access | None = None
-        self._fingerprint = ""
+        self._tls: TlsMaterial | None = None
         self._renew_at: float | None = None
         self._forced_at = float("-inf")
         self.renewals = 0
@@ -103,10 +104,10 @@ class Credentials:
             log.warning("keeping the credentials at hand, they could not be renewed: %s", error)
 
     async def _reload(self) -> Access:
-        material, context, fingerprint = await asyncio.to_thread(self._load_blocking)
+        material, context = await asyncio.to_thread(self._load_blocking)
         if self._access is not None:
             self.renewals += 1
-        self._fingerprint = fingerprint
+        self._tls = material.tls
         self._renew_at = None if material.renew_in_s is None else self._timing.monotonic() + material.renew_in_s
         self._access = Access(
             base_url=material.base_url,
@@ -117,11 +118,14 @@ class Credentials:
         )
         return self._access
 
-    def _load_blocking(self) -> tuple[Material, ssl.SSLContext | None, str]:
+    def _load_blocking(self) -> tuple[Material, ssl.SSLContext | None]:
         material = self._load()
         if not material.base_url.startswith("https"):
-            return material, None, ""
-        fingerprint = material.tls.fingerprint()
-        if self._access is not None and fingerprint == self._fingerprint:
-            return material, self._access.ssl, fingerprint
-        return material, make_context(material.tls), fingerprint
+            return material, None
+        if self._access is not None and material.tls == self._tls:
+            return material, self._access.ssl
+        try:
+            return material, make_context(material.tls)
+        except (ssl.SSLError, ValueError) as exc:
+            problem = f"its certificates cannot be used: {type(exc).__name__}: {exc}"
+            raise InvalidConnection(self._conn_id, problem, "Correct them in the kubeconfig.") from exc

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
+import os
 import ssl
+import tempfile
 import urllib.request
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True)
-class TlsFiles:
-    """Where CA, client certificate and its key lie, and whether the server is verified at all."""
+class TlsMaterial:
+    """CA, client certificate and its key as PEM, and whether the server is verified at all."""
 
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
+    ca: bytes | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
     verify: bool = True
 
-    def fingerprint(self) -> str:
-        """Changes with the content of the files, so that a rotated certificate is noticed."""
-        digest = hashlib.sha256(repr(self.verify).encode())
-        for path in (self.ca, self.certificate, self.key):
-            digest.update(b"\0" + (Path(path).read_bytes() if path else b""))
-        return digest.hexdigest()
 
+def make_context(material: TlsMaterial) -> ssl.SSLContext:
+    """A client context. The system's CAs, 20 ms to read, are loaded only if no CA is given and one is needed.
 
-def make_context(files: TlsFiles) -> ssl.SSLContext:
-    """A client context. The system's CAs, 20 ms to read, are loaded only if no CA is given and one is needed."""
-    if files.verify:
-        context = ssl.create_default_context(cafile=files.ca)
+    Raises:
+        ssl.SSLError, ValueError: something given is no PEM, or the key does not fit or is encrypted.
+    """
+    if material.verify:
+        context = ssl.create_default_context(cadata=material.ca.decode("ascii", "replace") if material.ca else None)
         # On by default from Python 3.13 and refuses the CAs that kubeadm and EKS make (no Authority Key Identifier),
         # which every other Kubernetes client accepts (kubernetes-client/python#2394).
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -39,9 +36,21 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if files.certificate:
-        context.load_cert_chain(files.certificate, files.key)
+    if material.certificate:
+        _load_certificate(context, material.certificate, material.key or b"")
     return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Python loads a client certificate from a file only: it exists for a moment, for this user, and is removed."""
+    descriptor, path = tempfile.mkstemp(prefix="gangjobs-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(certificate.rstrip() + b"\n" + key)
+        # Without a password given, an encrypted key would have OpenSSL ask for one on the terminal.
+        context.load_cert_chain(path, password="")
+    finally:
+        os.unlink(path)
 
 
 def environment_proxy(url: str) -> str | None:

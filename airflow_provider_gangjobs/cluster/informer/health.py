@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROVEN_S = 5.0
-"""A watch that lived this long worked. A shorter one counts as a failure, whatever it delivered."""
 FAILURES_BEFORE_WARNING = 3
 
 
@@ -47,8 +45,9 @@ class InformerStatistics:
 class Health:
     """Written by the reflector, read by whoever waits."""
 
-    def __init__(self, name: str, timing: Timing) -> None:
+    def __init__(self, name: str, timing: Timing, *, proven_s: float) -> None:
         self._name = name
+        self._proven_s = proven_s
         self._timing = timing
         self._heard_at: float | None = None
         self._failures = 0
@@ -79,7 +78,7 @@ class Health:
     @property
     def problem(self) -> str | None:
         """What keeps the informer from knowing the present state; None if nothing does."""
-        return None if self.watch_age_s >= PROVEN_S else self._problem
+        return None if self.watch_age_s >= self._proven_s else self._problem
 
     def statistics(self, store: Store[Any], *, decode_errors: int) -> InformerStatistics:
         return InformerStatistics(
@@ -115,7 +114,7 @@ class Health:
         """Seconds that the watch was open; 0 if it never was."""
         lived_s = self.watch_age_s
         self._opened_at = None
-        if lived_s >= PROVEN_S:
+        if lived_s >= self._proven_s:
             self._recovered()
         return lived_s
 
@@ -125,7 +124,7 @@ class Health:
             self._bookmarks += 1
         else:
             self._events += 1
-        if self._warned and self.watch_age_s >= PROVEN_S:
+        if self._warned and self.watch_age_s >= self._proven_s:
             self._recovered()
 
     def failed(self, error: ClusterError | None, pause_s: float) -> None:

@@ -34,34 +34,18 @@ from airflow_provider_gangjobs.cluster.informer.decoding import (
     read_page,
     version_of,
 )
-from airflow_provider_gangjobs.cluster.informer.health import PROVEN_S, Health, InformerStatistics
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
     from airflow_provider_gangjobs.cluster.resources import Resource
 
 log = logging.getLogger(__name__)
 
 V = TypeVar("V", bound=HasMetadata)
-
-PAGE_OBJECTS = 500
-BACKOFF_BASE_S = 0.5
-BACKOFF_CAP_S = 30.0
-RETRY_AFTER_MAX_S = 300.0
-"""A server that asks for more than this is asked again anyway: gangs wait for the answer."""
-WATCH_S = (240.0, 360.0)
-"""How long a watch lasts, drawn anew each time, so that not all informers of a cluster reconnect at once."""
-FAILURES_BEFORE_RELIST = 5
-"""A version from which no watch succeeds may be one that this server has never had (restored from a backup)."""
-EXPIRIES_BEFORE_WHOLE_LIST = 2
-"""A list whose continue tokens expire faster than it can be paged is read in one piece, as client-go does."""
-POLL_S = (8.0, 12.0)
-"""Between two lists where `watch` is refused: one list for all gangs, at the pace at which others poll each job."""
-WATCH_AGAIN_AFTER_S = 300.0
-"""A refusal to watch is tested again after this long: somebody may have granted it."""
 
 
 class Source(Protocol):
@@ -74,7 +58,7 @@ class Source(Protocol):
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        limit: int = PAGE_OBJECTS,
+        limit: int = 500,
         continue_token: str | None = None,
         retry_for_s: float | None = None,
     ) -> bytes: ...
@@ -88,6 +72,7 @@ class Source(Protocol):
         label_selector: str | None = None,
         field_selector: str | None = None,
         timeout_s: float = 300,
+        silence_s: float | None = None,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes, None]: ...
 
@@ -128,16 +113,25 @@ class Reflector(Generic[V]):
     """Fills `store` from `source`; `health` tells how well that works."""
 
     def __init__(
-        self, source: Source, target: Target, kind: type[V], store: Store[V], *, timing: Timing, health: Health
+        self,
+        source: Source,
+        target: Target,
+        kind: type[V],
+        store: Store[V],
+        *,
+        health: Health,
+        timing: Timing,
+        pace: Pace,
     ) -> None:
         self._source = source
         self._target = target
         self._views = Views(kind)
         self._store = store
         self._timing = timing
+        self._pace = pace
         self._health = health
         self._slices = Slices()
-        self._backoff = Backoff(timing, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+        self._backoff = Backoff(timing, base_s=pace.backoff_base_s, cap_s=pace.backoff_cap_s)
         self._version = ""
         self._watch_refused_until = float("-inf")
 
@@ -157,7 +151,7 @@ class Reflector(Generic[V]):
         expiries = 0
         while True:
             try:
-                await self._read_list(whole=expiries >= EXPIRIES_BEFORE_WHOLE_LIST)
+                await self._read_list(whole=expiries >= self._pace.expiries_before_whole_list)
             except Gone as gone:
                 expiries += 1
                 await self._wait_out(gone)
@@ -176,7 +170,7 @@ class Reflector(Generic[V]):
         relist = self._store.relist()
         token: str | None = None
         while True:
-            page = await self._page(token, limit=0 if whole else PAGE_OBJECTS)
+            page = await self._page(token, limit=0 if whole else self._pace.page_objects)
             for view in self._views.read_all(page.items):
                 relist.put(view)
                 await self._slices.breathe()
@@ -211,7 +205,7 @@ class Reflector(Generic[V]):
         failures = 0
         while not self._watch_is_refused():
             error, lived_s = await self._watch_once()
-            if lived_s >= PROVEN_S:
+            if lived_s >= self._pace.proven_s:
                 failures = 0
                 self._backoff.reset()
                 if error is None:
@@ -226,20 +220,22 @@ class Reflector(Generic[V]):
                     return
                 case Ending.RESUME:
                     await self._wait_out(error)
-                    if failures >= FAILURES_BEFORE_RELIST:
+                    if failures >= self._pace.failures_before_relist:
                         return
         self._backoff.reset()
-        await self._timing.sleep(self._timing.jittered(*POLL_S))
+        await self._timing.sleep(self._timing.jittered(*self._pace.poll_s))
 
     async def _watch_once(self) -> tuple[ClusterError | None, float]:
         """One connection, to its end. Returns what broke it (None if the server ended it), and for how long it was."""
+        lasts_s = self._timing.jittered(*self._pace.watch_s)
         events = self._source.watch(
             self._target.resource,
             self._target.namespace,
             resource_version=self._version,
             label_selector=self._target.label_selector,
             field_selector=self._target.field_selector,
-            timeout_s=self._timing.jittered(*WATCH_S),
+            timeout_s=lasts_s,
+            silence_s=lasts_s + self._pace.silence_margin_s,
             on_open=self._health.watch_opened,
         )
         broke: ClusterError | None = None
@@ -283,11 +279,11 @@ class Reflector(Generic[V]):
         return self._timing.monotonic() < self._watch_refused_until
 
     def _stop_watching(self, error: ClusterError | None) -> None:
-        self._watch_refused_until = self._timing.monotonic() + WATCH_AGAIN_AFTER_S
+        self._watch_refused_until = self._timing.monotonic() + self._pace.watch_again_after_s
         self._health.watch_refused(error)
 
     async def _wait_out(self, error: ClusterError | None) -> None:
-        retry_after_s = min(error.retry_after_s or 0.0, RETRY_AFTER_MAX_S) if error else 0.0
+        retry_after_s = min(error.retry_after_s or 0.0, self._pace.retry_after_max_s) if error else 0.0
         pause_s = self._backoff.next(at_least_s=retry_after_s)
         self._health.failed(error, pause_s)
         await self._timing.sleep(pause_s)

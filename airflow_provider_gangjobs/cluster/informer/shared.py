@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
+from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store, Subscription
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
@@ -112,6 +113,7 @@ class _Shared(Generic[V]):
         client: Client,
         *,
         timing: Timing,
+        pace: Pace,
         linger_s: float,
     ) -> None:
         self._timing = timing
@@ -121,8 +123,8 @@ class _Shared(Generic[V]):
         self._lifetime: asyncio.Timeout | None = None
         self._target = target
         self.store: Store[V] = Store(index)
-        self.health = Health(str(target), timing)
-        self.reflector = Reflector(client, target, kind, self.store, timing=timing, health=self.health)
+        self.health = Health(str(target), timing, proven_s=pace.proven_s)
+        self.reflector = Reflector(client, target, kind, self.store, health=self.health, timing=timing, pace=pace)
 
     def lease(self) -> Informer[V]:
         self._leases += 1
@@ -173,10 +175,12 @@ class Informers:
         *,
         connect: Callable[[ClusterConfig], Client] = Client,
         timing: Timing | None = None,
+        pace: Pace | None = None,
         linger_s: float = LINGER_S,
     ) -> None:
         self._connect = connect
         self._timing = timing or Timing()
+        self._pace = pace or Pace()
         self._linger_s = linger_s
         self._shared: dict[_Key, _Shared[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -244,7 +248,9 @@ class Informers:
 
     def _open(self, key: _Key, config: ClusterConfig) -> _Shared[Any]:
         client = self._acquire(config)
-        shared = _Shared(key.target, key.kind, key.index, client, timing=self._timing, linger_s=self._linger_s)
+        shared = _Shared(
+            key.target, key.kind, key.index, client, timing=self._timing, pace=self._pace, linger_s=self._linger_s
+        )
         self._shared[key] = shared
         # Its own context: a triggerer routes log lines by a context variable, and this outlives the first trigger.
         task = asyncio.get_running_loop().create_task(

@@ -1,0 +1,37 @@
+"""The words of a request that callers choose, and what a client counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Patch(StrEnum):
+    """How a patch is applied, as its content type."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+class Propagation(StrEnum):
+    """What becomes of the objects that are owned by a deleted one."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+@dataclass(frozen=True)
+class ClientStatistics:
+    """What a client has done so far."""
+
+    requests: Mapping[str, int]
+    """Requests by verb: get, list, watch, create, patch, delete, log. Retries are counted again."""
+    retries: int
+    renewals: int
+    """How often credentials were loaded again."""
