@@ -44,20 +44,21 @@ _BOUND_BY: Final = {
 }
 
 
-def _allowed(phase: Phase, deadlines: Deadlines) -> float | None:
+def allowed_s(phase: Phase, deadlines: Deadlines) -> float | None:
+    """What a phase may take, in seconds; `None` is without limit."""
     by_phase = {
         Phase.QUEUED: deadlines.queue_s,
         Phase.ASSEMBLING: deadlines.assemble_s,
         Phase.RUNNING: deadlines.run_s,
     }
-    return by_phase[phase]
+    return by_phase.get(phase)
 
 
 def next_deadline(observation: Observation, deadlines: Deadlines) -> datetime | None:
     """When the present phase must be over, or `None` if it may last."""
     bound = _BOUND_BY.get(observation.phase)
     since = observation.since
-    allowed = _allowed(bound, deadlines) if bound else None
+    allowed = allowed_s(bound, deadlines) if bound else None
     return since + timedelta(seconds=allowed) if since and allowed is not None else None
 
 
@@ -67,6 +68,6 @@ def deadline_exceeded(observation: Observation, deadlines: Deadlines, now: datet
     if due is None or now < due:
         return None
     phase = _BOUND_BY[observation.phase]
-    allowed = _allowed(phase, deadlines)
+    allowed = allowed_s(phase, deadlines)
     assert allowed is not None, "a deadline was computed from it"
     return Exceeded(phase, allowed)

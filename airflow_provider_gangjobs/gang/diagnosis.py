@@ -17,8 +17,7 @@ from airflow_provider_gangjobs.gang.waiting import Cause
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_provider_gangjobs.gang.deadlines import Exceeded
-    from airflow_provider_gangjobs.gang.lifecycle import Observation
+    from airflow_provider_gangjobs.gang.lifecycle import Phase
 
 
 @dataclass(frozen=True)
@@ -191,9 +190,6 @@ _CAUSES: Final = {
 }
 
 
-def diagnose_timeout(exceeded: Exceeded, observation: Observation) -> Diagnosis:
+def diagnose_timeout(phase: Phase, cause: Cause, summary: str) -> Diagnosis:
     """Why a phase took too long: what the gang waited for when its deadline passed."""
-    summary = f"{observation.line} (after {exceeded.seconds:g} s in phase {exceeded.phase})"
-    return Diagnosis(
-        f"Deadline.{exceeded.phase}.{observation.wait.cause}", summary, _CAUSES.get(observation.wait.cause, "")
-    )
+    return Diagnosis(f"Deadline.{phase}.{cause}", summary, _CAUSES.get(cause, ""))

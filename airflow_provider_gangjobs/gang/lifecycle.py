@@ -45,7 +45,7 @@ class Phase(StrEnum):
     DELETED = "deleted"
 
 
-_OF_VERDICT: Final = {
+PHASE_OF_VERDICT: Final = {
     Ended.SUCCEEDED: Phase.SUCCEEDED,
     Ended.FAILED: Phase.FAILED,
     Ended.DELETED: Phase.DELETED,
@@ -108,7 +108,7 @@ def observe(
 
 def _phase(job: JobView | None, counts: Counts, verdict: Verdict | None) -> Phase:
     if verdict is not None:
-        return Phase.FINISHING if counts.held else _OF_VERDICT[verdict.ended]
+        return Phase.FINISHING if counts.held else PHASE_OF_VERDICT[verdict.ended]
     assert job is not None, "a missing Job has a verdict"
     if fate(job) is not None:
         return Phase.FINISHING
@@ -134,7 +134,7 @@ def _times(
         began[Phase.RUNNING] = all_started_at(pods, counts.ranks)
     if verdict is not None:
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
-        began[_OF_VERDICT[verdict.ended]] = verdict.at
+        began[PHASE_OF_VERDICT[verdict.ended]] = verdict.at
     return {step: at for step, at in began.items() if at is not None}
 
 

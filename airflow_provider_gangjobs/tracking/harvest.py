@@ -13,11 +13,13 @@ Knows the pods it is given and nothing of Airflow.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.client import Patch
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.pacing import Backoff
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
@@ -29,12 +31,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.pacing import Timing
     from airflow_provider_gangjobs.objects.views import PodView
     from airflow_provider_gangjobs.tracking.ledger import Ledger
+
+log = logging.getLogger(__name__)
 
 BATCH_PODS_MAX: Final = 500
 """As many as the Job controller counts in one sync (KEP-2307), so neither side piles up work for the other."""
 PATCHES_IN_FLIGHT_MAX: Final = 32
+PAUSE_BASE_S: Final = 0.5
+PAUSE_CAP_S: Final = 30.0
 TOLD_MAX: Final = 64
 """Outcomes kept in memory for the event, which shows twenty of them."""
 
@@ -47,11 +54,6 @@ class Harvest:
     released: int = 0
     error: Exception | None = None
     """The first failure. What it concerns is still due."""
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """How long the server asked to be left alone."""
-        return self.error.retry_after_s if isinstance(self.error, ClusterError) else None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ class Harvester:
         self._released: set[str] = set()
         """Released by us; the informer may show them as held for a moment longer."""
         self._told: dict[str, Outcome] = {}
+        self._offered = asyncio.Event()
+        self._one_batch = asyncio.Lock()
+        """Two batches at once would be the same pods twice."""
         self._recorded_pods = 0
         self._released_pods = 0
         self._failures = 0
@@ -108,7 +113,7 @@ class Harvester:
         """Take note of pods as they are seen now; those that are not due are ignored."""
         for pod in pods:
             if has_ended(pod) and (self.holds(pod) or not self._is_recorded(pod)):
-                self._backlog[pod.metadata.uid] = _Due(pod)
+                self._put(_Due(pod))
 
     def offer_gone(self, pods: Iterable[PodView]) -> None:
         """Take note of pods that are no more, by their last view: whoever let them go, they count."""
@@ -116,11 +121,16 @@ class Harvester:
             if self._is_recorded(pod):
                 self._backlog.pop(pod.metadata.uid, None)
             else:
-                self._backlog[pod.metadata.uid] = _Due(pod, exists=False)
+                self._put(_Due(pod, exists=False))
 
     def give_up(self, pods: Iterable[PodView]) -> None:
         """Record pods that have not ended as `unknown` and release them: nobody will look after them any more."""
-        self._backlog |= {pod.metadata.uid: _Due(pod, ended=has_ended(pod)) for pod in pods if self.holds(pod)}
+        for pod in filter(self.holds, pods):
+            self._put(_Due(pod, ended=has_ended(pod)))
+
+    def _put(self, due: _Due) -> None:
+        self._backlog[due.pod.metadata.uid] = due
+        self._offered.set()
 
     def holds(self, pod: PodView) -> bool:
         """Our finalizer holds it, as far as is known."""
@@ -143,20 +153,46 @@ class Harvester:
         if self._ledger is not None:
             self._tell(await self._ledger.load())
 
+    @property
+    def backlog(self) -> int:
+        """Pods that wait to be recorded or released."""
+        return len(self._backlog)
+
+    async def run(self, *, timing: Timing) -> NoReturn:
+        """Harvest what is offered, for ever. A cluster's faults are waited out, and logged when they begin."""
+        backoff = Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        failing = ""
+        while True:
+            await self._offered.wait()
+            self._offered.clear()
+            while self._backlog:
+                error = (await self.harvest()).error
+                if error is None:
+                    backoff.reset()
+                    failing = ""
+                    continue
+                if failing != type(error).__name__:
+                    failing = type(error).__name__
+                    log.warning(
+                        "harvest waits, %d pods are held until their outcome is stored: %s", self.backlog, error
+                    )
+                await timing.sleep(backoff.next(at_least_s=retry_after_s(error)))
+
     async def harvest(self) -> Harvest:
         """Record and release one batch. What fails stays in the backlog; other faults than the cluster's are raised."""
-        batch = sorted(self._backlog.values(), key=lambda due: not due.is_awaited)[:BATCH_PODS_MAX]
-        try:
-            recorded = await self._record([outcome_of(due.pod, ended=due.ended) for due in batch])
-        except (ClusterError, LedgerUnavailable) as exc:
-            self._failures += 1
-            return Harvest(error=exc)
-        for due in batch:
-            if not due.exists:
-                self._backlog.pop(due.pod.metadata.uid, None)
-        errors = await self._release_all([due.pod for due in batch if due.exists])
-        self._failures += bool(errors)
-        return Harvest(recorded, len(batch) - len(errors), errors[0] if errors else None)
+        async with self._one_batch:
+            batch = sorted(self._backlog.values(), key=lambda due: not due.is_awaited)[:BATCH_PODS_MAX]
+            try:
+                recorded = await self._record([outcome_of(due.pod, ended=due.ended) for due in batch])
+            except (ClusterError, LedgerUnavailable) as exc:
+                self._failures += 1
+                return Harvest(error=exc)
+            for due in batch:
+                if not due.exists:
+                    self._backlog.pop(due.pod.metadata.uid, None)
+            errors = await self._release_all([due.pod for due in batch if due.exists])
+            self._failures += bool(errors)
+            return Harvest(recorded, len(batch) - len(errors), errors[0] if errors else None)
 
     async def _record(self, outcomes: Sequence[Outcome]) -> int:
         """Store the outcomes; how many of them were new."""
@@ -198,6 +234,11 @@ class Harvester:
                 self._released.add(pod.metadata.uid)
                 self._backlog.pop(pod.metadata.uid, None)
                 self._released_pods += is_held(pod)
+
+
+def retry_after_s(error: Exception) -> float | None:
+    """How long the server asked to be left alone."""
+    return error.retry_after_s if isinstance(error, ClusterError) else None
 
 
 async def release_pod(client: Client, pod: PodView) -> None:

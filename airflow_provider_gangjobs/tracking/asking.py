@@ -1,0 +1,56 @@
+"""Asking a cluster for as long as it takes: faults that pass are waited out, refusals that stay are not.
+
+An API server that is down comes back, and a gang may wait for days, so no count of retries ends the asking.
+Only a refusal that has lasted (no permission, no trust, a connection that cannot be used) does: nobody
+will change it while nobody hears of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection, NotFound
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+REFUSED_FOR_S: Final = 300.0
+"""Long enough for a rotated token, a restarted webhook or a repaired role."""
+PAUSE_BASE_S: Final = 0.5
+PAUSE_CAP_S: Final = 30.0
+
+
+class ClusterRefuses(Exception):  # noqa: N818 - a state of the cluster
+    """The cluster has refused to answer for `REFUSED_FOR_S`; `error` is its last word."""
+
+    def __init__(self, error: ClusterError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+async def ask(
+    request: Callable[[], Awaitable[T]], *, timing: Timing, answers: tuple[type[ClusterError], ...] = (NotFound,)
+) -> T:
+    """Repeat a request until it is answered. Errors of the kinds `answers` are raised, all others waited out.
+
+    Raises:
+        ClusterRefuses: it was refused for `REFUSED_FOR_S`, or can never be sent.
+    """
+    backoff = Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+    refused_since: float | None = None
+    while True:
+        try:
+            return await request()
+        except answers:
+            raise
+        except InvalidConnection as error:
+            raise ClusterRefuses(error) from error
+        except ClusterError as error:
+            now = timing.monotonic()
+            refused_since = None if error.transient or error.may_have_applied else refused_since or now
+            if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
+                raise ClusterRefuses(error) from error
+            await timing.sleep(backoff.next(at_least_s=error.retry_after_s))

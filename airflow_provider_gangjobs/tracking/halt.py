@@ -1,0 +1,55 @@
+"""Halt: give a gang's capacity back when a deadline has passed, and leave a note why.
+
+The Job is suspended, not deleted: its pods end and are harvested, its ledger stays. The note on
+the Job makes it safe to die here: whoever follows the gang next finishes what was begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.waiting import Cause
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.objects.views import JobView
+
+_PREFIX: Final = "DeadlineExceeded"
+
+
+@dataclass(frozen=True)
+class Halted:
+    """Why a gang was halted: the deadline of `phase` passed while it waited for `cause`."""
+
+    phase: Phase
+    cause: Cause
+    why: str
+
+    def __str__(self) -> str:
+        return f"{_PREFIX}.{self.phase}.{self.cause}: {self.why}"
+
+
+async def halt(client: Client, ref: GangRef, halted: Halted) -> None:
+    """Suspend the Job and note why. Safe to repeat.
+
+    Raises:
+        NotFound, Conflict: the Job is gone, or another one has its name.
+        ClusterError: it may or may not be suspended.
+    """
+    meta = {"uid": ref.uid, "annotations": {ANNOTATION_HALTED: str(halted)}}
+    await client.patch(JOBS, ref.name, ref.namespace, {"metadata": meta, "spec": {"suspend": True}})
+
+
+def halted_by_deadline(job: JobView | None) -> Halted | None:
+    """What `halt` noted on the Job; `None` if it was not halted, or for another reason."""
+    note = job.metadata.annotations.get(ANNOTATION_HALTED, "") if job else ""
+    kind, _, why = note.partition(": ")
+    prefix, phase, cause = [*kind.split("."), "", ""][:3]
+    if prefix != _PREFIX or phase not in set(Phase) or cause not in set(Cause):
+        return None
+    return Halted(Phase(phase), Cause(cause), why)

@@ -1,0 +1,128 @@
+"""Logs: the last lines of the ranks that matter, as far as their nodes still have them.
+
+No finalizer protects a log: the kubelet removes it with the containers of a deleted pod. So logs are
+best effort. What could not be read is said in the log's place, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.gang.outcomes import Ending, most_telling
+from airflow_provider_gangjobs.gang.pods import has_ended, main_container, rank_of
+from airflow_provider_gangjobs.gang.progress import has_started
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.tracking.settle import list_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcomes import Outcome
+    from airflow_provider_gangjobs.objects.views import PodView
+
+TAIL_LINES: Final = 1000
+LIMIT_BYTES: Final = 256 * 1024
+"""Of one rank. Airflow keeps the log of a task in one file."""
+RANKS_MAX: Final = 20
+"""With the limit above, 5 MB at most."""
+READS_IN_FLIGHT_MAX: Final = 4
+FIRST_FAILURES: Final = 4
+"""How many failed ranks are read by `rank0+failed`: the first to fail says why, the others follow from it."""
+
+
+@dataclass(frozen=True)
+class RankLog:
+    """The tail of one pod's log."""
+
+    pod: str
+    rank: int | None
+    text: str = ""
+    problem: str = ""
+    """Why there is none."""
+
+    def lines(self) -> list[str]:
+        """For showing several ranks in one log: every line with its rank before it."""
+        who = self.pod if self.rank is None else f"rank {self.rank}"
+        said = self.text.splitlines() if not self.problem else [f"(no log: {self.problem})"]
+        return [f"[{who}] {line}" for line in said]
+
+
+async def read_logs(
+    client: Client,
+    ref: GangRef,
+    policy: Logs,
+    *,
+    outcomes: Sequence[Outcome] = (),
+    tail_lines: int = TAIL_LINES,
+    limit_bytes: int = LIMIT_BYTES,
+) -> list[RankLog]:
+    """The logs that the policy asks for, by rank; at most `RANKS_MAX`, failed ranks rather than others.
+
+    `outcomes` say which ranks failed first. Never raises for faults of the cluster: a log says why it is missing.
+    """
+    if policy is Logs.NONE:
+        return []
+    try:
+        pods = await list_pods(client, ref)
+    except ClusterError as exc:
+        return [RankLog(pod=ref.name, rank=None, problem=str(exc))]
+    chosen = choose(pods, policy, outcomes)
+    gate = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
+
+    async def read(pod: PodView) -> RankLog:
+        async with gate:
+            return await _read(client, pod, tail_lines=tail_lines, limit_bytes=limit_bytes)
+
+    return list(await asyncio.gather(*map(read, chosen)))
+
+
+def choose(pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = ()) -> list[PodView]:
+    """The pods whose logs the policy asks for, in the order of their ranks."""
+    started = [pod for pod in pods if has_started(pod)]
+    failed = _failed(started, outcomes)
+    if policy is Logs.RANK0_AND_FAILED:
+        zero = [pod for pod in started if rank_of(pod) == 0] or started[:1]
+        wanted = [*failed[:FIRST_FAILURES], *zero]
+    else:
+        wanted = [*failed, *sorted(started, key=_by_rank)]
+    unique = list({pod.metadata.uid: pod for pod in wanted}.values())
+    return sorted(unique[:RANKS_MAX], key=_by_rank)
+
+
+def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodView]:
+    """Those that failed, the first cause first. Pods that were only deleted after it are not among them."""
+    by_uid = {pod.metadata.uid: pod for pod in pods}
+    told = most_telling(outcomes, len(outcomes))
+    quiet = {Ending.SUCCEEDED, Ending.DELETED, Ending.UNKNOWN}
+    known = [by_uid[outcome.uid] for outcome in told if outcome.outcome not in quiet and outcome.uid in by_uid]
+    uids = {outcome.uid for outcome in outcomes}
+    return known + [pod for pod in pods if pod.metadata.uid not in uids and has_ended(pod) and _is_failed(pod)]
+
+
+def _is_failed(pod: PodView) -> bool:
+    return pod.status.phase == "Failed" and pod.metadata.deletion_timestamp is None
+
+
+def _by_rank(pod: PodView) -> tuple[int, str]:
+    rank = rank_of(pod)
+    return -1 if rank is None else rank, pod.metadata.name
+
+
+async def _read(client: Client, pod: PodView, *, tail_lines: int, limit_bytes: int) -> RankLog:
+    main = main_container(pod)
+    try:
+        text = await client.log(
+            pod.metadata.name,
+            pod.metadata.namespace,
+            container=main.name if main else None,
+            tail_lines=tail_lines,
+            limit_bytes=limit_bytes,
+        )
+    except ClusterError as exc:
+        return RankLog(pod.metadata.name, rank_of(pod), problem=str(exc))
+    return RankLog(pod.metadata.name, rank_of(pod), text)

@@ -1,0 +1,298 @@
+"""Observe: follow one gang until it runs or has ended, and say so in exactly one event.
+
+1. Shared informers show the gang; the follower sleeps until something of it changes or a deadline is due.
+2. Each change of phase is reported once. Pods are harvested beside it as they end.
+3. A verdict, or a deadline, is believed only after the server was asked again: a watch may lag behind.
+4. Then the harvest is settled, and the event is made.
+
+Nothing is kept that the cluster does not tell again: a follower that dies is replaced by another one,
+which comes to the same event. Faults of the API are waited out; nothing of them is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
+from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
+from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
+from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT
+from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase, observe
+from airflow_provider_gangjobs.gang.pods import pods_of
+from airflow_provider_gangjobs.gang.verdict import Verdict, judge
+from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.objects.views import EventView, JobView, view
+from airflow_provider_gangjobs.tracking.asking import ClusterRefuses, ask
+from airflow_provider_gangjobs.tracking.evidence import job_events
+from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline
+from airflow_provider_gangjobs.tracking.harvest import Harvester
+from airflow_provider_gangjobs.tracking.ledger import Ledger
+from airflow_provider_gangjobs.tracking.reporting import Reporter
+from airflow_provider_gangjobs.tracking.settle import Settled, Settler, list_pods
+from airflow_provider_gangjobs.tracking.sights import Sights, sights
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+
+    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.informer import Informer
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+Until = Literal["running", "ended"]
+
+SYNC_PATIENCE_S: Final = 30.0
+"""An informer that has shown nothing for this long is asked after, by the request that it cannot do."""
+STALE_S: Final = 600.0
+"""So is one that has heard nothing for this long, though it was in order."""
+LOOK_AGAIN_S: Final = 1.0
+"""When the server knows more than the watch has shown."""
+EVIDENCE_AFTER_S: Final = 20.0
+"""Pods that are missing for this long have been refused, or the Job controller is busy."""
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def follow(
+    cluster: Client | ClusterConfig,
+    ref: GangRef,
+    *,
+    deadlines: Deadlines = Deadlines(),  # noqa: B008 - a frozen value
+    until: Until = "ended",
+    report: Callable[[Observation], None],
+    now: Callable[[], datetime] = utc_now,
+    timing: Timing | None = None,
+) -> GangEvent:
+    """Follow a gang until all its ranks run, or until it has ended, and tell how it stands then.
+
+    Ends earlier when the gang is gone or a deadline has passed; then the gang is halted. On return
+    the outcomes of all its pods are recorded and none is held, or the event's notes say what is not.
+    Safe to cancel at any time, to run again, and to run twice at once.
+    `report` is called in passing, at each change of phase or of what is waited for.
+    """
+    timing = timing or Timing()
+    if not isinstance(cluster, Client):
+        async with informers().client(cluster) as client:
+            return await follow(client, ref, deadlines=deadlines, until=until, report=report, now=now, timing=timing)
+    reporter = Reporter(report)
+    while True:
+        try:
+            async with sights(cluster, ref) as (seen, watches):
+                follower = _Follower(cluster, ref, seen, watches, deadlines, until, reporter, now, timing)
+                return await follower.run()
+        except InformerClosedError:
+            continue
+        except ClusterRefuses as exc:
+            return gang_event(
+                ref,
+                Status.ERROR,
+                reporter.last_alive,
+                reason=type(exc.error).__name__,
+                message=str(exc),
+                remedy="Check the connection and the permissions of its service account, then clear the task.",
+            )
+
+
+@dataclass
+class _Follower:
+    client: Client
+    ref: GangRef
+    seen: Sights
+    watches: Sequence[Informer[Any]]
+    deadlines: Deadlines
+    until: Until
+    reporter: Reporter
+    now: Callable[[], datetime]
+    timing: Timing
+
+    def __post_init__(self) -> None:
+        self.harvester = Harvester(self.client, Ledger(self.client, self.ref))
+        self.events: tuple[EventView, ...] = ()
+        self.asked_for_events = False
+
+    async def run(self) -> GangEvent:
+        """Look, act, sleep; until there is something to tell for good."""
+        beside = [*self.seen.relays(), self.harvester.run(timing=self.timing)]
+        async with _running(beside, wake=self.seen.wake) as tasks:
+            await self._synced()
+            while True:
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                event = await self._look()
+                if event is not None:
+                    return event
+
+    async def _synced(self) -> None:
+        """Wait until what is not seen is known not to exist."""
+        for watch in self.watches:
+            while not await watch.synced(SYNC_PATIENCE_S):
+                await ask(self._listed_job, timing=self.timing)
+
+    async def _listed_job(self) -> None:
+        await self.client.list(JOBS, self.ref.namespace, field_selector=f"metadata.name={self.ref.name}")
+
+    async def _look(self) -> GangEvent | None:
+        """One look at the gang. Returns the event that ends the following, if it is time for it."""
+        job = self.seen.job
+        observation = observe(job, self.seen.pods, self.seen.podgroup, self.ref, events=self.events)
+        changed, gone = self.seen.take_pods()
+        self.harvester.offer(pods_of(self.ref, changed))
+        self.harvester.offer_gone(pods_of(self.ref, gone))
+        if observation.verdict is not None:
+            return await self._confirm()
+        self.reporter.tell(observation, evidence=bool(self.events))
+        halted = halted_by_deadline(job)
+        if halted is not None:
+            return await self._halted(halted)
+        if self.until == "running" and observation.phase is Phase.RUNNING:
+            return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
+        if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
+            return await self._time_out()
+        await self._sleep(observation)
+        return None
+
+    async def _sleep(self, observation: Observation) -> None:
+        """Until something changes, a deadline is due, or something should be looked after."""
+        due = next_deadline(observation, self.deadlines)
+        pause_s = STALE_S if due is None else (due - self.now()).total_seconds()
+        lacks_evidence = observation.wait.cause is Cause.PODS_MISSING and not self.asked_for_events
+        if lacks_evidence and self._age_s(observation) >= EVIDENCE_AFTER_S:
+            self.asked_for_events = True
+            self.events = await job_events(self.client, self.ref)
+            return
+        if lacks_evidence:
+            pause_s = min(pause_s, EVIDENCE_AFTER_S - self._age_s(observation))
+        await self.seen.changed(min(max(pause_s, 0.0), STALE_S))
+        if any(watch.staleness_s >= STALE_S and watch.problem for watch in self.watches):
+            await ask(self._listed_job, timing=self.timing)
+
+    def _age_s(self, observation: Observation) -> float:
+        return (self.now() - observation.since).total_seconds() if observation.since else 0.0
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    async def _confirm(self) -> GangEvent | None:
+        """Ask the server whether the verdict that the watch shows is true."""
+        job = await self._job()
+        verdict = judge(job, self.ref)
+        if verdict is None:
+            await self.seen.changed(LOOK_AGAIN_S)
+            return None
+        return await self._end(verdict, job)
+
+    async def _end(self, verdict: Verdict, job: JobView | None) -> GangEvent:
+        phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
+        if not verdict.job_is_there:
+            self.harvester.forget_ledger()
+        self.reporter.tell(observe(job, self.seen.pods, None, self.ref))
+        settled = await self._settle()
+        observation = _at_the_end(observe(job, settled.pods, None, self.ref), verdict, settled)
+        self.reporter.tell(observation)
+        return self._event(
+            Status(verdict.ended.value),
+            replace(observation, phase=phase),
+            diagnose_end(verdict, self.harvester.told),
+            completed_indexes=verdict.completed_indexes,
+            notes=settled.notes,
+        )
+
+    async def _settle(self) -> Settled:
+        await ask(self.harvester.remember, timing=self.timing)
+        return await Settler(self.client, self.ref, self.harvester, self.seen, self.timing, self.now).settle()
+
+    # -- deadlines -------------------------------------------------------------------------------------------
+
+    async def _time_out(self) -> GangEvent | None:
+        """Halt the gang, if the server agrees that its time is over: a watch that lags must not end a gang."""
+        job = await self._job()
+        pods = await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
+        events = await job_events(self.client, self.ref)
+        observation = observe(job, pods, self.seen.podgroup, self.ref, events=events)
+        exceeded = deadline_exceeded(observation, self.deadlines, self.now())
+        if observation.verdict is not None or exceeded is None:
+            await self.seen.changed(LOOK_AGAIN_S)
+            return None
+        halted = Halted(exceeded.phase, observation.wait.cause, observation.line)
+        try:
+            await ask(lambda: halt(self.client, self.ref, halted), timing=self.timing, answers=(NotFound, Conflict))
+        except (NotFound, Conflict):
+            await self.seen.changed(LOOK_AGAIN_S)
+            return None
+        return await self._halted(halted)
+
+    async def _halted(self, halted: Halted) -> GangEvent:
+        """The gang is suspended for good: wait for its pods, unless it ended by itself at the last moment."""
+        settled = await self._settle()
+        job = await self._job()
+        verdict = judge(job, self.ref)
+        if verdict is not None:
+            return await self._end(verdict, job)
+        observation = observe(job, settled.pods, self.seen.podgroup, self.ref)
+        counts = replace(observation.counts, held=settled.held)
+        return self._event(
+            Status.TIMEOUT,
+            replace(observation, phase=halted.phase, counts=counts),
+            diagnose_timeout(halted.phase, halted.cause, halted.why),
+            seconds=allowed_s(halted.phase, self.deadlines),
+            notes=settled.notes,
+        )
+
+    # -- asking and telling ----------------------------------------------------------------------------------
+
+    async def _job(self) -> JobView | None:
+        """The Job as the server has it now; `None` if it has none of this name."""
+        try:
+            found = await ask(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace), timing=self.timing)
+        except NotFound:
+            return None
+        return view(JobView, found)
+
+    def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
+        job = self.seen.job
+        attempt = job.metadata.labels.get(LABEL_ATTEMPT, "") if job else ""
+        return gang_event(
+            self.ref,
+            status,
+            observation.phase,
+            attempt=int(attempt) if attempt.isdecimal() else None,
+            reason=why.code,
+            message=why.summary,
+            remedy=why.remedy,
+            since=observation.since,
+            counts=observation.counts,
+            outcomes=self.harvester.told,
+            **more,
+        )
+
+
+def _at_the_end(observation: Observation, verdict: Verdict, settled: Settled) -> Observation:
+    """The last observation: pods that were listed as held have been released since."""
+    counts = replace(observation.counts, held=settled.held)
+    return replace(observation, phase=PHASE_OF_VERDICT[verdict.ended], counts=counts)
+
+
+@asynccontextmanager
+async def _running(
+    coroutines: Sequence[Coroutine[Any, Any, Any]], *, wake: Callable[[], None]
+) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Run these beside the body, and end them with it. `wake` is called if one ends by itself, which is a fault."""
+    tasks = [asyncio.create_task(one, name=f"beside a follower, {number}") for number, one in enumerate(coroutines)]
+    for task in tasks:
+        task.add_done_callback(lambda _: wake())
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

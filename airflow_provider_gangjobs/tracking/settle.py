@@ -1,0 +1,141 @@
+"""Settle: the last of the harvest, after which nobody looks after the gang's pods any more.
+
+The pods are listed once more from the server, since a watch may lag behind the Job's end. Then every
+outcome is recorded and no pod is held, or it is said which could not be. Pods that do not end
+(their node is dead, or their Job was deleted and they were orphaned) are given up after a while:
+recorded as `unknown` and let go, because a finalizer that nobody watches would hold them for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.pods import has_ended, pods_of
+from airflow_provider_gangjobs.objects.views import PodView, view
+from airflow_provider_gangjobs.tracking.asking import ask
+from airflow_provider_gangjobs.tracking.harvest import Harvester, retry_after_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.tracking.sights import Sights
+
+QUIET_S: Final = 60.0
+"""Without any progress for this long, the rest is given up."""
+GRACE_MARGIN_S: Final = 15.0
+"""Past a pod's own grace period, for its kubelet to report the end."""
+GRACE_MAX_S: Final = 900.0
+"""No pod is waited for longer, whatever its grace period."""
+LOOK_AGAIN_S: Final = 5.0
+DRAIN_ATTEMPTS_MAX: Final = 3
+"""Before looking at the pods again, of which some may have gone."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How the harvest ended."""
+
+    pods: tuple[PodView, ...] = ()
+    """As listed last; those that were released since still show our finalizer."""
+    held: int = 0
+    """Pods that could not be released."""
+    notes: tuple[str, ...] = ()
+    """What a user must know of it."""
+
+
+@dataclass(frozen=True)
+class Settler:
+    """Settles one gang."""
+
+    client: Client
+    ref: GangRef
+    harvester: Harvester
+    sights: Sights
+    timing: Timing
+    now: Callable[[], datetime]
+
+    async def settle(self) -> Settled:
+        """On return the harvest is over, and what it left undone is in the notes.
+
+        Raises:
+            ClusterRefuses: the pods cannot be listed any more.
+        """
+        began = quiet_since = self.timing.monotonic()
+        while True:
+            before = self.harvester.statistics()
+            pods, left, error = await self._sweep()
+            if not left and error is None:
+                return Settled(tuple(pods))
+            monotonic = self.timing.monotonic()
+            if self.harvester.statistics().released > before.released:
+                quiet_since = monotonic
+            if monotonic - quiet_since >= QUIET_S and not self._in_grace(left, monotonic - began):
+                return await self._give_up(pods, left)
+            await self.sights.changed(LOOK_AGAIN_S)
+
+    async def _sweep(self) -> tuple[list[PodView], list[PodView], Exception | None]:
+        """Harvest what the watch shows, and when that leaves nothing, what the server lists."""
+        self.harvester.offer_gone(pods_of(self.ref, self.sights.take_pods()[1]))
+        pods = pods_of(self.ref, self.sights.pods)
+        left, error = await self._harvest(pods)
+        if left or error is not None:
+            return pods, left, error
+        pods = await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
+        return pods, *(await self._harvest(pods))
+
+    async def _harvest(self, pods: list[PodView]) -> tuple[list[PodView], Exception | None]:
+        """Those that are still held afterwards, and what hindered."""
+        self.harvester.offer(pods)
+        error = await self._drain()
+        return [pod for pod in pods if self.harvester.holds(pod)], error
+
+    async def _drain(self) -> Exception | None:
+        backoff = Backoff(self.timing, base_s=0.5, cap_s=LOOK_AGAIN_S)
+        error: Exception | None = None
+        failures = 0
+        while self.harvester.backlog and failures < DRAIN_ATTEMPTS_MAX:
+            if error is not None:
+                await self.timing.sleep(backoff.next(at_least_s=retry_after_s(error)))
+            error = (await self.harvester.harvest()).error
+            failures += error is not None
+        return error
+
+    def _in_grace(self, left: Iterable[PodView], waited_s: float) -> bool:
+        """Some pod is being deleted and still has time to end in order."""
+        latest = self.now() - timedelta(seconds=GRACE_MARGIN_S)
+        ends = (pod.metadata.deletion_timestamp for pod in left if not has_ended(pod))
+        return waited_s < GRACE_MAX_S and any(end is not None and end > latest for end in ends)
+
+    async def _give_up(self, pods: list[PodView], left: list[PodView]) -> Settled:
+        waiting = [pod for pod in left if not has_ended(pod)]
+        self.harvester.give_up(waiting)
+        error = await self._drain()
+        held = sum(map(self.harvester.holds, pods))
+        return Settled(tuple(pods), held, tuple(_notes(len(waiting), held, error)))
+
+
+async def list_pods(client: Client, ref: GangRef) -> list[PodView]:
+    """The gang's pods as the server has them now.
+
+    Raises:
+        ClusterError: they could not be listed.
+    """
+    found: dict[str, PodView] = {}
+    async for page in client.pages(PODS, ref.namespace, label_selector=f"{LABEL_GANG}={ref.name}"):
+        found |= {pod["metadata"]["uid"]: view(PodView, pod) for pod in page}
+    return pods_of(ref, found.values())
+
+
+def _notes(given_up: int, held: int, error: Exception | None) -> Iterable[str]:
+    if given_up:
+        yield f"{given_up} pods had not ended when the gang was over. Their outcome is unknown."
+    if held or error is not None:
+        yield f"{held} pods are still held, because their outcome could not be stored: {error}. Run `gangjobs release`."
