@@ -72,7 +72,7 @@ def _become(spec: Spec, shim: int, stdout: int, stderr: int, report: int) -> NoR
         _execute(spec)
     except StartError as error:
         os.write(report, str(error).encode())
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not return into the shim's code
+    except BaseException as error:
         os.write(report, f"unable to start container process: {error or type(error).__name__}".encode())
     finally:
         os._exit(127)

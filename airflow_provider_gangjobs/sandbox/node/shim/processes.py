@@ -106,6 +106,6 @@ def _children_ps() -> dict[int, list[int]]:
 
 
 def _ps(*arguments: str) -> list[str]:
-    import subprocess  # noqa: PLC0415 - costs 10 ms at start, needed outside Linux only
+    import subprocess
 
     return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout.splitlines()

@@ -61,8 +61,9 @@ def main(spec_path: str) -> None:
     started = time.time()
     write_json(os.path.join(spec.directory, STARTED_FILE), {"pid": process.pid, "at": started})
     _report({"event": "started", "pid": process.pid, "at": started})
-    code, reason = Supervisor(spec, process, control, wakeup).run()
-    _finish(spec, Exit(code, reason, "", started, time.time()))
+    supervisor = Supervisor(spec, process, control, wakeup)
+    code = supervisor.run()
+    _finish(spec, Exit(code, supervisor.reason, supervisor.message, started, time.time()))
 
 
 class Supervisor:
@@ -83,10 +84,11 @@ class Supervisor:
         self._kill_at = float("inf")
         self._measure_at = time.monotonic() + _MEMORY_INTERVAL_S if spec.memory_limit_bytes else float("inf")
         self._status: int | None = None
-        self._reason = ""
+        self.reason = ""
+        self.message = ""
 
-    def run(self) -> tuple[int, str]:
-        """Exit code and reason; nothing of the container is left afterwards."""
+    def run(self) -> int:
+        """The exit code; nothing of the container is left afterwards."""
         while self._status is None:
             self._turn()
             now = time.monotonic()
@@ -98,7 +100,7 @@ class Supervisor:
         kill_descendants(os.getpid(), self._process.pid)
         self._drain()
         code = os.waitstatus_to_exitcode(self._status)
-        return (code if code >= 0 else 128 - code), self._reason
+        return code if code >= 0 else 128 - code
 
     def _turn(self) -> None:
         timeout = min(self._kill_at, self._measure_at) - time.monotonic()
@@ -153,13 +155,14 @@ class Supervisor:
     def _note_node(self, stdin: int) -> None:
         """The node never writes here, so this is the end of the file: the node is gone."""
         self._poll.unregister(stdin)
+        self.message = "the node program ended while the container was running"
         self._kill()
 
     def _check_memory(self) -> None:
         limit, shim = self._spec.memory_limit_bytes, os.getpid()
         # The cheap sum counts shared pages more than once, so it only decides when to look closer.
         if memory_bytes(shim, exact=False) > limit and memory_bytes(shim, exact=True) > limit:
-            self._reason = REASON_OOM
+            self.reason = REASON_OOM
             self._kill()
 
     def _drain(self) -> None:

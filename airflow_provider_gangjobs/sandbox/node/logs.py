@@ -1,0 +1,159 @@
+"""Reading what a container printed: whole, the last lines, since a time, or as it grows.
+
+The file's format is told in `shim/output.py`. As under a kubelet, only the current file is read, not
+the one before the last rotation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+__all__ = ["LogOptions", "last_text", "read_log"]
+
+_FOLLOW_INTERVAL_S = 0.1
+_CHUNK_BYTES = 64 * 1024
+_YIELD_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """The parameters of a log request; None means no limit."""
+
+    follow: bool = False
+    tail_lines: int | None = None
+    since: datetime | None = None
+    timestamps: bool = False
+    limit_bytes: int | None = None
+
+    @classmethod
+    def of(cls, *, since_seconds: int | None, now: datetime, **others: object) -> LogOptions:
+        since = now - timedelta(seconds=since_seconds) if since_seconds is not None else None
+        return cls(since=since, **others)  # type: ignore[arg-type]
+
+
+async def read_log(path: str, options: LogOptions, *, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """The text of a log file in pieces; with `follow`, until `ended` says that no more will come."""
+    left = options.limit_bytes
+    async for piece in _pieces(path, options, ended):
+        if left is not None:
+            piece = piece[:left]
+            left -= len(piece)
+        if piece:
+            yield piece
+        if left == 0:
+            return
+
+
+def last_text(path: str, *, lines_max: int, bytes_max: int) -> str:
+    """The end of a log as text, for a termination message."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(_offset_of_tail(file, lines_max))
+            text = b"".join(_texts(file.read(), LogOptions()))
+    except FileNotFoundError:
+        return ""
+    return text[-bytes_max:].decode(errors="replace")
+
+
+async def _pieces(path: str, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    file = await _opened(path, options, ended)
+    if file is None:
+        return
+    with file:
+        file.seek(_offset_of_tail(file, options.tail_lines))
+        async for piece in _following(file, options, ended):
+            yield piece
+        rotated = options.follow and _is_replaced(file, path)
+    if rotated:
+        rest = LogOptions(follow=True, since=options.since, timestamps=options.timestamps)
+        async for piece in _pieces(path, rest, ended):
+            yield piece
+
+
+async def _following(file: BinaryIO, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """What is in the file from its position on, and what is added while it is the current one."""
+    rest = b""
+    while True:
+        # Asked before reading: what is written in between is then read in the next round.
+        is_last = not options.follow or ended() or _is_replaced(file, file.name)
+        while data := file.read(_CHUNK_BYTES):
+            whole, newline, rest = (rest + data).rpartition(b"\n")
+            if piece := b"".join(_texts(whole + newline, options)):
+                yield piece
+            await asyncio.sleep(0)
+        if is_last:
+            return
+        await asyncio.sleep(_FOLLOW_INTERVAL_S)
+
+
+async def _opened(path: str, options: LogOptions, ended: Callable[[], bool]) -> BinaryIO | None:
+    """The file, which appears a moment after its container has started."""
+    while True:
+        is_last = not options.follow or ended()
+        try:
+            return open(path, "rb")
+        except FileNotFoundError:
+            if is_last:
+                return None
+        await asyncio.sleep(_FOLLOW_INTERVAL_S)
+
+
+def _is_replaced(file: BinaryIO, path: str) -> bool:
+    try:
+        return os.stat(path).st_ino != os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return True
+
+
+def _offset_of_tail(file: BinaryIO, lines: int | None) -> int:
+    """Where the last so many lines begin; parts of a long line count as one."""
+    if lines is None:
+        return 0
+    end = position = file.seek(0, os.SEEK_END)
+    tail = b""
+    while position > 0:
+        step = min(_CHUNK_BYTES, position)
+        position -= step
+        file.seek(position)
+        tail = file.read(step) + tail
+        starts = _line_starts(tail)
+        if len(starts) > lines:
+            break
+    starts = _line_starts(tail) if position else [0, *_line_starts(tail)]
+    if lines == 0 or not starts:
+        return end
+    return position + starts[max(0, len(starts) - lines)]
+
+
+def _line_starts(raw: bytes) -> list[int]:
+    """Offsets after the end of each full line, but not at the end of the text."""
+    found, at = [], 0
+    for record in raw.split(b"\n")[:-1]:
+        at += len(record) + 1
+        if _is_full(record) and at < len(raw):
+            found.append(at)
+    return found
+
+
+def _is_full(record: bytes) -> bool:
+    return record.split(b" ", 3)[2:3] == [b"F"]
+
+
+def _texts(raw: bytes, options: LogOptions) -> Iterator[bytes]:
+    """The records as the user wants to see them."""
+    since = options.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if options.since else b""
+    starts_line = True
+    for record in raw.split(b"\n")[:-1]:
+        stamp, _, tag, text = record.split(b" ", 3)
+        if stamp >= since:
+            yield stamp + b" " + text if options.timestamps and starts_line else text
+            if tag == b"F":
+                yield b"\n"
+        starts_line = tag == b"F"

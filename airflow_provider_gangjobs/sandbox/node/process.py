@@ -1,0 +1,184 @@
+"""A container's process as the node sees it: the shim that was started or found, and how it is told to stop.
+
+No thread and no signal handler per process: the shim reports through a pipe, and the end of that pipe is
+the end of the shim. A shim found after a restart of the node has no pipe and is watched by its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .shim.spec import (
+    CONTROL_FILE,
+    DIAGNOSTICS_FILE,
+    LOCK_FILE,
+    STARTED_FILE,
+    Exit,
+    Spec,
+    read_exit,
+    read_json,
+    write_spec,
+)
+
+__all__ = ["LOST_CODE", "LOST_REASON", "SPEC_FILE", "ContainerProcess"]
+
+SPEC_FILE = "spec.json"
+LOST_REASON = "ContainerStatusUnknown"
+LOST_CODE = 137
+"""What a kubelet reports for a container of which it finds no trace."""
+_SHIM = str(Path(__file__).parent / "shim")
+_ADOPTED_INTERVAL_S = 0.2
+_DIAGNOSTICS_BYTES = 1024
+
+
+class ContainerProcess:
+    """One run of one container. Exactly one task may await `wait`."""
+
+    def __init__(self, directory: str, *, pid: int = 0, started: float = 0.0) -> None:
+        self.directory = directory
+        self.pid = pid
+        self.started = started
+        self._outlives_node = False
+        self._shim: subprocess.Popen[bytes] | None = None
+        self._reports: asyncio.StreamReader | None = None
+        self._transport: asyncio.BaseTransport | None = None
+        self._exit: Exit | None = None
+
+    @classmethod
+    async def start(cls, spec: Spec) -> ContainerProcess:
+        """Start the shim and return when the program runs, or could not be started (then `wait` says why)."""
+        process = cls(spec.directory)
+        await process._launch(spec)
+        return process
+
+    @classmethod
+    def adopt(cls, directory: str) -> ContainerProcess:
+        """Take over what an earlier node started in this folder, alive or not."""
+        try:
+            started = read_json(os.path.join(directory, STARTED_FILE))
+        except FileNotFoundError:
+            return cls(directory)
+        return cls(directory, pid=started["pid"], started=started["at"])
+
+    @property
+    def running(self) -> bool:
+        return self.pid != 0 and self._exit is None
+
+    async def wait(self) -> Exit:
+        """How the process ended; nothing of it is left then."""
+        try:
+            if self._reports is not None:
+                await self._read_reports(self._reports)
+            else:
+                while self._exit is None and _is_locked(self.directory):
+                    await asyncio.sleep(_ADOPTED_INTERVAL_S)
+            await self._reap()
+        finally:
+            self.abandon()
+        self._exit = self._exit or read_exit(self.directory) or self._lost()
+        return self._exit
+
+    def stop(self, grace_s: float) -> None:
+        """TERM now and KILL after the time, unless an earlier call gave less."""
+        self._tell(f"stop {grace_s}\n")
+
+    def kill(self) -> None:
+        self._tell("kill\n")
+
+    def abandon(self) -> None:
+        """Let go of the pipes; without `outlives_node` this ends the process."""
+        if self._transport is not None:
+            self._transport.close()
+        if self._shim is not None and self._shim.stdin is not None:
+            self._shim.stdin.close()
+            if self._outlives_node:
+                # Nobody will wait for it here, and Popen would warn that nobody has.
+                self._shim.returncode = self._shim.poll() or 0
+
+    async def _launch(self, spec: Spec) -> None:
+        self._outlives_node = spec.outlives_node
+        os.makedirs(spec.directory, exist_ok=True)
+        path = os.path.join(spec.directory, SPEC_FILE)
+        write_spec(spec, path)
+        command = [sys.executable, "-I", "-S", _SHIM, path]
+        with open(os.path.join(spec.directory, DIAGNOSTICS_FILE), "ab") as diagnostics:
+            # A thread or asyncio's child watcher would cost one thread per container on Python 3.11.
+            self._shim = subprocess.Popen(  # noqa: ASYNC220
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=diagnostics,
+                start_new_session=True,
+                env={"PATH": os.environ.get("PATH", "")},
+            )
+        loop = asyncio.get_running_loop()
+        self._reports = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(self._reports)
+        self._transport, _ = await loop.connect_read_pipe(lambda: protocol, self._shim.stdout)
+        self._note(await self._reports.readline())
+
+    async def _read_reports(self, reports: asyncio.StreamReader) -> None:
+        while line := await reports.readline():
+            self._note(line)
+
+    def _note(self, line: bytes) -> None:
+        if not line:
+            return
+        report: dict[str, Any] = json.loads(line)
+        if report.pop("event") == "started":
+            self.pid, self.started = report["pid"], report["at"]
+        else:
+            self._exit = Exit(**report)
+
+    async def _reap(self) -> None:
+        """The shim has closed its pipe and is about to exit, so this takes a moment at most."""
+        while self._shim is not None and self._shim.poll() is None:
+            await asyncio.sleep(0.002)
+
+    def _lost(self) -> Exit:
+        """The shim was killed: the kernel has killed the main process with it, its group may be left."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        message = "The container could not be located when the pod was terminated"
+        with contextlib.suppress(FileNotFoundError):
+            text = Path(self.directory, DIAGNOSTICS_FILE).read_bytes()[-_DIAGNOSTICS_BYTES:]
+            message = text.decode(errors="replace").strip() or message
+        return Exit(LOST_CODE, LOST_REASON, message, self.started, time.time())
+
+    def _tell(self, command: str) -> None:
+        try:
+            fd = os.open(os.path.join(self.directory, CONTROL_FILE), os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            # Nobody listens: the process has ended, which is what was wanted.
+            if error.errno not in (errno.ENXIO, errno.ENOENT):
+                raise
+            return
+        with open(fd, "wb", buffering=0) as control:
+            control.write(command.encode())
+
+
+def _is_locked(directory: str) -> bool:
+    """Whether a shim lives in this folder."""
+    try:
+        fd = os.open(os.path.join(directory, LOCK_FILE), os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

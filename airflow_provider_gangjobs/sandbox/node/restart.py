@@ -1,0 +1,41 @@
+"""Whether a container runs again, and how long it waits before.
+
+As the kubelet does: the first restart comes at once, then 10 s that double up to five minutes, and a
+container that ran for ten minutes starts from the beginning.
+"""
+
+from __future__ import annotations
+
+from .state import Kind
+
+__all__ = ["Backoff", "is_restarted"]
+
+_DELAY_MAX_FACTOR = 30
+"""Five minutes at the usual first delay of ten seconds."""
+_RESET_FACTOR = 60
+"""Ten minutes at the usual first delay."""
+
+
+def is_restarted(kind: Kind, restart_policy: str, exit_code: int) -> bool:
+    """Whether a container of this kind is started again after this exit."""
+    if kind is Kind.SIDECAR:
+        return True
+    if kind is Kind.INIT:
+        return exit_code != 0 and restart_policy != "Never"
+    return {"Always": True, "OnFailure": exit_code != 0, "Never": False}[restart_policy]
+
+
+class Backoff:
+    """The delays before the restarts of one container, in seconds."""
+
+    def __init__(self, first_s: float) -> None:
+        self._first_s = first_s
+        self._next_s = 0.0
+
+    def delay_s(self, *, ran_s: float) -> float:
+        """How long to wait after a run of this length."""
+        if ran_s >= self._first_s * _RESET_FACTOR:
+            self._next_s = 0.0
+        delay, doubled = self._next_s, self._next_s * 2
+        self._next_s = min(doubled or self._first_s, self._first_s * _DELAY_MAX_FACTOR)
+        return delay

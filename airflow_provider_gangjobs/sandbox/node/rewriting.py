@@ -1,0 +1,34 @@
+"""Paths for containers that share the node's file system: mount paths become the real folders.
+
+Used where the operating system gives a container no root of its own. Only whole path components are
+replaced, in texts that the pod's spec gives (command, arguments, working directory, environment
+values); a path that a program makes up itself is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Rewriter"]
+
+_BEFORE = r"(?<![\w./-])"
+_AFTER = r"(?![\w.-])"
+
+
+class Rewriter:
+    """Replaces each path of a table, and what is below it, by its counterpart; the longest path wins."""
+
+    def __init__(self, folders: Mapping[str, str]) -> None:
+        self._folders = {path.rstrip("/"): real for path, real in folders.items() if path.rstrip("/")}
+        longest_first = sorted(self._folders, key=len, reverse=True)
+        choices = "|".join(re.escape(path) for path in longest_first)
+        self._pattern = re.compile(f"{_BEFORE}({choices}){_AFTER}") if choices else None
+
+    def text(self, text: str) -> str:
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda match: self._folders[match[1]], text)

@@ -1,0 +1,90 @@
+"""The ConfigMaps and Secrets that a pod's containers and volumes name: which, and what is in them.
+
+Two steps, so that everything that decides is pure: `references` says what to fetch, the node fetches,
+and `Sources` answers. A reference that is not optional and not there raises `SourceMissingError`.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Reference", "SourceMissingError", "Sources", "environment_references", "volume_references"]
+
+Kind = Literal["configmap", "secret"]
+Reference = tuple[Kind, str]
+
+
+class SourceMissingError(Exception):
+    """A named object or key does not exist; the message is a kubelet's."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The objects that were found; what is not in it does not exist."""
+
+    namespace: str
+    found: Mapping[Reference, Mapping[str, Any]] = field(default_factory=dict)
+
+    def data(self, reference: Reference, *, optional: bool) -> dict[str, bytes]:
+        """All keys of an object; empty if it does not exist and need not."""
+        stored = self.found.get(reference)
+        if stored is None:
+            if optional:
+                return {}
+            kind, name = reference
+            raise SourceMissingError(f'{kind} "{name}" not found')
+        return dict(_decoded(reference[0], stored))
+
+    def value(self, reference: Reference, key: str, *, optional: bool) -> bytes | None:
+        """One key; None if it does not exist and need not."""
+        data = self.data(reference, optional=optional)
+        if key in data:
+            return data[key]
+        if optional:
+            return None
+        kind, name = reference
+        label = {"configmap": "ConfigMap", "secret": "Secret"}[kind]
+        raise SourceMissingError(f"couldn't find key {key} in {label} {self.namespace}/{name}")
+
+
+def environment_references(container: Mapping[str, Any]) -> set[Reference]:
+    """What the container's `env` and `envFrom` name."""
+    found: set[Reference] = set()
+    for item in container.get("envFrom") or ():
+        found.update(_named(item, "configMapRef", "secretRef", name_field="name"))
+    for item in container.get("env") or ():
+        found.update(_named(item.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef", name_field="name"))
+    return found
+
+
+def volume_references(spec: Mapping[str, Any]) -> set[Reference]:
+    """What the pod's volumes name."""
+    found: set[Reference] = set()
+    for volume in spec.get("volumes") or ():
+        found.update(_named(volume, "configMap", name_field="name"))
+        found.update(_named(volume, None, "secret", name_field="secretName"))
+        for part in (volume.get("projected") or {}).get("sources") or ():
+            found.update(_named(part, "configMap", "secret", name_field="name"))
+    return found
+
+
+def _named(
+    item: Mapping[str, Any], configmap: str | None, secret: str | None = None, *, name_field: str
+) -> Iterator[Reference]:
+    if configmap and item.get(configmap):
+        yield "configmap", item[configmap].get(name_field, "")
+    if secret and item.get(secret):
+        yield "secret", item[secret].get(name_field, "")
+
+
+def _decoded(kind: Kind, stored: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    if kind == "configmap":
+        yield from ((key, text.encode()) for key, text in (stored.get("data") or {}).items())
+        yield from ((key, base64.b64decode(text)) for key, text in (stored.get("binaryData") or {}).items())
+    else:
+        yield from ((key, base64.b64decode(text)) for key, text in (stored.get("data") or {}).items())

@@ -1,0 +1,114 @@
+"""What the node knows of a pod while it runs it, from which its status is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+__all__ = ["ContainerState", "Ended", "Final", "Kind", "PodState", "Waiting", "container_states"]
+
+
+class Kind(StrEnum):
+    """Which part a container plays in its pod."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of a container ended; `started` is None if it never ran."""
+
+    exit_code: int
+    reason: str
+    finished: datetime
+    started: datetime | None = None
+    message: str = ""
+    container_id: str = ""
+
+
+@dataclass(frozen=True)
+class Final:
+    """A phase that the node has decided on, whatever the containers say."""
+
+    phase: str
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass
+class ContainerState:
+    """One container: exactly one of waiting, running and ended holds at a time."""
+
+    name: str
+    image: str
+    kind: Kind
+    waiting: Waiting | None
+    running_since: datetime | None = None
+    ended: Ended | None = None
+    last: Ended | None = None
+    restarts: int = 0
+    ready: bool = False
+    container_id: str = ""
+
+    def wait(self, waiting: Waiting) -> None:
+        self.last, self.waiting = self.ended or self.last, waiting
+        self.running_since = self.ended = None
+
+    def run(self, since: datetime, container_id: str, *, ready: bool) -> None:
+        self.last, self.running_since, self.ready = self.ended or self.last, since, ready
+        self.container_id = container_id
+        self.waiting = self.ended = None
+
+    def end(self, ended: Ended) -> None:
+        self.ended, self.ready = ended, False
+        self.container_id = ended.container_id or self.container_id
+        self.waiting = self.running_since = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ended is not None and self.ended.exit_code == 0
+
+    @property
+    def initialized(self) -> bool:
+        """For an init container: whether the next one may start."""
+        return self.running_since is not None if self.kind is Kind.SIDECAR else self.succeeded
+
+
+@dataclass
+class PodState:
+    """One pod. `stopped` means that nothing will be started any more; `final` overrides the phase."""
+
+    containers: list[ContainerState]
+    started: datetime
+    pod_ip: str = ""
+    host_ip: str = ""
+    network_ready: bool = False
+    stopped: bool = False
+    final: Final | None = None
+    conditions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The conditions as last written, by type."""
+
+    def of_kind(self, *kinds: Kind) -> list[ContainerState]:
+        return [container for container in self.containers if container.kind in kinds]
+
+
+def container_states(spec: Mapping[str, Any]) -> list[ContainerState]:
+    """All containers of a pod that has just arrived, init containers first."""
+    inits = spec.get("initContainers") or []
+    waiting = Waiting("PodInitializing" if inits else "ContainerCreating")
+    kinds = [Kind.SIDECAR if item.get("restartPolicy") == "Always" else Kind.INIT for item in inits]
+    pairs = [*zip(inits, kinds, strict=True), *((item, Kind.MAIN) for item in spec.get("containers") or [])]
+    return [ContainerState(item["name"], item.get("image", ""), kind, waiting) for item, kind in pairs]

@@ -1,0 +1,173 @@
+"""Volumes as folders below the pod's own: what is in each, and how it gets there.
+
+Contents are written once, when the pod starts; a later change of a ConfigMap does not reach it.
+Raises `SourceMissingError` for something that may still appear, and `UnsupportedVolumeError` for what never will work.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .downward import PodFacts, field_value, resource_value
+from .sources import Kind, Reference, SourceMissingError, Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["File", "UnsupportedVolumeError", "VolumeContext", "place_volume", "token_requests"]
+
+_DEFAULT_MODE = 0o644
+_SUPPORTED = ("emptyDir", "configMap", "secret", "downwardAPI", "projected", "hostPath")
+
+
+class UnsupportedVolumeError(Exception):
+    """The node cannot provide this volume; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a volume."""
+
+    content: bytes
+    mode: int = _DEFAULT_MODE
+
+
+@dataclass(frozen=True)
+class VolumeContext:
+    """What the contents of a pod's volumes are made from; `tokens` by audience."""
+
+    facts: PodFacts
+    sources: Sources
+    tokens: Mapping[str, str]
+
+
+Contents = dict[str, File]
+
+
+def place_volume(volume: Mapping[str, Any], folder: str, context: VolumeContext) -> str:
+    """Make the volume and return where it is on the host."""
+    if host_path := volume.get("hostPath"):
+        return _host_path(volume["name"], host_path)
+    contents = _contents(volume, context)
+    os.makedirs(folder, exist_ok=True)
+    for path, file in contents.items():
+        _write(os.path.join(folder, path), file)
+    return folder
+
+
+def token_requests(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The service account tokens that the pod's volumes project."""
+    sources = (part for volume in spec.get("volumes") or () for part in _parts(volume))
+    return [part["serviceAccountToken"] for part in sources if part.get("serviceAccountToken")]
+
+
+def _parts(volume: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (volume.get("projected") or {}).get("sources") or ()
+
+
+def _contents(volume: Mapping[str, Any], context: VolumeContext) -> Contents:
+    for kind, contents in _KINDS.items():
+        if volume.get(kind) is not None:
+            source = volume[kind]
+            return contents(source, context, source.get("defaultMode", _DEFAULT_MODE))
+    kind = next((key for key in volume if key != "name"), "unknown")
+    raise UnsupportedVolumeError(
+        f'volume "{volume["name"]}" is of type {kind}, which this node cannot provide; use one of {", ".join(_SUPPORTED)}'
+    )
+
+
+def _empty_dir(source: Mapping[str, Any], context: VolumeContext, mode: int) -> Contents:
+    return {}
+
+
+def _config_map(source: Mapping[str, Any], context: VolumeContext, mode: int) -> Contents:
+    return _keyed(source, "configmap", source.get("name", ""), context, mode)
+
+
+def _secret(source: Mapping[str, Any], context: VolumeContext, mode: int) -> Contents:
+    # A projected Secret is named `name`, a volume of its own `secretName`.
+    return _keyed(source, "secret", source.get("secretName") or source.get("name", ""), context, mode)
+
+
+def _keyed(source: Mapping[str, Any], kind: Kind, name: str, context: VolumeContext, mode: int) -> Contents:
+    reference: Reference = (kind, name)
+    optional = bool(source.get("optional"))
+    data = context.sources.data(reference, optional=optional)
+    if not source.get("items"):
+        return {key: File(value, mode) for key, value in data.items()}
+    contents: Contents = {}
+    for item in source["items"]:
+        if item["key"] in data:
+            contents[item["path"]] = File(data[item["key"]], item.get("mode", mode))
+        elif not optional:
+            raise SourceMissingError(f"references non-existent {kind.replace('map', ' map')} key: {item['key']}")
+    return contents
+
+
+def _downward_api(source: Mapping[str, Any], context: VolumeContext, mode: int) -> Contents:
+    contents: Contents = {}
+    for item in source.get("items") or ():
+        try:
+            if reference := item.get("fieldRef"):
+                text = field_value(context.facts, reference["fieldPath"])
+            else:
+                text = resource_value(context.facts, item["resourceFieldRef"], {})
+        except ValueError as error:
+            raise SourceMissingError(str(error)) from error
+        contents[item["path"]] = File(text.encode(), item.get("mode", mode))
+    return contents
+
+
+def _projected(source: Mapping[str, Any], context: VolumeContext, mode: int) -> Contents:
+    contents: Contents = {}
+    for part in source.get("sources") or ():
+        if token := part.get("serviceAccountToken"):
+            text = context.tokens.get(token.get("audience") or "")
+            if text is None:
+                raise SourceMissingError("the API server gave no service account token")
+            contents[token["path"]] = File(text.encode(), mode)
+            continue
+        kind = next((name for name in ("configMap", "secret", "downwardAPI") if part.get(name)), None)
+        if kind is None:
+            raise UnsupportedVolumeError(f"projected volume source {', '.join(part)} cannot be provided by this node")
+        contents.update(_KINDS[kind](part[kind], context, mode))
+    return contents
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any], VolumeContext, int], Contents]] = {
+    "emptyDir": _empty_dir,
+    "configMap": _config_map,
+    "secret": _secret,
+    "downwardAPI": _downward_api,
+    "projected": _projected,
+}
+
+
+def _host_path(name: str, source: Mapping[str, Any]) -> str:
+    path, kind = str(source["path"]), source.get("type") or ""
+    if kind == "DirectoryOrCreate":
+        os.makedirs(path, exist_ok=True)
+    elif kind == "FileOrCreate" and not os.path.exists(path):
+        open(path, "ab").close()
+    wanted: dict[str, Callable[[str], bool]] = {
+        "Directory": os.path.isdir,
+        "DirectoryOrCreate": os.path.isdir,
+        "File": os.path.isfile,
+        "FileOrCreate": os.path.isfile,
+    }
+    if not wanted.get(kind, os.path.exists)(path):
+        noun = "a directory" if kind.startswith("Directory") else "a file" if kind.startswith("File") else "there"
+        raise SourceMissingError(f'hostPath type check failed for volume "{name}": {path} is not {noun}')
+    return path
+
+
+def _write(path: str, file: File) -> None:
+    """Whole or not at all, so that a second try after a crash finds no half file."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    partial = f"{path}.part"
+    with open(partial, "wb") as target:
+        target.write(file.content)
+        os.fchmod(target.fileno(), file.mode)
+    os.replace(partial, path)
