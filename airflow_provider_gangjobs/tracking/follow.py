@@ -1,4 +1,4 @@
-"""Observe: follow one gang until it runs or has ended, and say so in exactly one event.
+"""Follow one gang until it runs or has ended, and say so in exactly one event.
 
 1. Shared informers show the gang; the follower sleeps until something of it changes or a deadline is due.
 2. Each change of phase is reported once. Pods are harvested beside it as they end.
