@@ -268,7 +268,7 @@ class Client:
         }
         exchange = Exchange("GET", resource.path(namespace), query)
         self._persistent.requests["watch"] += 1
-        silence_s = timeout_s + WATCH_MARGIN_S
+        silence_s = timeout_s + WATCH_MARGIN_S if silence_s is None else silence_s
         async with self._transport.stream(exchange, silence_s=silence_s, open_timeout_s=REQUEST_TIMEOUT_S) as chunks:
             if on_open is not None:
                 on_open()

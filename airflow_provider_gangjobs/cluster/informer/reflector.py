@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
+    from airflow_provider_gangjobs.cluster.informer.pace import Pace
     from airflow_provider_gangjobs.cluster.resources import Resource
 
 log = logging.getLogger(__name__)
