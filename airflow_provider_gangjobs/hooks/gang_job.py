@@ -1,0 +1,169 @@
+"""GangJobHook: gangs for any Python task, through Airflow's `kubernetes` connection.
+
+Importing this loads no client library; the first call does. Credentials go from the connection into the
+client and nowhere else: they are in no log, no error, no trigger argument and no event.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_gangjobs.exceptions import GangJobError
+from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach
+from airflow_provider_gangjobs.hooks.blocking import run
+from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, aread_extras, read_extras
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.gang.deadlines import Deadlines
+    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.lifecycle import Observation
+    from airflow_provider_gangjobs.gang.outcomes import Outcome
+    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.tracking.follow import Until
+    from airflow_provider_gangjobs.tracking.logs import RankLog
+    from airflow_provider_gangjobs.tracking.release import Released
+
+T = TypeVar("T")
+
+
+class GangJobHook(BaseHook):
+    """Submit gangs, look at them, and end them.
+
+    The methods block. On an event loop use `async with hook.connect() as gangs`, which has them all as coroutines.
+
+    :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
+        documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.
+    """
+
+    conn_name_attr = "kubernetes_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "kubernetes"
+    hook_name = "Kubernetes gang jobs"
+
+    def __init__(self, kubernetes_conn_id: str = DEFAULT_CONN_ID) -> None:
+        super().__init__()
+        self.kubernetes_conn_id = kubernetes_conn_id
+
+    def config(self) -> ClusterConfig:
+        """Which cluster, and by which credentials.
+
+        Raises:
+            AirflowNotFoundException: there is no such connection.
+            InvalidConnection: its extras contradict each other.
+        """
+        return _config(self.kubernetes_conn_id, read_extras(self.kubernetes_conn_id))
+
+    async def aconfig(self) -> ClusterConfig:
+        """As `config`, on an event loop."""
+        return _config(self.kubernetes_conn_id, await aread_extras(self.kubernetes_conn_id))
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Gangs]:
+        """The cluster's gangs, over one client that is closed with the block."""
+        from airflow_provider_gangjobs.hooks.gangs import Gangs
+
+        async with Gangs.of(await self.aconfig()) as gangs:
+            yield gangs
+
+    async def afollow(
+        self,
+        ref: GangRef,
+        *,
+        until: Until = "ended",
+        deadlines: Deadlines | None = None,
+        report: Callable[[Observation], None] = lambda _: None,
+    ) -> GangEvent:
+        """Wait until a gang runs, or has ended, and record its outcomes on the way. See `tracking.follow.follow`.
+
+        All that wait on one event loop share their watches and connections.
+        """
+        from airflow_provider_gangjobs.gang.deadlines import Deadlines
+        from airflow_provider_gangjobs.tracking.follow import follow
+
+        config = await self.aconfig()
+        return await follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
+
+    def call(self, action: Callable[[Gangs], Awaitable[T]], *, config: ClusterConfig | None = None) -> T:
+        """Run a coroutine over the cluster's gangs, and block until it is done."""
+        return run(_call(config or self.config(), action))
+
+    def submit(
+        self,
+        spec: GangSpec,
+        *,
+        key: TaskKey,
+        claim: str,
+        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+    ) -> Submission:
+        """Create the gang, or adopt the one of the same task that is there.
+
+        Raises:
+            InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: nothing new is left running.
+        """
+        return self.call(lambda gangs: gangs.submit(spec, key=key, claim=claim, reattach=Reattach(reattach)))
+
+    def outcomes(self, ref: GangRef) -> list[Outcome]:
+        """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
+        return self.call(lambda gangs: gangs.outcomes(ref))
+
+    def logs(self, ref: GangRef, policy: Logs | str = Logs.RANK0_AND_FAILED) -> list[RankLog]:
+        """The tails of the ranks' logs, as far as their nodes still have them."""
+        return self.call(lambda gangs: gangs.logs(ref, Logs(policy)))
+
+    def capabilities(self) -> Capabilities:
+        """Release and Workload API of the cluster, as far as they could be found out."""
+        return self.call(lambda gangs: gangs.capabilities())
+
+    def mark_delivered(self, ref: GangRef) -> bool:
+        """Note that the outcome was taken: the task's next submission is a new attempt. False if the Job is gone."""
+        return self.call(lambda gangs: gangs.mark_delivered(ref))
+
+    def halt(self, ref: GangRef, *, reason: str) -> bool:
+        """End the gang's pods and keep its Job to be read. False if the Job is gone."""
+        return self.call(lambda gangs: gangs.halt(ref, reason=reason))
+
+    def delete(self, ref: GangRef) -> bool:
+        """Delete the Job of exactly this uid and all it owns. False if it was gone."""
+        return self.call(lambda gangs: gangs.delete(ref))
+
+    def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> Released:
+        """Free every pod that this provider's finalizer holds: of a gang, a namespace, or the whole cluster.
+
+        For uninstalling. Outcomes that are not recorded yet are given up. Safe to repeat.
+        """
+        return self.call(lambda gangs: gangs.release_finalizers(namespace=namespace, gang=gang))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the cluster answers, and what it says that it is."""
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+        try:
+            version = self.call(lambda gangs: gangs.client.version())
+        except (ClusterError, GangJobError) as error:
+            return False, str(error)
+        return True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}"
+
+
+def _config(conn_id: str, extras: dict[str, Any]) -> ClusterConfig:
+    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+
+    return ClusterConfig.from_extras(conn_id, extras)
+
+
+async def _call(config: ClusterConfig, action: Callable[[Gangs], Awaitable[T]]) -> T:
+    from airflow_provider_gangjobs.hooks.gangs import Gangs
+
+    async with Gangs.of(config) as gangs:
+        return await action(gangs)
+
+
+__all__ = ["GangJobHook"]

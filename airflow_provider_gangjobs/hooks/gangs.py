@@ -1,0 +1,110 @@
+"""The gangs of one cluster, over one client: everything that Airflow's doors ask for, each in one call.
+
+Nothing is decided here: the calls go to `submission`, `tracking` and `cluster`.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, LABEL_TASK
+from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach
+from airflow_provider_gangjobs.submission import ending
+from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
+from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
+from airflow_provider_gangjobs.submission.submit import Submission, submit
+from airflow_provider_gangjobs.tracking import outcomes as ledger
+from airflow_provider_gangjobs.tracking.logs import RankLog, read_logs
+from airflow_provider_gangjobs.tracking.release import Released, release
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.outcomes import Outcome
+
+DEFAULT_NAMESPACE: Final = "default"
+
+
+@dataclass(frozen=True)
+class Gangs:
+    """What can be done with the gangs of a cluster. Errors are `GangJobError` or `cluster.errors.ClusterError`."""
+
+    client: Client
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, config: ClusterConfig) -> AsyncIterator[Gangs]:
+        """Connect for the length of the block."""
+        async with Client(config) as client:
+            yield cls(client)
+
+    @property
+    def namespace(self) -> str:
+        """Where gangs go that name no namespace."""
+        return self.client.config.namespace or DEFAULT_NAMESPACE
+
+    async def capabilities(self) -> Capabilities:
+        """What the cluster serves. Remembered for some minutes."""
+        return await discover(self.client)
+
+    async def submit(
+        self, spec: GangSpec, *, key: TaskKey, claim: str, reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED
+    ) -> Submission:
+        """Create the gang, or adopt the one that is there. See `submission.submit`."""
+        return await submit(
+            self.client,
+            spec,
+            key=key,
+            claim=claim,
+            capabilities=await self.capabilities(),
+            reattach=reattach,
+            namespace=self.namespace,
+        )
+
+    async def outcomes(self, ref: GangRef) -> list[Outcome]:
+        """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
+        return await ledger.outcomes(self.client, ref)
+
+    async def logs(self, ref: GangRef, policy: Logs, *, outcomes: Sequence[Outcome] = ()) -> list[RankLog]:
+        """The tails of the ranks' logs that the policy asks for; each says why it is missing if it is."""
+        return await read_logs(self.client, ref, policy, outcomes=outcomes)
+
+    async def mark_delivered(self, ref: GangRef) -> bool:
+        """Note that the outcome is Airflow's now: the next submission is a new attempt. False if the Job is gone."""
+        return await mark_delivered(self.client, ref, at=datetime.now(UTC))
+
+    async def halt(self, ref: GangRef, *, reason: str) -> bool:
+        """End its pods and keep its Job to be read. False if the Job is gone."""
+        return await ending.halt(self.client, ref, reason=reason)
+
+    async def delete(self, ref: GangRef) -> bool:
+        """Delete the Job of exactly this uid and all it owns. False if it was gone."""
+        return await ending.delete(self.client, ref)
+
+    async def delete_claimed(self, ref: GangRef, claim: str) -> bool:
+        """Delete the gang if `claim` answers for it, and leave it alone otherwise."""
+        return bool(claim) and await holds_claim(self.client, ref, claim) and await self.delete(ref)
+
+    async def end_live(
+        self, key: TaskKey, claim: str, *, namespace: str | None, delete: bool, reason: str
+    ) -> list[GangRef]:
+        """End the task's gangs that still run and that `claim` answers for: delete, or else halt them. Returns them."""
+        jobs = await self.client.list(JOBS, namespace or self.namespace, label_selector=f"{LABEL_TASK}={key.digest}")
+        ours = [
+            ref_of(job) for job in jobs if state_of(job) is JobState.LIVE and annotation(job, ANNOTATION_CLAIM) == claim
+        ]
+        for ref in ours:
+            await (self.delete(ref) if delete else self.halt(ref, reason=reason))
+        return ours
+
+    async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> Released:
+        """Free the pods of one gang, of a namespace, or (with neither) of the cluster. See `tracking.release`."""
+        return await release(self.client, namespace=namespace, gang=gang)

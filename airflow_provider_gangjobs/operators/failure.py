@@ -1,0 +1,83 @@
+"""From the event of a gang that did not succeed to the error that its task raises. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from airflow_provider_gangjobs.exceptions import (
+    AppFailed,
+    DeadlineExceeded,
+    Disrupted,
+    GangFailed,
+    GangJobError,
+    ImagePullFailed,
+    JobDeleted,
+    JobReplaced,
+    Preempted,
+    TrackingFailed,
+    Unschedulable,
+)
+from airflow_provider_gangjobs.gang.event import GangEvent, RankEnd, Status
+from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.waiting import Cause
+
+NOT_RUN_BY_IMAGE: Final = f".{Cause.IMAGE}"
+NOT_PLACED: Final = f".{Cause.UNSCHEDULABLE}"
+
+
+def error_of(event: GangEvent, log_tail: str = "") -> GangJobError:
+    """The error to raise. The event must not say that the gang succeeded, or runs.
+
+    `log_tail` are the last lines of the rank that failed first, if they could be read.
+    """
+    make = {
+        Status.FAILED: lambda event: _failed(event, log_tail),
+        Status.TIMEOUT: _late,
+        Status.DELETED: _deleted,
+        Status.REPLACED: _replaced,
+        Status.ERROR: _unknown,
+    }[event.status]
+    return make(event)
+
+
+def _failed(event: GangEvent, log_tail: str) -> GangJobError:
+    bad = [rank for rank in event.ranks if rank.outcome is not Ending.SUCCEEDED]
+    ranks = tuple(rank.rank for rank in bad if rank.rank is not None)
+    ref, reason, message = str(event.ref), event.reason, _said(event)
+    match bad[0] if bad else None:
+        case RankEnd(outcome=Ending.PREEMPTED, node=node):
+            return Preempted(ref, reason, ranks, message, node)
+        case RankEnd(outcome=Ending.EVICTED | Ending.LOST, node=node):
+            return Disrupted(ref, reason, ranks, message, node)
+        case RankEnd(outcome=Ending.FAILED, exit_code=code) as first if code:
+            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, log_tail)
+    return GangFailed(ref, reason, ranks, message)
+
+
+def _said(event: GangEvent) -> str:
+    return "\n".join(filter(None, (event.message, _last_words(event.ranks), event.remedy, *event.notes)))
+
+
+def _last_words(ranks: tuple[RankEnd, ...]) -> str:
+    first = ranks[0] if ranks else None
+    return f"Last words of rank {first.rank}: {first.message}" if first and first.message else ""
+
+
+def _late(event: GangEvent) -> GangJobError:
+    seconds = event.seconds or 0.0
+    if event.reason.endswith(NOT_RUN_BY_IMAGE):
+        return ImagePullFailed(ref=str(event.ref), reason=event.reason, message=event.message)
+    kind = Unschedulable if event.reason.endswith(NOT_PLACED) else DeadlineExceeded
+    return kind(ref=str(event.ref), phase=event.phase, seconds=seconds, waiting_for=_said(event))
+
+
+def _deleted(event: GangEvent) -> GangJobError:
+    return JobDeleted(ref=str(event.ref), last_phase=event.phase, last_seen=_said(event))
+
+
+def _replaced(event: GangEvent) -> GangJobError:
+    return JobReplaced(ref=str(event.ref), last_phase=event.phase, last_seen=_said(event), uid=event.uid)
+
+
+def _unknown(event: GangEvent) -> GangJobError:
+    return TrackingFailed(ref=str(event.ref), reason=event.reason, last_phase=event.phase, message=_said(event))

@@ -1,0 +1,427 @@
+"""GangJobOperator: one Airflow task whose pods run together or not at all.
+
+The operator translates: parameters become a `GangSpec`, the gang's end becomes a result or an error.
+Between `execute` and `execute_complete` there is no process of ours that could lose anything: what is
+needed to go on is in the cluster and in the event. Parsing a DAG file loads no client library.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
+
+from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.manifest import namespace_in
+from airflow_provider_gangjobs.gang.spec import (
+    GangPolicy,
+    GangSpec,
+    Logs,
+    OnFinish,
+    OnKill,
+    Reattach,
+    Rendezvous,
+    Results,
+)
+from airflow_provider_gangjobs.gang.validation import validate_choices
+from airflow_provider_gangjobs.operators import parameters
+from airflow_provider_gangjobs.operators.deferral import default_deferrable
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from airflow.sdk import Context
+
+    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.operators.custody import Custody
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.triggers.watch import Watch
+
+BACKSTOP_S: Final = 120.0
+"""How much longer than `execution_timeout` Airflow itself waits, so that the trigger tells first, and why."""
+KILL_TIMEOUT_S: Final = 4.0
+"""Airflow kills the worker's process five seconds after it asked it to stop."""
+XCOM_GANG: Final = "gang"
+"""XCom key of the gang's namespace, name and uid, there from the submission on."""
+XCOM_RETURN_KEY: Final = "return_value"
+# The operator's attribute by field of GangSpec. Airflow means something else by `resources`, and renders none.
+_SPEC_PARAMETERS: Final = {
+    field.name: field.name for field in fields(GangSpec) if field.name not in ("resources", "keep_suspended")
+} | {"resources": "rank_resources"}
+
+
+class GangJobOperator(BaseOperator):
+    """Run a gang and return its results.
+
+    The pods start together or, with `gang="required"`, not at all. The gang runs once however often workers,
+    triggerers and the scheduler are restarted: a retry finds the gang of the try before it (`reattach`).
+
+    :param image: Image of every rank.
+    :param command: Entrypoint; the image's own if not given.
+    :param args: Arguments.
+    :param env: Name -> text, or a Kubernetes list of env.
+    :param env_from: Kubernetes list of envFrom.
+    :param resources: Per rank, `{"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 1}`, as requests and limits alike,
+        or `{"requests": ..., "limits": ...}`.
+    :param workers: Number of ranks.
+    :param min_workers: Ranks that must be placed together, if fewer than all may start.
+    :param manifest: A whole Job instead: a dict, YAML text, or the path of a .yaml, .yml or .json template file.
+        The other parameters override what it says.
+    :param pod_overrides: Strategic-merged into the pod template, last.
+    :param files: Name -> path from the DAG's folder, or the text itself (with a line end): mounted at /gang/files.
+    :param name: Start of the Job's name; made from DAG and task if not given.
+    :param namespace: Namespace; the connection's if not given.
+    :param labels: For the Job and its pods.
+    :param annotations: For the Job and its pods.
+    :param kubernetes_conn_id: A connection of type `kubernetes`.
+    :param gang: What to do if the cluster cannot place a gang: `required` refuses, `preferred` runs plain pods and
+        says so, `off` always runs plain pods.
+    :param dialect: The Workload API to use, by name; the best one that is served if not given.
+    :param rendezvous: Headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE...: on for several ranks.
+    :param results: What is returned: `rank0`, `all` (a list by rank) or `none`. A rank's result is what it writes to
+        the file named by `GANG_RESULT_PATH`, JSON or text.
+    :param logs: Whose log ends up in the task's log: `rank0+failed`, `all` or `none`.
+    :param queue_timeout: How long the gang may be suspended by a queue.
+    :param assemble_timeout: How long it may take until all ranks run, once it is started.
+    :param run_timeout: How long all ranks may run.
+    :param reattach: Which gang a retry adopts: `never`, `running`, or `running_or_succeeded` (one whose results
+        were not delivered yet).
+    :param on_finish: What becomes of the Job at the end: `keep`, `delete` or `delete_succeeded`.
+    :param on_kill: What becomes of it when the task is killed: `delete` or `keep`.
+    :param deferrable: Wait in the triggerer and hold no worker. Airflow's `[operators] default_deferrable` if that
+        was set, else true.
+    """
+
+    template_fields: Sequence[str] = (
+        "image",
+        "command",
+        "args",
+        "env",
+        "env_from",
+        "rank_resources",
+        "workers",
+        "min_workers",
+        "manifest",
+        "pod_overrides",
+        "files",
+        "name",
+        "namespace",
+        "labels",
+        "annotations",
+        "kubernetes_conn_id",
+        "priority_class",
+        "service_account",
+        "node_selector",
+        "affinity",
+        "tolerations",
+        "volumes",
+        "volume_mounts",
+        "image_pull_secrets",
+        "working_dir",
+    )
+    # Only the manifest may be a template file, and it is read below: with Airflow's own mechanism an argument such
+    # as "config.yaml" would be taken for one, too.
+    template_ext: Sequence[str] = ()
+    template_fields_renderers = {  # noqa: RUF012 - Airflow's name and form
+        "command": "bash",
+        "args": "bash",
+        "env": "json",
+        "rank_resources": "json",
+        "manifest": "yaml",
+        "pod_overrides": "yaml",
+        "files": "py",
+        "labels": "json",
+        "annotations": "json",
+        "volumes": "json",
+        "volume_mounts": "json",
+        "tolerations": "json",
+    }
+    ui_color = "#d7e6f4"
+
+    def __init__(
+        self,
+        *,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        args: Sequence[str] | None = None,
+        env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        env_from: Sequence[Mapping[str, Any]] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        workers: int | str | None = None,
+        min_workers: int | str | None = None,
+        manifest: Mapping[str, Any] | str | None = None,
+        pod_overrides: Mapping[str, Any] | None = None,
+        files: Mapping[str, str | os.PathLike[str]] | None = None,
+        name: str | None = None,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        kubernetes_conn_id: str = "kubernetes_default",
+        gang: GangPolicy | str = GangPolicy.REQUIRED,
+        dialect: str | None = None,
+        rendezvous: bool | Rendezvous | None = None,
+        priority_class: str | None = None,
+        service_account: str | None = None,
+        node_selector: Mapping[str, str] | None = None,
+        affinity: Mapping[str, Any] | None = None,
+        tolerations: Sequence[Mapping[str, Any]] | None = None,
+        volumes: Sequence[Mapping[str, Any]] | None = None,
+        volume_mounts: Sequence[Mapping[str, Any]] | None = None,
+        image_pull_secrets: Sequence[str] | None = None,
+        image_pull_policy: str | None = None,
+        security_context: Mapping[str, Any] | None = None,
+        working_dir: str | None = None,
+        scheduler_name: str | None = None,
+        termination_grace: timedelta | int | None = None,
+        ttl_after_finished: timedelta | int | None = None,
+        results: Results | str = Results.RANK0,
+        logs: Logs | str = Logs.RANK0_AND_FAILED,
+        queue_timeout: timedelta | float | None = None,
+        assemble_timeout: timedelta | float | None = None,
+        run_timeout: timedelta | float | None = None,
+        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
+        on_kill: OnKill | str = OnKill.DELETE,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.image = image
+        self.command = command
+        self.args = args
+        self.env = env
+        self.env_from = env_from
+        self.rank_resources = resources
+        self.workers = workers
+        self.min_workers = min_workers
+        self.manifest = manifest
+        self.pod_overrides = pod_overrides
+        self.files = files
+        self.name = name
+        self.namespace = namespace
+        self.labels = labels
+        self.annotations = annotations
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.gang = gang
+        self.dialect = dialect
+        self.rendezvous = rendezvous
+        self.priority_class = priority_class
+        self.service_account = service_account
+        self.node_selector = node_selector
+        self.affinity = affinity
+        self.tolerations = tolerations
+        self.volumes = volumes
+        self.volume_mounts = volume_mounts
+        self.image_pull_secrets = image_pull_secrets
+        self.image_pull_policy = image_pull_policy
+        self.security_context = security_context
+        self.working_dir = working_dir
+        self.scheduler_name = scheduler_name
+        self.termination_grace_s = parameters.seconds_of(termination_grace)
+        self.ttl_after_finished_s = parameters.seconds_of(ttl_after_finished)
+        self.queue_timeout_s = parameters.seconds_of(queue_timeout)
+        self.assemble_timeout_s = parameters.seconds_of(assemble_timeout)
+        self.run_timeout_s = parameters.seconds_of(run_timeout)
+        self._check(results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill)
+        self.results = Results(results)
+        self.logs = Logs(logs)
+        self.reattach = Reattach(reattach)
+        self.on_finish = OnFinish(on_finish)
+        self.kill_policy = OnKill(on_kill)
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
+        self._custody: Custody | None = None
+
+    def resolve_template_files(self) -> None:
+        """Read the manifest, if it is named by a path, so that its text is rendered as a template."""
+        if parameters.is_manifest_file(self.manifest):
+            self.manifest = self._read(str(self.manifest))
+        self.prepare_template()
+
+    def execute(self, context: Context) -> Any:
+        """Submit the gang, or adopt the one of the try before; then wait for its end, if possible in the triggerer."""
+        from airflow_provider_gangjobs.hooks.blocking import run
+        from airflow_provider_gangjobs.triggers.following import event_of
+
+        custody = self._take_custody(context)
+        with unmendable_fails_for_good():
+            spec = self._spec()
+            submission = custody.call(
+                lambda gangs: gangs.submit(spec, key=custody.key, claim=custody.claim, reattach=self.reattach)
+            )
+        for line in told(submission):
+            self.log.info("%s", line)
+        context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
+        watch = self._watch(submission.ref, submission.attempt, custody.claim)
+        if self.deferrable:
+            self._defer(watch, context["ti"].start_date)
+        return self._conclude(context, run(event_of(watch, "ended", self.log)))
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Go on with what the trigger told. All that is needed is in the event and in the cluster."""
+        from airflow_provider_gangjobs.gang.event import GangEvent
+
+        self._take_custody(context)
+        return self._conclude(context, GangEvent.from_payload(event))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Also clean up where Airflow itself ends the deferral: its own time limit, or a trigger that could not run."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            self._take_custody(context).end(self.on_finish, why="execution_timeout")
+            raise
+        except TaskDeferralError:
+            if not will_be_retried(context["ti"]):
+                self._take_custody(context).end(self.on_finish, why="its trigger failed, and no retry is left")
+            raise
+
+    def on_kill(self) -> None:
+        """End the gang while a worker answers for it. Airflow allows five seconds.
+
+        A gang that has ended stays, with its results; so does one that another try has taken over.
+        """
+        if self._custody is not None and self.kill_policy is OnKill.DELETE:
+            self._custody.end(OnFinish.DELETE, why="the task was killed", timeout_s=KILL_TIMEOUT_S)
+
+    def _conclude(self, context: Context, event: GangEvent) -> Any:
+        from airflow_provider_gangjobs.operators.conclusion import Conclusion
+
+        assert self._custody is not None, "execute and execute_complete take it first"
+        conclusion = Conclusion(self._custody, event, self.on_finish, self.log)
+        conclusion.look(self.logs)
+        with unmendable_fails_for_good():
+            conclusion.require_success(will_be_retried=will_be_retried(context["ti"]))
+            value = conclusion.results(self.results)
+        # Pushed before the delivery, and by ourselves: Airflow pushes what is returned only after it, and a gang
+        # that was delivered is not found again by the next try.
+        if self.do_xcom_push and value is not None:
+            context["ti"].xcom_push(XCOM_RETURN_KEY, value)
+        conclusion.deliver()
+        return value
+
+    def _take_custody(self, context: Context) -> Custody:
+        from airflow_provider_gangjobs.operators.custody import Custody
+
+        ti = context["ti"]
+        self._custody = Custody.of(
+            self.kubernetes_conn_id,
+            TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index),
+            claim=str(ti.id),
+            namespace=namespace_in(GangSpec(namespace=self.namespace, manifest=self.manifest)),
+            log=self.log,
+        )
+        return self._custody
+
+    def _watch(self, ref: GangRef, attempt: int, claim: str) -> Watch:
+        from airflow_provider_gangjobs.triggers.watch import Watch
+
+        return Watch(
+            kubernetes_conn_id=self.kubernetes_conn_id,
+            **asdict(ref),
+            claim=claim,
+            attempt=attempt,
+            queue_timeout_s=self.queue_timeout_s,
+            assemble_timeout_s=self.assemble_timeout_s,
+            run_timeout_s=self.run_timeout_s,
+            delete_on_kill=self.kill_policy is OnKill.DELETE,
+        )
+
+    def _defer(self, watch: Watch, started: datetime | None) -> NoReturn:
+        """Leave the worker. Airflow 3 ignores `execution_timeout` from here on, so the trigger gets a deadline."""
+        from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+
+        backstop = None
+        if self.execution_timeout is not None:
+            limit_s = self.execution_timeout.total_seconds()
+            deadline = (started.timestamp() if started else time.time()) + limit_s
+            watch = replace(watch, deadline=deadline, execution_timeout_s=limit_s)
+            backstop = timedelta(seconds=max(0.0, deadline - time.time()) + BACKSTOP_S)
+        self.defer(trigger=GangJobTrigger(**watch.to_kwargs()), method_name="execute_complete", timeout=backstop)
+
+    def _spec(self) -> GangSpec:
+        """What the rendered parameters ask for.
+
+        Raises:
+            InvalidGangSpec: a file could not be read. The rest is judged by the submission.
+        """
+        given = {name: value for name, value in self._spec_parameters().items() if value is not None}
+        given |= {name: parameters.whole_number(given[name]) for name in ("workers", "min_workers") if name in given}
+        if "files" in given:
+            given["files"], problems = parameters.file_contents(given["files"], self._read)
+            if problems:
+                raise InvalidGangSpec(tuple(problems))
+        return GangSpec(**given)
+
+    def _spec_parameters(self) -> dict[str, Any]:
+        return {name: getattr(self, attribute) for name, attribute in _SPEC_PARAMETERS.items()}
+
+    def _read(self, path: str) -> str:
+        dag = self.dag
+        return parameters.read_text(path, parameters.search_folders(dag.folder, dag.template_searchpath))
+
+    def _check(self, **choices: Any) -> None:
+        """Tell the DAG's author at once what no template can make right.
+
+        Raises:
+            InvalidGangSpec: with all that was found.
+        """
+        problems = (
+            *validate_choices(**choices),
+            *parameters.duration_problems(
+                queue_timeout=self.queue_timeout_s,
+                assemble_timeout=self.assemble_timeout_s,
+                run_timeout=self.run_timeout_s,
+            ),
+            *parameters.static_problems(self._spec_parameters()),
+        )
+        if problems:
+            raise InvalidGangSpec(problems)
+
+
+@contextmanager
+def unmendable_fails_for_good() -> Iterator[None]:
+    """An error that another try with the same parameters must meet again takes the tries that are left."""
+    try:
+        yield
+    except GangJobError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(str(error)) from error
+
+
+def will_be_retried(ti: Any) -> bool:
+    """Whether Airflow will run the task again if this try fails."""
+    return bool(ti.max_tries and ti.try_number <= ti.max_tries)
+
+
+def told(submission: Submission) -> Iterator[str]:
+    """What was submitted, in a line, and then what it lacks."""
+    did = "adopted" if submission.adopted else "submitted"
+    how = f"attempt {submission.attempt}, {_placed(submission.decision)}, {submission.state}"
+    yield f"Gang {submission.ref} {did}: {how}"
+    yield from submission.notes
+
+
+def _placed(decision: str) -> str:
+    how, _, detail = decision.partition(":")
+    said = _PLACED.get(how, decision)
+    return f"{said} ({detail})" if detail else said
+
+
+_PLACED: Final = {
+    "gang": "placed all together",
+    "basic": "plain pods",
+    "brought": "placed as its manifest says",
+    "off": "plain pods, as asked for",
+}
+
+__all__ = ["GangJobOperator"]

@@ -1,0 +1,131 @@
+"""The operator's parameters: what can be said about them before, and after, their templates are rendered.
+
+Nothing here talks to a cluster. What a template will bring is not judged before it is rendered.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.validation import validate
+
+TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
+MANIFEST_SUFFIXES: Final = (".yaml", ".yml", ".json")
+# While one of these is not rendered, nothing can be said about what the others lack.
+WHOLE_SHAPES: Final = frozenset({"manifest", "pod_overrides"})
+
+
+def is_templated(value: Any) -> bool:
+    """Whether the value is only known when the task runs: Jinja, an XComArg, a param or a callable."""
+    if isinstance(value, str):
+        return any(mark in value for mark in TEMPLATE_MARKS)
+    if isinstance(value, Mapping):
+        return any(map(is_templated, value.values()))
+    if isinstance(value, (list, tuple, set)):
+        return any(map(is_templated, value))
+    return callable(value) or (hasattr(value, "resolve") and not isinstance(value, os.PathLike))
+
+
+def is_manifest_file(manifest: Any) -> bool:
+    """Whether the manifest is named by a path. YAML text has several lines."""
+    return isinstance(manifest, str) and "\n" not in manifest.strip() and manifest.endswith(MANIFEST_SUFFIXES)
+
+
+def static_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """What is wrong whatever the templates bring. `parameters` are those of `GangSpec`.
+
+    With templates about, only parameters that hold none are judged, and nothing is said to be missing.
+    """
+    templated = {name for name, value in parameters.items() if is_templated(value)}
+    if is_manifest_file(parameters.get("manifest")):
+        templated.add("manifest")
+    if templated & WHOLE_SHAPES:
+        return ()
+    known = {name: value for name, value in parameters.items() if name not in templated and value is not None}
+    problems = validate(GangSpec(**known))
+    return problems if not templated else tuple(p for p in problems if _root(p.path) in known)
+
+
+def _root(path: str) -> str:
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def seconds_of(value: Any) -> Any:
+    """A timedelta in seconds; anything else as it is."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def duration_problems(**durations: Any) -> list[Problem]:
+    """Those that are neither `None` (no limit) nor a number of seconds above zero."""
+    return [
+        Problem(name, f"is {value!r}, no duration above zero", "Give a timedelta, seconds, or None for no limit")
+        for name, value in durations.items()
+        if value is not None and not _is_duration(value)
+    ]
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def whole_number(value: Any) -> Any:
+    """A number that a template rendered as text, as a number; anything else as it is."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value) else value
+
+
+def is_file_path(value: str | os.PathLike[str]) -> bool:
+    """Whether an entry of `files` names a file. Text has a line end."""
+    return isinstance(value, os.PathLike) or "\n" not in value
+
+
+def file_contents(files: Mapping[str, Any], read: Callable[[str], str]) -> tuple[dict[str, str], list[Problem]]:
+    """Contents of `files`, where entries that name a file are read, and what could not be read."""
+    contents: dict[str, str] = {}
+    problems: list[Problem] = []
+    for name, value in files.items():
+        if not isinstance(value, (str, os.PathLike)) or not is_file_path(value):
+            contents[name] = value  # text; another type is refused with the rest of the spec
+            continue
+        try:
+            contents[name] = read(os.fspath(value))
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(
+                Problem(
+                    f"files[{name!r}]",
+                    f"{os.fspath(value)!r} cannot be read: {_reason(error)}",
+                    "Give a path from the DAG's folder, or the text itself with a line end",
+                )
+            )
+    return contents, problems
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is not UTF-8 text"
+
+
+def search_folders(dag_folder: str | None, template_searchpath: str | Iterable[str] | None) -> Iterator[str]:
+    """Where paths are looked up: the DAG's folder first, then the DAG's `template_searchpath`."""
+    if dag_folder:
+        yield dag_folder
+    yield from [template_searchpath] if isinstance(template_searchpath, str) else template_searchpath or ()
+
+
+def read_text(path: str, folders: Iterable[str]) -> str:
+    """The file's text, from the first folder that has it; an absolute path as it is.
+
+    Raises:
+        OSError: no folder has it, or it cannot be read.
+        UnicodeDecodeError: it is not text.
+    """
+    for full in [path] if os.path.isabs(path) else [os.path.join(folder, path) for folder in folders]:
+        if os.path.exists(full):
+            with open(full, encoding="utf-8") as file:
+                return file.read()
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

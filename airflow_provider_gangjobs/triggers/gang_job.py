@@ -1,0 +1,70 @@
+"""Triggers: they wait for a gang in the triggerer, at the price of one subscription to a shared watch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_gangjobs.triggers.following import event_of
+from airflow_provider_gangjobs.triggers.kill import kill
+from airflow_provider_gangjobs.triggers.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_provider_gangjobs.tracking.follow import Until
+
+
+class _GangTrigger(BaseTrigger):
+    """Waits for one gang and emits one event, the payload of a `GangEvent`.
+
+    `run` never raises and never ends without an event, except when it is cancelled. It keeps nothing: after a
+    restart of the triggerer it looks at the cluster again. Its arguments are the fields of `Watch`.
+    """
+
+    until: ClassVar[Until]
+
+    def __init__(self, **watch: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watch = Watch(**watch)
+        self._told = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.watch.to_kwargs()
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        event = await event_of(self.watch, self.until, self.log)
+        self._told = True
+        yield TriggerEvent(event.to_payload())  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Delete the gang, if a user killed the task and nobody else answers for it (see `kill`)."""
+        if not self._told:
+            await kill(self.watch, self.task_instance, self.log)
+
+    async def cleanup(self) -> None:
+        # Airflow before 3.3 knows no `on_kill`: there, every exit looks the same, and only the task's state tells.
+        if not hasattr(BaseTrigger, "on_kill"):
+            await self.on_kill()
+
+
+class GangSubmissionTrigger(_GangTrigger):
+    """Waits until all ranks of a gang run, or until it is certain that they will not."""
+
+    until = "running"
+
+
+class GangCompletionTrigger(_GangTrigger):
+    """Waits until a gang has ended and every rank's outcome is recorded."""
+
+    until = "ended"
+
+
+class GangJobTrigger(_GangTrigger):
+    """Waits for the whole life of a gang, from its submission to its end, in one deferral."""
+
+    until = "ended"
+
+
+__all__ = ["GangCompletionTrigger", "GangJobTrigger", "GangSubmissionTrigger"]
