@@ -50,6 +50,16 @@ class ClusterError(Exception):
     retry_after_s: float | None = None
     """How long the server asks us to wait."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[ClusterError], args: tuple[Any, ...], fields: dict[str, Any]) -> ClusterError:
+    """Unpickled by its fields: the message is built from them, so `args` are not what the constructor takes."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
+
 
 class InvalidConnection(ClusterError):
     """The connection's extras or its kubeconfig cannot be used."""

@@ -1,0 +1,87 @@
+"""Back-off, and cutting a stream into lines."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.cluster.lines import LineTooLongError, split_lines
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+def backoff(seed: int = 1) -> Backoff:
+    return Backoff(Timing(random=random.Random(seed)), base_s=0.5, cap_s=30.0)
+
+
+@given(seed=st.integers(0, 10_000))
+def test_delays_stay_between_base_and_cap(seed: int) -> None:
+    delays = [d for b in [backoff(seed)] for d in [b.next() for _ in range(50)]]
+    assert all(0.5 <= delay <= 30.0 for delay in delays)
+    assert all(later <= max(0.5, earlier) * 3 for earlier, later in itertools.pairwise(delays))
+
+
+def test_retry_after_is_a_lower_bound() -> None:
+    assert backoff().next(at_least_s=77.0) == 77.0
+
+
+def test_reset_begins_small_again() -> None:
+    tried = backoff()
+    for _ in range(50):
+        tried.next()
+    tried.reset()
+    assert tried.next() <= 1.5
+
+
+async def test_slices_give_way_only_when_used_up() -> None:
+    now = 0.0
+    slices = Slices(slice_s=1.0, clock=lambda: now)
+    turns = []
+
+    async def other() -> None:
+        turns.append(now)
+
+    import asyncio
+
+    task = asyncio.create_task(other())
+    now = 0.5
+    await slices.breathe()
+    assert turns == []
+    now = 1.5
+    await slices.breathe()
+    assert turns == [1.5]
+    await task
+
+
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+@given(st.lists(st.binary(min_size=1, max_size=8).map(lambda b: b.replace(b"\n", b"-")), max_size=20), st.data())
+async def test_lines_do_not_depend_on_how_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert [line async for line in split_lines(chunks(*parts), bytes_max=100)] == lines
+
+
+async def test_unfinished_last_line_is_given() -> None:
+    assert [line async for line in split_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a", b"b"]
+
+
+async def test_too_long_line_is_refused() -> None:
+    with pytest.raises(LineTooLongError):
+        [line async for line in split_lines(chunks(b"x" * 11), bytes_max=10)]
+
+
+async def test_too_long_line_comes_in_parts_if_wanted() -> None:
+    parts = split_lines(chunks(b"x" * 11, b"y\nz\n"), bytes_max=10, cut_long=True)
+    assert [line async for line in parts] == [b"x" * 11, b"y", b"z"]

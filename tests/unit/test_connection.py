@@ -1,0 +1,124 @@
+"""The extras of the `kubernetes` connection mean what they mean to the cncf provider."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig, Source
+from airflow_provider_gangjobs.cluster.errors import InvalidConnection
+
+KUBECONFIG = {"apiVersion": "v1", "users": [{"name": "me", "user": {"token": "sesame-open-the-door"}}]}
+
+
+def read(**extras: object) -> ClusterConfig:
+    return ClusterConfig.from_extras("k8s", extras)
+
+
+@pytest.mark.parametrize(
+    ("extras", "source"),
+    [
+        ({}, Source.DEFAULT),
+        ({"in_cluster": True}, Source.IN_CLUSTER),
+        ({"in_cluster": "True"}, Source.IN_CLUSTER),
+        ({"in_cluster": False}, Source.DEFAULT),
+        ({"in_cluster": "false"}, Source.DEFAULT),
+        ({"in_cluster": ""}, Source.DEFAULT),
+        ({"kube_config_path": "/etc/kube"}, Source.FILE),
+        ({"kube_config_path": ""}, Source.DEFAULT),
+        ({"kube_config": KUBECONFIG}, Source.INLINE),
+        ({"kube_config": json.dumps(KUBECONFIG)}, Source.INLINE),
+        ({"kube_config": yaml.safe_dump(KUBECONFIG)}, Source.INLINE),
+        ({"kube_config": ""}, Source.DEFAULT),
+        ({"kube_config": "{}"}, Source.DEFAULT),
+        ({"extra__kubernetes__in_cluster": True}, Source.IN_CLUSTER),
+        ({"extra__kubernetes__kube_config_path": "/etc/kube"}, Source.FILE),
+        ({"extra__kubernetes__kube_config": json.dumps(KUBECONFIG)}, Source.INLINE),
+        ({"kube_config_path": "", "extra__kubernetes__kube_config_path": "/etc/kube"}, Source.DEFAULT),
+        ({"xcom_sidecar_container_image": "busybox", "anything": 1}, Source.DEFAULT),
+    ],
+    ids=str,
+)
+def test_extras_choose_the_source(extras: dict[str, object], source: Source) -> None:
+    assert read(**extras).source is source
+
+
+def test_all_other_extras_are_read() -> None:
+    config = read(
+        cluster_context="prod",
+        namespace="team",
+        disable_verify_ssl=True,
+        extra__kubernetes__disable_tcp_keepalive="true",
+    )
+    assert config == ClusterConfig("k8s", context="prod", namespace="team", verify_ssl=False, tcp_keepalive=False)
+
+
+@pytest.mark.parametrize(
+    "extras",
+    [
+        {"in_cluster": True, "kube_config_path": "/etc/kube"},
+        {"in_cluster": True, "kube_config": KUBECONFIG},
+        {"kube_config": KUBECONFIG, "extra__kubernetes__kube_config_path": "/etc/kube"},
+    ],
+    ids=str,
+)
+def test_two_sources_exclude_each_other(extras: dict[str, object]) -> None:
+    with pytest.raises(InvalidConnection, match="exclude each other") as caught:
+        read(**extras)
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("extras", "message"),
+    [
+        ({"in_cluster": "maybe"}, "extra in_cluster is not true or false"),
+        ({"disable_verify_ssl": 7}, "extra disable_verify_ssl is not true or false"),
+        ({"namespace": 7}, "extra namespace is not a string"),
+        ({"kube_config": "just words"}, "extra kube_config is not a kubeconfig"),
+        ({"kube_config": ["a"]}, "extra kube_config is not a kubeconfig"),
+        ({"kube_config": "token: [sesame-open-the-door"}, "extra kube_config is not readable"),
+    ],
+    ids=str,
+)
+def test_wrong_values_name_the_extra(extras: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidConnection, match=message) as caught:
+        read(**extras)
+    assert "sesame" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_repr_shows_no_secret() -> None:
+    assert "sesame" not in repr(read(kube_config=KUBECONFIG))
+
+
+def test_key_depends_on_cluster_and_credentials_alone() -> None:
+    config = read(kube_config=KUBECONFIG, namespace="one")
+    same = ClusterConfig.from_extras("other", {"kube_config": json.dumps(KUBECONFIG), "namespace": "two"})
+    assert config.key == same.key
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"in_cluster": True}, {"kube_config_path": "/a"}, {"cluster_context": "b"}, {"disable_verify_ssl": True}],
+)
+def test_key_differs_with_anything_that_matters(other: dict[str, object]) -> None:
+    assert read(**other).key != read(kube_config_path="/b").key
+
+
+def test_default_key_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/a")
+    before = read().key
+    monkeypatch.setenv("KUBECONFIG", "/b")
+    assert read().key != before
+
+
+def test_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert read(kube_config_path="~/kube").kube_config_path == "/home/me/kube"
+
+
+def test_errors_travel_between_processes() -> None:
+    error = InvalidConnection("k8s", "problem", "remedy")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -1,0 +1,127 @@
+"""What an answer is turned into, and what a caller may conclude from it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from airflow_provider_gangjobs.cluster import errors
+from airflow_provider_gangjobs.cluster.errors import error_from_event, error_from_reply, parse_retry_after
+
+
+def body(reason: str = "", message: str = "no", **more: object) -> bytes:
+    return json.dumps({"kind": "Status", "reason": reason, "message": message, **more}).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"),
+    [
+        (400, "BadRequest", errors.BadRequest),
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (405, "MethodNotAllowed", errors.MethodNotAllowed),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (409, "Conflict", errors.Conflict),
+        (410, "Expired", errors.Gone),
+        (410, "Gone", errors.Gone),
+        (413, "RequestEntityTooLarge", errors.TooLarge),
+        (415, "UnsupportedMediaType", errors.ApiError),
+        (422, "Invalid", errors.Invalid),
+        (429, "TooManyRequests", errors.TooManyRequests),
+        (500, "InternalError", errors.ServerError),
+        (504, "Timeout", errors.ServerError),
+    ],
+)
+def test_status_becomes_its_own_class(code: int, reason: str, expected: type) -> None:
+    error = error_from_reply(code, body(reason), request="GET /x")
+    assert type(error) is expected
+    assert (error.status, error.reason, error.message) == (code, reason, "no")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(302, errors.UnexpectedReply), (418, errors.UnexpectedReply), (404, errors.NotFound), (502, errors.ServerError)],
+)
+def test_reply_without_status_is_sorted_by_code_alone(code: int, expected: type) -> None:
+    error = error_from_reply(code, b"<html>token=abc</html>", request="GET /x")
+    assert type(error) is expected
+    assert str(error) == f"GET /x: {code}"
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"null", b"[]", b"\xff\xfe", b'{"kind":"Pod"}', b'{"kind":"Status","code":"x"}']
+)
+def test_garbage_is_no_status(garbage: bytes) -> None:
+    assert error_from_reply(500, garbage, request="GET /x").message == ""
+
+
+def test_long_message_is_cut() -> None:
+    assert len(error_from_reply(422, body("Invalid", "x" * 5000), request="GET /x").message) == 256
+
+
+@pytest.mark.parametrize(
+    ("error", "transient", "may_have_applied"),
+    [
+        (error_from_reply(409, body("Conflict"), request=""), False, False),
+        (error_from_reply(429, body(), request=""), True, False),
+        (error_from_reply(500, body(), request=""), True, True),
+        (error_from_reply(503, body(), request=""), True, True),
+        (error_from_reply(503, body(), request="", retry_after="1"), True, False),
+        (error_from_reply(504, body(), request="", retry_after="1"), True, True),
+        (errors.Unreachable("", ""), True, False),
+        (errors.TlsFailed("", ""), False, False),
+        (errors.ReplyLost("", ""), True, True),
+        (errors.CredentialsFailed("", ""), True, False),
+        (errors.InvalidConnection("", "", ""), False, False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_tell_what_may_have_happened(
+    error: errors.ClusterError, transient: bool, may_have_applied: bool
+) -> None:
+    assert (error.transient, error.may_have_applied) == (transient, may_have_applied)
+
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("", None),
+        ("7", 7.0),
+        (" 7 ", 7.0),
+        ("-7", None),
+        ("soon", None),
+        ("nan", None),
+        (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
+        (format_datetime(NOW - timedelta(seconds=90), usegmt=True), 0.0),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | None) -> None:
+    assert parse_retry_after(header, now=NOW) == seconds
+
+
+def test_retry_after_may_stand_in_the_body() -> None:
+    error = error_from_reply(429, body(details={"retryAfterSeconds": 3}), request="")
+    assert error.retry_after_s == 3.0
+
+
+def test_causes_are_read_from_the_details() -> None:
+    error = error_from_reply(
+        504, body("Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), request=""
+    )
+    assert error.causes() == ("ResourceVersionTooLarge",)
+
+
+def test_event_of_type_error_carries_its_own_code() -> None:
+    assert type(error_from_event(body("Expired", code=410), request="watch")) is errors.Gone
+
+
+def test_event_with_unreadable_error_is_a_server_error() -> None:
+    assert type(error_from_event(b"{}", request="watch")) is errors.ServerError
