@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.registry import Registry
 
-__all__ = ["Controller", "ControllerManager", "ControllerSettings", "controller_manager"]
+__all__ = ["Controller", "ControllerManager", "ControllerSettings", "build_controllers", "controller_manager"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,9 @@ class ControllerSettings:
     node_grace_s: float = node_lifecycle.GRACE_S
 
 
-def controller_manager(
-    registry: Registry, clock: Clock, settings: ControllerSettings | None = None
-) -> ControllerManager:
-    """All controllers, ready to `step` or `run`."""
-    settings = settings or ControllerSettings()
-    controllers: list[Controller] = [
+def build_controllers(registry: Registry, clock: Clock, settings: ControllerSettings) -> list[Controller]:
+    """All controllers, each with what it needs to know at its start."""
+    return [
         JobController(registry, clock, batch_period_s=settings.job_batch_period_s),
         GarbageCollector(registry, clock),
         TtlAfterFinished(registry, clock),
@@ -48,4 +45,10 @@ def controller_manager(
         NamespaceController(registry, clock),
         NodeLifecycle(registry, clock, grace_s=settings.node_grace_s),
     ]
-    return ControllerManager(registry, clock, controllers)
+
+
+def controller_manager(
+    registry: Registry, clock: Clock, settings: ControllerSettings | None = None
+) -> ControllerManager:
+    """All controllers, ready to `step` or `run`."""
+    return ControllerManager(registry, clock, build_controllers(registry, clock, settings or ControllerSettings()))

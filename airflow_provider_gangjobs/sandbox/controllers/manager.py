@@ -115,20 +115,25 @@ class ControllerManager:
 
     def _failed(self, controller: Controller, key: Hashable, exc: Exception) -> None:
         delay_s = controller.queue.retry(key)
-        text = f"{type(exc).__name__}: {exc}"
-        if self._errors.get((controller.name, key)) == text:
+        kind = _kind_of(exc)
+        if self._errors.get((controller.name, key)) == kind:
             return
-        self._errors[controller.name, key] = text
+        self._errors[controller.name, key] = kind
         # A refusal by the API is an expected answer; anything else is a defect and needs its traceback.
         log.warning(
             "%s could not handle %s, trying again in %.0f s: %s",
             controller.name,
             key,
             delay_s,
-            text,
+            exc,
             exc_info=None if isinstance(exc, StatusError) else exc,
         )
 
     def _observe(self, event: Event) -> None:
         for controller in self._controllers:
             controller.observe(event)
+
+
+def _kind_of(exc: Exception) -> str:
+    """Equal for the same failure again; the message of a refusal may hold a generated name."""
+    return f"{exc.code} {exc.reason}" if isinstance(exc, StatusError) else f"{type(exc).__name__}: {exc}"

@@ -1,0 +1,242 @@
+"""A whole embedded cluster in virtual time, with a hand that plays its nodes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from airflow_provider_gangjobs.sandbox.clock import VirtualClock, timestamp
+from airflow_provider_gangjobs.sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
+from airflow_provider_gangjobs.sandbox.resources import EVENTS, JOBS, NODES, PODGROUPS, PODS, WORKLOADS
+from airflow_provider_gangjobs.sandbox.scheduler import Scheduler
+
+Obj = dict[str, Any]
+NAMESPACE = "default"
+INDEX = "batch.kubernetes.io/job-completion-index"
+STEPS_MAX = 5_000
+
+
+class RefusingRegistry:
+    """A registry whose writes fail while `refuses` says so, as if the server had died before or after applying them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.refuses: Callable[[str], str | None] = lambda call: None
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._registry, name)
+        if name not in {"create", "update", "patch", "delete", "bind"}:
+            return attribute
+
+        def write(*args: Any, **kwargs: Any) -> Any:
+            moment = self.refuses(name)
+            if moment == "before":
+                raise StatusError(500, "InternalError", f"{name} was not applied")
+            result = attribute(*args, **kwargs)
+            if moment == "after":
+                raise StatusError(500, "InternalError", f"{name} was applied, but nobody was told")
+            return result
+
+        return write
+
+
+class Bench:
+    """Registry, controllers and scheduler; `run` lets time pass, everything else happens at once.
+
+    The node lifecycle is off unless asked for: nodes here do not report.
+    """
+
+    def __init__(
+        self,
+        release: str = "1.37",
+        *,
+        schedules: bool = True,
+        watches_nodes: bool = False,
+        settings: ControllerSettings | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.clock = VirtualClock()
+        self.registry = Registry(clock=self.clock, release=release, rng=random.Random(seed))
+        self.controllers_registry = RefusingRegistry(self.registry)
+        self._settings = settings or ControllerSettings()
+        self._watches_nodes = watches_nodes
+        self._schedules = schedules
+        self.manager = self._manager()
+
+    def restart_controllers(self) -> None:
+        """As if the controllers' process had died: all they knew is lost."""
+        self.manager.close()
+        self.manager = self._manager()
+
+    def _manager(self) -> ControllerManager:
+        registry: Any = self.controllers_registry
+        controllers = build_controllers(registry, self.clock, self._settings)
+        if not self._watches_nodes:
+            controllers = [controller for controller in controllers if controller.name != "node-lifecycle"]
+        if self._schedules:
+            controllers.append(Scheduler(registry, self.clock))
+        return ControllerManager(registry, self.clock, controllers)
+
+    # Time
+
+    def run(self, seconds: float = 2.0) -> None:
+        """Handle everything that falls due within this time."""
+        end = self.clock.now() + timedelta(seconds=seconds)
+        for _ in range(STEPS_MAX):
+            if self.manager.step():
+                continue
+            due = self.manager.next_due()
+            if due is None or due > end:
+                self.clock.advance((end - self.clock.now()).total_seconds())
+                return
+            self.clock.advance(max((due - self.clock.now()).total_seconds(), 0.0))
+        raise AssertionError(f"not settled after {STEPS_MAX} steps")
+
+    # Objects
+
+    def node(self, name: str = "node-1", *, cpu: str = "4", **more: Any) -> Obj:
+        """A node that is fit for pods; `more` are resources (with _ for nothing) or labels, taints, unschedulable."""
+        labels, taints = more.pop("labels", {}), more.pop("taints", None)
+        spec = {"taints": taints, "unschedulable": more.pop("unschedulable", None)}
+        resources = {"cpu": cpu, "memory": "16Gi", "pods": "110", **more.pop("resources", {})}
+        self.registry.create(NODES, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+        self.registry.patch(NODES, name, None, {"spec": spec})
+        status = {"allocatable": resources, "capacity": resources}
+        return self.registry.patch(NODES, name, None, {"status": status}, subresource="status")
+
+    def pod(self, name: str, *, cpu: str | None = "1", spec: Obj | None = None, **metadata: Any) -> Obj:
+        body = {"metadata": {"name": name, **metadata}, "spec": {"containers": [container(cpu)], **(spec or {})}}
+        return self.registry.create(PODS, body, NAMESPACE)
+
+    def job(self, name: str = "train", *, workers: int | None = 2, cpu: str | None = None, **spec: Any) -> Obj:
+        """An Indexed Job of so many workers that fails with its first pod; `spec` adds and replaces."""
+        template = {"metadata": {}, "spec": {"restartPolicy": "Never", "containers": [container(cpu)]}}
+        template["metadata"] = spec.pop("pod_metadata", {})
+        template["spec"] |= spec.pop("pod_spec", {})
+        sized = {"completionMode": "Indexed", "completions": workers, "parallelism": workers} if workers else {}
+        body = {
+            "metadata": {"name": name, **spec.pop("metadata", {})},
+            "spec": {**sized, "backoffLimit": 0, **spec, "template": template},
+        }
+        return self.registry.create(JOBS, body, NAMESPACE)
+
+    def gang(self, name: str = "train", *, workers: int = 2, min_count: int | None = None, **spec: Any) -> Obj:
+        """A Job with the group that its pods name, in the form of the release."""
+        release = self.registry.release
+        policy = {"gang": {"minCount": min_count or workers}}
+        if release.has_pod_groups:
+            link: Obj = {"schedulingGroup": {"podGroupName": name}}
+            group = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}}
+            self.registry.create(PODGROUPS, group, NAMESPACE)
+        else:
+            link = {"workloadRef": {"name": name, "podGroup": "workers"}}
+            groups = [{"name": "workers", "policy": policy}]
+            self.registry.create(WORKLOADS, {"metadata": {"name": name}, "spec": {"podGroups": groups}}, NAMESPACE)
+        pod_spec = {**spec.pop("pod_spec", {}), **link}
+        return self.job(name, workers=workers, pod_spec=pod_spec, **spec)
+
+    # Looking
+
+    def pods(self, job: str | None = None) -> list[Obj]:
+        """Pods, of one Job or all, in order of index and then of creation."""
+        selector = f"batch.kubernetes.io/job-name={job}" if job else None
+        return sorted(self.registry.list(PODS, NAMESPACE, selector), key=lambda pod: (index_of(pod), revision(pod)))
+
+    def live_pods(self, job: str | None = None) -> list[Obj]:
+        return [pod for pod in self.pods(job) if not is_terminal(pod) and not is_deleting(pod)]
+
+    def bound(self, job: str | None = None) -> list[str]:
+        """Names of the nodes of the pods that have one."""
+        return [pod["spec"]["nodeName"] for pod in self.pods(job) if pod["spec"].get("nodeName")]
+
+    def status(self, job: str = "train") -> Obj:
+        return self.registry.get(JOBS, job, NAMESPACE).get("status") or {}
+
+    def conditions(self, job: str = "train") -> list[str]:
+        """Types of the conditions that hold, in order."""
+        return [one["type"] for one in self.status(job).get("conditions", ()) if one["status"] == "True"]
+
+    def condition(self, job: str, kind: str) -> tuple[str, str]:
+        """Reason and message."""
+        (found,) = [one for one in self.status(job)["conditions"] if one["type"] == kind]
+        return found["reason"], found["message"]
+
+    def events(self, name: str, *, type: str | None = None) -> list[tuple[str, str]]:
+        """Reason and message of the events about the objects of this name, in order."""
+        found = [event for event in self.registry.list(EVENTS) if event["involvedObject"]["name"] == name]
+        found = [event for event in found if type in (None, event["type"])]
+        return [(event["reason"], event["message"]) for event in sorted(found, key=revision)]
+
+    # The nodes' part
+
+    def start(self, pod: Obj) -> Obj:
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": timestamp(self.clock.now())}
+        return self._status(pod, {"phase": "Running", "conditions": [ready]})
+
+    def succeed(self, pod: Obj) -> Obj:
+        return self._end(pod, "Succeeded", 0)
+
+    def fail(self, pod: Obj, exit_code: int = 1, **status: Any) -> Obj:
+        return self._end(pod, "Failed", exit_code, **status)
+
+    def stop_deleted(self, pods: Iterable[Obj] | None = None) -> None:
+        """What kubelets do with pods that are being deleted: end them, then confirm the deletion."""
+        for pod in list(self.pods() if pods is None else pods):
+            if is_deleting(pod):
+                if not is_terminal(pod):
+                    self.fail(pod, 143)
+                self.confirm(pod)
+
+    def confirm(self, pod: Obj) -> None:
+        """Delete without grace; finalizers still hold the pod."""
+        if self.registry.find(PODS, NAMESPACE, pod["metadata"]["name"]):
+            self.registry.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_period_s=0)
+
+    def release(self, pod: Obj, finalizer: str) -> None:
+        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [finalizer]}}
+        self.registry.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch, PatchKind.STRATEGIC)
+
+    def delete(self, pod: Obj) -> None:
+        self.registry.delete(PODS, pod["metadata"]["name"], NAMESPACE)
+
+    def _end(self, pod: Obj, phase: str, exit_code: int, **status: Any) -> Obj:
+        terminated = {"exitCode": exit_code, "finishedAt": timestamp(self.clock.now())}
+        containers = [{"name": "main", "restartCount": 0, "state": {"terminated": terminated}}]
+        ready = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(self.clock.now())}
+        conditions = [*status.pop("conditions", []), ready]
+        ended = {"phase": phase, "containerStatuses": containers, "conditions": conditions, **status}
+        return self._status(pod, ended)
+
+    def _status(self, pod: Obj, status: Obj) -> Obj:
+        name = pod["metadata"]["name"]
+        return self.registry.patch(PODS, name, NAMESPACE, {"status": status}, PatchKind.STRATEGIC, subresource="status")
+
+
+def container(cpu: str | None = None) -> Obj:
+    requests = {"cpu": cpu} if cpu else {}
+    return {"name": "main", "image": "busybox", "resources": {"requests": requests}}
+
+
+def index_of(pod: Obj) -> int:
+    return int((pod["metadata"].get("annotations") or {}).get(INDEX, -1))
+
+
+def revision(obj: Obj) -> int:
+    """Later changes have higher ones."""
+    return int(obj["metadata"]["resourceVersion"])
+
+
+def is_deleting(obj: Obj) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def is_terminal(pod: Obj) -> bool:
+    return pod["status"]["phase"] in {"Succeeded", "Failed"}
+
+
+def finalizers(obj: Obj) -> list[str]:
+    return obj["metadata"].get("finalizers", [])

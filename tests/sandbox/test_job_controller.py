@@ -1,0 +1,306 @@
+import pytest
+
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.resources import JOBS, NAMESPACES
+from tests.sandbox.builders import INDEX, NAMESPACE, Bench, finalizers, index_of, is_deleting
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+HARVEST = "gangjobs.airflow/harvest"
+
+
+@pytest.fixture
+def bench():
+    return Bench(schedules=False)
+
+
+def resume(bench, job="train", *, suspend=False):
+    bench.registry.patch(JOBS, job, NAMESPACE, {"spec": {"suspend": suspend}})
+    bench.run()
+
+
+def test_each_index_gets_one_pod(bench):
+    bench.job(workers=3)
+    bench.run()
+    assert [index_of(pod) for pod in bench.pods("train")] == [0, 1, 2]
+
+
+def test_pod_carries_index_hostname_and_owner(bench):
+    job = bench.job(workers=1)
+    bench.run()
+    (pod,) = bench.pods("train")
+    assert pod["metadata"]["name"].startswith("train-0-")
+    assert pod["metadata"]["labels"][INDEX] == "0"
+    assert pod["spec"]["hostname"] == "train-0"
+    assert pod["metadata"]["ownerReferences"] == [
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": "train",
+            "uid": job["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def test_pod_learns_its_index_by_environment(bench):
+    bench.job(workers=1)
+    bench.run()
+    (variable,) = bench.pods("train")[0]["spec"]["containers"][0]["env"]
+    assert variable["name"] == "JOB_COMPLETION_INDEX"
+    assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{INDEX}']"
+
+
+def test_environment_of_the_user_is_not_replaced(bench):
+    own = {"name": "main", "image": "x", "env": [{"name": "JOB_COMPLETION_INDEX", "value": "mine"}]}
+    bench.job(workers=1, pod_spec={"containers": [own]})
+    bench.run()
+    assert bench.pods("train")[0]["spec"]["containers"][0]["env"] == own["env"]
+
+
+def test_long_job_name_leaves_room_for_index(bench):
+    name = "a" * 60
+    bench.job(name, workers=1)
+    bench.run()
+    assert bench.pods()[0]["metadata"]["name"].startswith("a" * 55 + "-0-")
+
+
+def test_status_tells_active_and_start(bench):
+    bench.job(workers=2)
+    bench.run()
+    assert bench.status() == {
+        "active": 2,
+        "ready": 0,
+        "terminating": 0,
+        "startTime": "2026-01-01T00:00:00Z",
+        "uncountedTerminatedPods": {},
+    }
+
+
+def test_ready_pods_are_counted(bench):
+    bench.job(workers=2)
+    bench.run()
+    bench.start(bench.pods("train")[1])
+    bench.run()
+    assert bench.status()["ready"] == 1
+
+
+def test_job_completes_when_each_index_succeeded(bench):
+    bench.job(workers=3)
+    bench.run()
+    for pod in bench.pods("train"):
+        bench.succeed(pod)
+    bench.run()
+    status = bench.status()
+    assert (status["succeeded"], status["completedIndexes"], status.get("active")) == (3, "0-2", None)
+    assert bench.conditions() == ["SuccessCriteriaMet", "Complete"]
+    assert bench.condition("train", "Complete") == (
+        "CompletionsReached",
+        "Reached expected number of succeeded pods",
+    )
+    assert status["completionTime"] == "2026-01-01T00:00:03Z"
+    assert bench.events("train")[-1] == ("Completed", "Job completed")
+
+
+def test_nonindexed_job_counts_uids(bench):
+    bench.job(workers=None, completions=3, parallelism=2, backoffLimit=6)
+    for _ in range(2):
+        bench.run()
+        for pod in bench.live_pods("train"):
+            bench.succeed(pod)
+    bench.run()
+    assert bench.status()["succeeded"] == 3
+    assert bench.conditions() == ["SuccessCriteriaMet", "Complete"]
+    assert len(bench.pods("train")) == 3
+
+
+def test_work_queue_ends_with_its_last_pod(bench):
+    bench.job(workers=None, parallelism=3)
+    bench.run()
+    first, second, third = bench.pods("train")
+    bench.succeed(first)
+    bench.run()
+    assert bench.conditions() == []
+    bench.succeed(second)
+    bench.succeed(third)
+    bench.run()
+    assert bench.status()["succeeded"] == 3
+    assert bench.conditions() == ["SuccessCriteriaMet", "Complete"]
+
+
+def test_first_failure_ends_gang_job(bench):
+    bench.job(workers=2)
+    bench.run()
+    bench.fail(bench.pods("train")[0])
+    bench.run()
+    assert bench.conditions() == ["FailureTarget", "Failed"]
+    assert bench.condition("train", "Failed") == (
+        "BackoffLimitExceeded",
+        "Job has reached the specified backoff limit",
+    )
+    assert bench.events("train", type="Warning") == [
+        ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    ]
+
+
+def test_failed_follows_only_when_no_pod_terminates(bench):
+    bench.node()
+    bench.job(workers=2, pod_spec={"nodeName": "node-1"})
+    bench.run()
+    bench.fail(bench.pods("train")[0])
+    bench.run()
+    assert bench.conditions() == ["FailureTarget"]
+    assert bench.status()["terminating"] == 1
+    bench.stop_deleted()
+    bench.run()
+    assert bench.conditions() == ["FailureTarget", "Failed"]
+    assert (bench.status()["failed"], bench.status()["terminating"]) == (2, 0)
+
+
+def test_foreign_finalizer_is_copied_and_left_alone(bench):
+    bench.job(workers=1, pod_metadata={"finalizers": [HARVEST]})
+    bench.run()
+    assert finalizers(bench.pods("train")[0]) == [HARVEST, TRACKING]
+    bench.succeed(bench.pods("train")[0])
+    bench.run()
+    assert finalizers(bench.pods("train")[0]) == [HARVEST]
+    assert bench.conditions() == ["SuccessCriteriaMet", "Complete"]
+
+
+def test_job_created_suspended_starts_nothing(bench):
+    bench.job(suspend=True)
+    bench.run()
+    assert bench.pods("train") == []
+    assert bench.conditions() == ["Suspended"]
+    assert "startTime" not in bench.status()
+    assert bench.events("train") == [("Suspended", "Job suspended")]
+
+
+def test_resumed_job_starts_its_clock_anew(bench):
+    bench.job(suspend=True)
+    bench.run(60)
+    resume(bench)
+    assert bench.status()["startTime"] == "2026-01-01T00:01:00Z"
+    assert bench.conditions() == []
+    assert [reason for reason, _ in bench.events("train")] == [
+        "Suspended",
+        "SuccessfulCreate",
+        "SuccessfulCreate",
+        "Resumed",
+    ]
+
+
+def test_suspended_job_deletes_its_pods_uncounted(bench):
+    bench.job(workers=2)
+    bench.run()
+    for pod in bench.pods("train"):
+        bench.start(pod)
+    resume(bench, suspend=True)
+    assert bench.pods("train") == []
+    assert bench.status().get("failed") is None
+    assert bench.conditions() == ["Suspended"]
+    assert [reason for reason, _ in bench.events("train")].count("SuccessfulDelete") == 2
+
+
+def test_deadline_fails_the_job_on_time(bench):
+    bench.job(activeDeadlineSeconds=30)
+    bench.run(29)
+    assert bench.conditions() == []
+    bench.run(3)
+    assert bench.condition("train", "Failed") == (
+        "DeadlineExceeded",
+        "Job was active longer than specified deadline",
+    )
+    assert bench.status()["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:30Z"
+
+
+def test_deadline_does_not_run_while_suspended(bench):
+    bench.job(activeDeadlineSeconds=30, suspend=True)
+    bench.run(60)
+    assert bench.conditions() == ["Suspended"]
+    resume(bench)
+    bench.run(20)
+    assert bench.conditions() == []
+
+
+def test_scaled_down_job_gives_up_pending_pods_first(bench):
+    bench.job(workers=None, completions=10, parallelism=3)
+    bench.run()
+    running = bench.pods("train")[0]
+    bench.start(running)
+    bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 1}})
+    bench.run()
+    assert [pod["metadata"]["uid"] for pod in bench.live_pods("train")] == [running["metadata"]["uid"]]
+
+
+def test_second_pod_of_an_index_is_removed(bench):
+    bench.job(workers=2)
+    bench.run()
+    twin = bench.pods("train")[1]
+    bench.pod("twin", labels=twin["metadata"]["labels"], annotations=twin["metadata"]["annotations"])
+    bench.run()
+    assert [index_of(pod) for pod in bench.live_pods()] == [0, 1]
+
+
+def test_elastic_job_drops_indexes_over_its_size(bench):
+    bench.job(workers=4)
+    bench.run()
+    bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 2, "completions": 2}})
+    bench.run()
+    assert [index_of(pod) for pod in bench.live_pods("train")] == [0, 1]
+
+
+def test_managed_by_another_is_left_alone(bench):
+    bench.job(managedBy="kueue.x-k8s.io/multikueue")
+    bench.run()
+    assert bench.pods("train") == []
+    assert bench.status() == {}
+
+
+def test_refused_pod_is_told_once_a_sync(bench):
+    bench.job(workers=4, pod_metadata={"finalizers": ["not a name"]})
+    bench.run(0)
+    (reason, message), *_ = bench.events("train")
+    assert reason == "FailedCreate"
+    assert message.startswith("Error creating: Pod ")
+    assert len(bench.events("train")) == 1, "slow start asks once"
+
+
+def test_pods_are_created_when_refusals_end(bench):
+    bench.controllers_registry.refuses = lambda call: "before" if call == "create" else None
+    bench.job(workers=4)
+    bench.run()
+    assert bench.pods("train") == []
+    bench.controllers_registry.refuses = lambda call: None
+    bench.run(120)
+    assert len(bench.pods("train")) == 4
+
+
+def test_terminating_namespace_gets_no_pods(bench):
+    bench.registry.create(NAMESPACES, {"metadata": {"name": "old"}})
+    bench.registry.create(
+        JOBS,
+        {
+            "metadata": {"name": "late", "finalizers": ["example.com/hold"]},
+            "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "x"}]}}},
+        },
+        "old",
+    )
+    bench.registry.delete(NAMESPACES, "old")
+    bench.run()
+    with pytest.raises(StatusError, match="being terminated"):
+        bench.registry.create("pods", {"metadata": {"name": "p"}, "spec": {"containers": []}}, "old")
+    assert bench.registry.list("pods", "old") == []
+
+
+def test_foreground_deleted_job_counts_no_running_pod(bench):
+    bench.node()
+    bench.job(workers=2, pod_spec={"nodeName": "node-1"})
+    bench.run()
+    bench.registry.delete(JOBS, "train", NAMESPACE, propagation="Foreground")
+    bench.run()
+    assert bench.status().get("failed") is None
+    assert all(is_deleting(pod) and TRACKING not in finalizers(pod) for pod in bench.pods("train"))
+    bench.stop_deleted()
+    bench.run()
+    assert bench.registry.find(JOBS, NAMESPACE, "train") is None

@@ -1,0 +1,170 @@
+"""Pods end in any order and by any hand, finalizers of others are held, writes fail: each pod is counted exactly once.
+
+Safety is checked while the faults go on; then they stop, and the Job must end with every counter final.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from airflow_provider_gangjobs.sandbox.resources import JOBS
+from tests.sandbox.builders import (
+    NAMESPACE,
+    Bench,
+    finalizers,
+    index_of,
+    is_deleting,
+    is_terminal,
+)
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+HARVEST = "gangjobs.airflow/harvest"
+POLICIES = ("TerminatingOrFailed", "Failed")
+
+
+class CountedOnce(RuleBasedStateMachine):
+    """Chooses what happens to the pods of one Job on one node."""
+
+    @initialize(
+        workers=st.integers(1, 4),
+        indexed=st.booleans(),
+        limit=st.sampled_from([0, 2, 100]),
+        policy=st.sampled_from(POLICIES),
+        held=st.booleans(),
+    )
+    def submit(self, workers, indexed, limit, policy, held):
+        self.bench = Bench(schedules=False)
+        self.bench.node()
+        self.indexed, self.policy = indexed, policy
+        sized = {"workers": workers} if indexed else {"workers": None, "completions": workers, "parallelism": workers}
+        metadata = {"finalizers": [HARVEST]} if held else {}
+        spec = {"backoffLimit": limit, "podReplacementPolicy": policy, "pod_metadata": metadata}
+        self.bench.job(**sized, **spec, pod_spec={"nodeName": "node-1"})
+        self.ended: dict[str, str] = {}
+        self.listed: dict[str, set[str]] = {"succeeded": set(), "failed": set()}
+        self.untracked: set[str] = set()
+        self.indexes: dict[str, int] = {}
+        self.budget = 0
+        self.bench.controllers_registry.refuses = self._refuses
+        self.bench.registry.observe(self._watch)
+        self.bench.run(0)
+
+    def _refuses(self, call):
+        if self.budget == 0:
+            return None
+        self.budget -= 1
+        return ("before", "after", None)[self.budget % 3]
+
+    def _watch(self, event):
+        """Record what a reader of the API could have seen."""
+        if event.resource is JOBS:
+            uncounted = event.obj["status"].get("uncountedTerminatedPods", {})
+            for outcome, uids in self.listed.items():
+                uids.update(uncounted.get(outcome, ()))
+        elif event.resource.plural == "pods":
+            uid = event.obj["metadata"]["uid"]
+            self.indexes[uid] = index_of(event.obj)
+            if is_terminal(event.obj):
+                self.ended[uid] = event.obj["status"]["phase"]
+            if event.old and TRACKING in finalizers(event.old) and TRACKING not in finalizers(event.obj):
+                self.untracked.add(uid)
+
+    def _pick(self, pods, data):
+        return data.draw(st.sampled_from(pods)) if pods else None
+
+    @rule(data=st.data(), succeeds=st.booleans())
+    def a_pod_ends(self, data, succeeds):
+        running = [pod for pod in self.bench.pods() if not is_terminal(pod)]
+        if pod := self._pick(running, data):
+            (self.bench.succeed if succeeds else self.bench.fail)(pod)
+
+    @rule(data=st.data())
+    def a_pod_is_deleted(self, data):
+        if pod := self._pick([pod for pod in self.bench.pods() if not is_deleting(pod)], data):
+            self.bench.delete(pod)
+
+    @rule()
+    def the_node_ends_deleted_pods(self):
+        self.bench.stop_deleted()
+
+    @rule(data=st.data())
+    def a_harvest_is_done(self, data):
+        if pod := self._pick([pod for pod in self.bench.pods() if HARVEST in finalizers(pod)], data):
+            self.bench.release(pod, HARVEST)
+
+    @rule(suspend=st.booleans())
+    def the_job_is_suspended_or_resumed(self, suspend):
+        self.bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"suspend": suspend}})
+
+    @rule(budget=st.integers(1, 9))
+    def writes_begin_to_fail(self, budget):
+        self.budget = budget
+
+    @rule()
+    def the_controllers_die(self):
+        self.bench.restart_controllers()
+
+    @rule(seconds=st.sampled_from([0, 1, 2, 15]))
+    def time_passes(self, seconds):
+        self.bench.run(seconds)
+
+    @precondition(lambda self: hasattr(self, "bench"))
+    @invariant()
+    def counters_never_exceed_what_ended(self):
+        status = self.bench.status()
+        uncounted = status.get("uncountedTerminatedPods", {})
+        failed = status.get("failed", 0) + len(uncounted.get("failed", ()))
+        assert failed <= len(self.listed["failed"])
+        assert not self.listed["succeeded"] & self.listed["failed"], "counted twice"
+        if not self.indexed:
+            succeeded = status.get("succeeded", 0) + len(uncounted.get("succeeded", ()))
+            assert succeeded <= len(self.listed["succeeded"])
+
+    @precondition(lambda self: hasattr(self, "bench"))
+    @invariant()
+    def a_finished_job_has_nothing_open(self):
+        status = self.bench.status()
+        if {"Complete", "Failed"} & set(self.bench.conditions()):
+            assert status.get("active", 0) == status.get("terminating", 0) == 0
+            assert status["uncountedTerminatedPods"] == {}
+
+    def teardown(self):
+        if hasattr(self, "bench"):
+            self._heal()
+            self._check_end()
+
+    def _heal(self):
+        """The faults stop: pods succeed, nodes answer, the Job runs."""
+        self.budget = 0
+        self.bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"suspend": False}})
+        for _ in range(20):
+            self.bench.run(700)
+            if {"Complete", "Failed"} & set(self.bench.conditions()):
+                break
+            for pod in self.bench.live_pods():
+                self.bench.succeed(pod)
+            self.bench.stop_deleted()
+        self.bench.stop_deleted()
+        self.bench.run(30)
+
+    def _check_end(self):
+        status = self.bench.status()
+        assert {"Complete", "Failed"} & set(self.bench.conditions()), status
+        assert not [pod for pod in self.bench.pods() if TRACKING in finalizers(pod)]
+        assert status.get("failed", 0) == len(self.listed["failed"])
+        if self.indexed:
+            counted = {self.indexes[uid] for uid in self.untracked if self.ended.get(uid) == "Succeeded"}
+            completed = status.get("succeeded", 0)
+            assert completed <= len(counted)
+            if "Complete" in self.bench.conditions():
+                assert status["completedIndexes"].split("-")[0].split(",")[0] == "0"
+        else:
+            assert status.get("succeeded", 0) == len(self.listed["succeeded"])
+
+
+TestCountedOnce = CountedOnce.TestCase
+TestCountedOnce.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
