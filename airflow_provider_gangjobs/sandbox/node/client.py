@@ -11,7 +11,6 @@ import json
 import ssl
 import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -21,6 +20,7 @@ from airflow_provider_gangjobs.sandbox.errors import StatusError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
+    from pathlib import Path
 
 __all__ = ["MERGE", "STRATEGIC", "ApiClient", "UnreachableError", "core_path"]
 

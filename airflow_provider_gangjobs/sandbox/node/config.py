@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.objects import quantity
 
 if TYPE_CHECKING:
+    from decimal import Decimal
     from pathlib import Path
 
     from .isolation import Isolation

@@ -51,8 +51,7 @@ class Stop:
         self._event.set()
         return sooner
 
-    @property
-    def requested(self) -> bool:
+    def is_requested(self) -> bool:
         return self._event.is_set()
 
     async def wait(self) -> None:
@@ -63,7 +62,7 @@ class Stop:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
-        return self.requested
+        return self._event.is_set()
 
 
 class Pod(Protocol):
@@ -127,7 +126,9 @@ class ContainerRunner:
     def _restarts(self) -> bool:
         ended = self.state.ended
         assert ended is not None
-        return not self._own_stop.requested and is_restarted(self.state.kind, self._pod.restart_policy, ended.exit_code)
+        return not self._own_stop.is_requested() and is_restarted(
+            self.state.kind, self._pod.restart_policy, ended.exit_code
+        )
 
     async def _back_off(self) -> bool:
         """Wait before the next run; returns whether the pod was stopped meanwhile."""
@@ -142,7 +143,7 @@ class ContainerRunner:
             self.state.wait(Waiting("CrashLoopBackOff", message))
             self._pod.event(WARNING, "BackOff", f"Back-off restarting failed {where}", self.state.name)
             self._pod.changed()
-        stopped = await self._own_stop.wait_for(delay) if delay else self._own_stop.requested
+        stopped = await self._own_stop.wait_for(delay) if delay else self._own_stop.is_requested()
         if stopped and self.state.last:
             self.state.end(self.state.last)
         return stopped
@@ -171,7 +172,7 @@ class ContainerRunner:
         """Found or started; None if the pod was stopped before that was possible."""
         if (run / SPEC_FILE).exists():
             return ContainerProcess.adopt(str(run))
-        while not self._own_stop.requested:
+        while not self._own_stop.is_requested():
             try:
                 sources = await self._pod.sources_of(self._container)
                 spec = assemble(self._container, self._pod.around, sources, run)
@@ -185,7 +186,7 @@ class ContainerRunner:
                 await self._own_stop.wait_for(self._pod.retry_s)
                 continue
             async with self._pod.start_slots:
-                if self._own_stop.requested:
+                if self._own_stop.is_requested():
                     return None
                 self._pod.event(NORMAL, "Created", f"Created container: {self.state.name}", self.state.name)
                 process = await ContainerProcess.start(spec)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .hosts import HostsFile
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from .hosts import HostsFile
 
 __all__ = ["NameTable", "PodName", "ServiceName", "hosts_header", "hosts_line", "names_of"]
 
@@ -112,17 +112,17 @@ class NameTable:
         self._services: dict[tuple[str, str], ServiceName] = {}
         self._readers: dict[str, tuple[str, HostsFile]] = {}
         self._names: dict[str, tuple[PodName, list[str]]] = {}
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}  # a set that keeps its order
 
     def publish(self, pod: PodName) -> None:
         """Say that the pod has this address, these labels and this readiness."""
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
-            self._changed.add(pod.uid)
+            self._changed[pod.uid] = None
 
     def withdraw(self, uid: str) -> None:
         if self._pods.pop(uid, None):
-            self._changed.add(uid)
+            self._changed[uid] = None
 
     def set_service(self, namespace: str, name: str, service: ServiceName | None) -> None:
         """Say that the Service exists in this form or, with None, gives no names."""
@@ -130,7 +130,7 @@ class NameTable:
             self._services.pop((namespace, name), None)
         else:
             self._services[namespace, name] = service
-        self._changed.update(uid for uid, pod in self._pods.items() if pod.namespace == namespace)
+        self._changed.update({uid: None for uid, pod in self._pods.items() if pod.namespace == namespace})
 
     def services(self) -> set[tuple[str, str]]:
         return set(self._services)

@@ -18,7 +18,6 @@ from airflow_provider_gangjobs.sandbox.errors import StatusError
 
 from .admission import Admission
 from .client import core_path
-from .config import NodeConfig
 from .folder import PodFolder, pod_folders
 from .isolation import Probed, probe
 from .logs import LogOptions, read_log
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.clock import Clock
 
     from .client import ApiClient
+    from .config import NodeConfig
 
 __all__ = ["Node", "NodeLogs"]
 

@@ -206,7 +206,7 @@ class PodWorker:
 
     async def _prepare(self) -> bool:
         """Provide the volumes, waiting for what is missing; False if the pod was stopped before."""
-        while not self.stop.requested:
+        while not self.stop.is_requested():
             try:
                 self.around = await self._surroundings()
             except (SourceMissingError, UnsupportedVolumeError, OSError, ValueError) as error:
@@ -265,7 +265,7 @@ class PodWorker:
 
     async def _run_mains(self) -> None:
         mains = [runner for runner in self._runners if runner.state.kind is Kind.MAIN]
-        if self.stop.requested:
+        if self.stop.is_requested():
             return
         async with asyncio.TaskGroup() as group:
             for runner in mains:
@@ -284,7 +284,7 @@ class PodWorker:
         self._request_stop(self._grace_s)
 
     def _request_stop(self, grace_s: float) -> None:
-        was_requested = self.stop.requested
+        was_requested = self.stop.is_requested()
         if self.stop.request(grace_s) and was_requested:
             for runner in self._runners:
                 runner.hurry(grace_s)

@@ -81,7 +81,7 @@ class ContainerProcess:
             if self._reports is not None:
                 await self._read_reports(self._reports)
             else:
-                while self._exit is None and _is_locked(self.directory):
+                while self._exit is None and _is_locked(self.directory):  # noqa: ASYNC110 - a lock of another process
                     await asyncio.sleep(_ADOPTED_INTERVAL_S)
             await self._reap()
         finally:
@@ -112,7 +112,7 @@ class ContainerProcess:
         path = os.path.join(spec.directory, SPEC_FILE)
         write_spec(spec, path)
         command = [sys.executable, "-I", "-S", _SHIM, path]
-        with open(os.path.join(spec.directory, DIAGNOSTICS_FILE), "ab") as diagnostics:
+        with open(os.path.join(spec.directory, DIAGNOSTICS_FILE), "ab") as diagnostics:  # noqa: ASYNC230 - local and small
             # A thread or asyncio's child watcher would cost one thread per container on Python 3.11.
             self._shim = subprocess.Popen(  # noqa: ASYNC220
                 command,
@@ -143,7 +143,7 @@ class ContainerProcess:
 
     async def _reap(self) -> None:
         """The shim has closed its pipe and is about to exit, so this takes a moment at most."""
-        while self._shim is not None and self._shim.poll() is None:
+        while self._shim is not None and self._shim.poll() is None:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.002)
 
     def _lost(self) -> Exit:

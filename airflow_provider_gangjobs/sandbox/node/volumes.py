@@ -73,8 +73,9 @@ def _contents(volume: Mapping[str, Any], context: VolumeContext) -> Contents:
             source = volume[kind]
             return contents(source, context, source.get("defaultMode", _DEFAULT_MODE))
     kind = next((key for key in volume if key != "name"), "unknown")
+    known = ", ".join(_SUPPORTED)
     raise UnsupportedVolumeError(
-        f'volume "{volume["name"]}" is of type {kind}, which this node cannot provide; use one of {", ".join(_SUPPORTED)}'
+        f'volume "{volume["name"]}" is of type {kind}, which this node cannot provide; use one of {known}'
     )
 
 

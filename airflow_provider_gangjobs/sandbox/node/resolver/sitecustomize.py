@@ -4,17 +4,24 @@ Found by way of PYTHONPATH. Reads the file named by GANGJOBS_HOSTS at each look-
 would read /etc/hosts, and passes every other name on. Then runs the `sitecustomize` it hides, if any.
 """
 
+from __future__ import annotations
+
 import importlib.machinery
 import importlib.util
 import os
 import socket
 import sys
 
+TYPE_CHECKING = False  # importing typing would slow down every Python program of a pod
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 _HOSTS = os.environ.get("GANGJOBS_HOSTS", "")
 _HOSTNAME = os.environ.get("HOSTNAME", "")
 
 
-def _addresses(host):
+def _addresses(host: Any) -> list[str]:
     """Every address that the hosts file has for the name; none for anything that is not a name."""
     if isinstance(host, (bytes, bytearray)):
         host = host.decode("ascii", "replace")
@@ -32,23 +39,24 @@ def _addresses(host):
     return found
 
 
-def _resolved(address):
+def _resolved(address: Any) -> Any:
     if isinstance(address, tuple) and address and (found := _addresses(address[0])):
         return (found[0], *address[1:])
     return address
 
 
-def _wrap_lookups():
+def _wrap_lookups() -> None:
     getaddrinfo, gethostbyname, gethostbyname_ex = socket.getaddrinfo, socket.gethostbyname, socket.gethostbyname_ex
 
-    def find_all(host, *args, **kwargs):
+    def find_all(host: Any, *args: Any, **kwargs: Any) -> list[Any]:
         names = _addresses(host) or [host]
         return [entry for name in names for entry in getaddrinfo(name, *args, **kwargs)]
 
-    def find_one(hostname):
-        return (_addresses(hostname) or [None])[0] or gethostbyname(hostname)
+    def find_one(hostname: str) -> str:
+        found = _addresses(hostname)
+        return found[0] if found else gethostbyname(hostname)
 
-    def find_extended(hostname):
+    def find_extended(hostname: str) -> tuple[str, list[str], list[str]]:
         found = _addresses(hostname)
         return (hostname, [], found) if found else gethostbyname_ex(hostname)
 
@@ -57,14 +65,14 @@ def _wrap_lookups():
         socket.gethostname = lambda: _HOSTNAME
 
 
-def _wrap_sockets():
+def _wrap_sockets() -> None:
     """A socket method resolves its address in C, past the functions above."""
     plain = socket.socket.__base__
 
-    def wrapped(name):
+    def wrapped(name: str) -> Callable[..., Any]:
         method = getattr(plain, name)
 
-        def call(self, *args):
+        def call(self: socket.socket, *args: Any) -> Any:
             return method(self, *args[:-1], _resolved(args[-1]))
 
         call.__name__ = name
@@ -74,7 +82,7 @@ def _wrap_sockets():
         setattr(socket.socket, name, wrapped(name))
 
 
-def _run_hidden():
+def _run_hidden() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     others = [path for path in sys.path if os.path.abspath(path) != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)

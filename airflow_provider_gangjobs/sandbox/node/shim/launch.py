@@ -73,7 +73,7 @@ def _become(spec: Spec, shim: int, stdout: int, stderr: int, report: int) -> NoR
     except StartError as error:
         os.write(report, str(error).encode())
     except BaseException as error:
-        os.write(report, f"unable to start container process: {error or type(error).__name__}".encode())
+        os.write(report, f"unable to start container process: {type(error).__name__}: {error}".encode())
     finally:
         os._exit(127)
 
@@ -96,7 +96,7 @@ def _execute(spec: Spec) -> NoReturn:
     """Raises StartError in the words of the usual runtimes, which users search for."""
     program = spec.argv[0]
     try:
-        os.execvpe(program, spec.argv, spec.env)
+        os.execvpe(program, spec.argv, spec.env)  # noqa: S606 - this is what a container is
     except FileNotFoundError as error:
         where = f"stat {program}: no such file or directory" if "/" in program else "executable file not found in $PATH"
         raise StartError(f'unable to start container process: exec: "{program}": {where}') from error

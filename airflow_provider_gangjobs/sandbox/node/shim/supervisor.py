@@ -52,16 +52,19 @@ def main(spec_path: str) -> None:
     if IS_LINUX:
         become_subreaper()
     wakeup = _watch_signals()
+    # Before the start, so that a container that has started always has a log.
+    output = Output(os.path.join(spec.directory, LOG_FILE), bytes_max=spec.log_bytes_max)
     try:
         process = launch(spec)
     except StartError as error:
+        output.close()
         now = time.time()
         _finish(spec, Exit(START_ERROR_CODE, REASON_START, str(error), 0.0, now))
         return
     started = time.time()
     write_json(os.path.join(spec.directory, STARTED_FILE), {"pid": process.pid, "at": started})
     _report({"event": "started", "pid": process.pid, "at": started})
-    supervisor = Supervisor(spec, process, control, wakeup)
+    supervisor = Supervisor(spec, process, output, control=control, wakeup=wakeup)
     code = supervisor.run()
     _finish(spec, Exit(code, supervisor.reason, supervisor.message, started, time.time()))
 
@@ -69,10 +72,10 @@ def main(spec_path: str) -> None:
 class Supervisor:
     """Looks after one running process."""
 
-    def __init__(self, spec: Spec, process: Process, control: int, wakeup: int) -> None:
+    def __init__(self, spec: Spec, process: Process, output: Output, *, control: int, wakeup: int) -> None:
         self._spec = spec
         self._process = process
-        self._output = Output(os.path.join(spec.directory, LOG_FILE), bytes_max=spec.log_bytes_max)
+        self._output = output
         self._streams = {process.stdout: "stdout", process.stderr: "stderr"}
         self._handlers = {control: self._obey, wakeup: self._note_signal}
         self._poll = select.poll()

@@ -1,0 +1,76 @@
+"""Real container processes for tests: specs with defaults, and a look at what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.sandbox.node.logs import LogOptions, read_log
+from airflow_provider_gangjobs.sandbox.node.process import ContainerProcess
+from airflow_provider_gangjobs.sandbox.node.shim.spec import LOG_FILE, Exit, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_numbers = itertools.count(1)
+DEADLINE_S = 20.0
+
+
+def spec(folder: Path, *command: str, **fields: Any) -> Spec:
+    """A container process whose files are in a folder of its own."""
+    directory = folder / f"run-{next(_numbers)}"
+    (directory / "root").mkdir(parents=True)
+    env = {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
+    defaults = {"env": env, "cwd": str(folder), "directory": str(directory), "root": str(directory / "root")}
+    return Spec(argv=list(command), **{"hostname": "pod-0", **defaults, **fields})
+
+
+def shell(folder: Path, script: str, **fields: Any) -> Spec:
+    return spec(folder, "/bin/sh", "-c", script, **fields)
+
+
+async def run(of: Spec) -> Exit:
+    """Run a process to its end."""
+    return await (await ContainerProcess.start(of)).wait()
+
+
+async def log_of(of: Spec, **options: Any) -> str:
+    path = str(Path(of.directory, LOG_FILE))
+    pieces = [piece async for piece in read_log(path, LogOptions(**options), ended=lambda: True)]
+    return b"".join(pieces).decode()
+
+
+def records_of(of: Spec) -> list[list[str]]:
+    """The log's records without their times: stream, tag, text."""
+    return [line.split(" ", 3)[1:] for line in Path(of.directory, LOG_FILE).read_text().splitlines()]
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def until(holds: Callable[[], object], *, what: str = "condition") -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not come true in {DEADLINE_S} s"
+        await asyncio.sleep(0.02)
+
+
+def processes_with(marker: str) -> list[str]:
+    """Command lines of living processes that contain the text, but not of this one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if marker in line:
+                found.append(line)
+    return found

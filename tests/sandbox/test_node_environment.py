@@ -1,0 +1,270 @@
+"""What a container's environment and volumes are made of: tables over pure functions."""
+
+from __future__ import annotations
+
+import base64
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.node.downward import field_value, resource_value
+from airflow_provider_gangjobs.sandbox.node.environment import container_environment, node_environment
+from airflow_provider_gangjobs.sandbox.node.expansion import expand
+from airflow_provider_gangjobs.sandbox.node.rewriting import Rewriter
+from airflow_provider_gangjobs.sandbox.node.sources import (
+    SourceMissingError,
+    Sources,
+    environment_references,
+    volume_references,
+)
+from airflow_provider_gangjobs.sandbox.node.volumes import (
+    UnsupportedVolumeError,
+    VolumeContext,
+    place_volume,
+    token_requests,
+)
+from tests.sandbox.node_builders import container, facts, pod
+
+CONFIG = {"data": {"a": "1", "b": "two"}, "binaryData": {"raw": base64.b64encode(b"\x00\xff").decode()}}
+SECRET = {"data": {"password": base64.b64encode(b"hunter2").decode()}}
+SOURCES = Sources("default", {("configmap", "settings"): CONFIG, ("secret", "login"): SECRET})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("plain", "plain", id="no reference"),
+        pytest.param("$(A)-$(B)", "1-2", id="two references"),
+        pytest.param("$(MISSING)", "$(MISSING)", id="unknown stays"),
+        pytest.param("$$(A)", "$(A)", id="escaped"),
+        pytest.param("$$$(A)", "$1", id="escaped dollar, then a reference"),
+        pytest.param("$A ${A}", "$A ${A}", id="shell forms are left to the shell"),
+        pytest.param("$(A", "$(A", id="unclosed"),
+        pytest.param("$(LOOP)", "$(A)", id="not expanded again"),
+        pytest.param("cost: 5$", "cost: 5$", id="dollar at the end"),
+    ],
+)
+def test_expansion_follows_kubernetes(text: str, expected: str) -> None:
+    assert expand(text, {"A": "1", "B": "2", "LOOP": "$(A)"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("metadata.name", "train-0"),
+        ("metadata.namespace", "team"),
+        ("metadata.uid", "u1"),
+        ("metadata.labels['app']", "train"),
+        ("metadata.labels['absent']", ""),
+        ("metadata.annotations['batch.kubernetes.io/job-completion-index']", "0"),
+        ("metadata.labels", 'app="train"\nz="say \\"hi\\""'),
+        ("spec.nodeName", "node-1"),
+        ("spec.serviceAccountName", "default"),
+        ("status.podIP", "127.64.0.9"),
+        ("status.hostIP", "127.0.0.1"),
+    ],
+)
+def test_field_reference_gives_pod_field(path: str, expected: str) -> None:
+    made = pod(
+        namespace="team",
+        uid="u1",
+        labels={"z": 'say "hi"', "app": "train"},
+        annotations={"batch.kubernetes.io/job-completion-index": "0"},
+        nodeName="node-1",
+    )
+    assert field_value(facts(made), path) == expected
+
+
+def test_unknown_field_reference_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"unsupported fieldPath: spec\.foo"):
+        field_value(facts(), "spec.foo")
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        pytest.param({"resource": "limits.cpu"}, "2", id="cpu is rounded up"),
+        pytest.param({"resource": "limits.cpu", "divisor": "1m"}, "1500", id="divisor"),
+        pytest.param({"resource": "requests.memory", "divisor": "1Mi"}, "256", id="memory in MiB"),
+        pytest.param({"resource": "limits.memory"}, str(8 * 1024**3), id="no limit: what the node has"),
+        pytest.param({"resource": "requests.cpu"}, "2", id="no request: the limit"),
+        pytest.param({"resource": "requests.cpu", "containerName": "other"}, "3", id="another container"),
+    ],
+)
+def test_resource_reference_is_in_divisor_units(reference: dict[str, str], expected: str) -> None:
+    main = container("true", resources={"limits": {"cpu": "1500m"}, "requests": {"memory": "256Mi"}})
+    other = container("true", name="other", resources={"requests": {"cpu": "3"}})
+    found = resource_value(facts(pod(main, other), memory=Decimal(8 * 1024**3)), reference, main)
+    assert found == expected
+
+
+def test_environment_takes_all_sources_in_order() -> None:
+    made = container(
+        "true",
+        envFrom=[{"configMapRef": {"name": "settings"}, "prefix": "CFG_"}, {"secretRef": {"name": "login"}}],
+        env=[
+            {"name": "PLAIN", "value": "x"},
+            {"name": "EMPTY"},
+            {"name": "JOINED", "value": "$(PLAIN)-$(CFG_a)"},
+            {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "login", "key": "password"}}},
+            {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "b"}}},
+            {"name": "GONE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "no", "optional": True}}},
+            {"name": "AWAY", "valueFrom": {"secretKeyRef": {"name": "no", "key": "no", "optional": True}}},
+        ],
+    )
+    assert container_environment(made, facts(), SOURCES) == {
+        "CFG_a": "1",
+        "CFG_b": "two",
+        "CFG_raw": "\x00\udcff",
+        "password": "hunter2",
+        "PLAIN": "x",
+        "EMPTY": "",
+        "JOINED": "x-1",
+        "NAME": "train-0",
+        "PASSWORD": "hunter2",
+        "B": "two",
+    }
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"configMapKeyRef": {"name": "no", "key": "a"}}, 'configmap "no" not found'),
+        ({"configMapKeyRef": {"name": "settings", "key": "z"}}, "couldn't find key z in ConfigMap default/settings"),
+        ({"secretKeyRef": {"name": "no", "key": "a"}}, 'secret "no" not found'),
+        ({"secretKeyRef": {"name": "login", "key": "z"}}, "couldn't find key z in Secret default/login"),
+        ({"fieldRef": {"fieldPath": "spec.foo"}}, "unsupported fieldPath: spec.foo"),
+        ({"fileKeyRef": {"key": "a"}}, "unsupported valueFrom: fileKeyRef"),
+    ],
+)
+def test_missing_source_is_told_in_kubelet_words(item: dict[str, dict[str, str]], message: str) -> None:
+    made = container("true", env=[{"name": "A", "valueFrom": item}])
+    with pytest.raises(SourceMissingError) as raised:
+        container_environment(made, facts(), SOURCES)
+    assert str(raised.value) == message
+
+
+def test_environment_is_not_inherited() -> None:
+    outside = {"PATH": "/bin", "LANG": "C.UTF-8", "AWS_SECRET": "x", "HTTP_PROXY": "p"}
+    env = node_environment(hostname="h", home="/home", temporary="/t", passed_on=("HTTP_PROXY",), outside=outside)
+    assert env.keys() == {"PATH", "LANG", "HTTP_PROXY", "HOSTNAME", "HOME", "TMPDIR"}
+    assert env["PATH"].endswith(":/bin")
+
+
+def test_references_name_what_to_fetch() -> None:
+    made = container(
+        "true",
+        envFrom=[{"secretRef": {"name": "s1"}}],
+        env=[{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c1", "key": "k"}}}, {"name": "B", "value": "x"}],
+    )
+    volumes = [
+        {"name": "v1", "configMap": {"name": "c2"}},
+        {"name": "v2", "secret": {"secretName": "s2"}},
+        {"name": "v3", "projected": {"sources": [{"secret": {"name": "s3"}}, {"configMap": {"name": "c3"}}]}},
+        {"name": "v4", "emptyDir": {}},
+    ]
+    assert environment_references(made) == {("secret", "s1"), ("configmap", "c1")}
+    assert volume_references({"volumes": volumes}) == {
+        ("configmap", "c2"),
+        ("secret", "s2"),
+        ("secret", "s3"),
+        ("configmap", "c3"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("volume", "files"),
+    [
+        pytest.param({"emptyDir": {}}, {}, id="empty"),
+        pytest.param(
+            {"configMap": {"name": "settings"}}, {"a": b"1", "b": b"two", "raw": b"\x00\xff"}, id="all keys of a map"
+        ),
+        pytest.param(
+            {"configMap": {"name": "settings", "items": [{"key": "a", "path": "deep/er/a"}]}},
+            {"deep/er/a": b"1"},
+            id="chosen keys at paths",
+        ),
+        pytest.param({"configMap": {"name": "no", "optional": True}}, {}, id="optional and absent"),
+        pytest.param({"secret": {"secretName": "login"}}, {"password": b"hunter2"}, id="secret"),
+        pytest.param(
+            {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            {"name": b"train-0"},
+            id="downward API",
+        ),
+        pytest.param(
+            {
+                "projected": {
+                    "sources": [
+                        {"configMap": {"name": "settings", "items": [{"key": "a", "path": "a"}]}},
+                        {"secret": {"name": "login"}},
+                        {"serviceAccountToken": {"path": "token", "audience": "vault"}},
+                    ]
+                }
+            },
+            {"a": b"1", "password": b"hunter2", "token": b"jwt"},
+            id="projected",
+        ),
+    ],
+)
+def test_volume_holds_what_its_source_says(volume: dict, files: dict[str, bytes], tmp_path: Path) -> None:
+    context = VolumeContext(facts(), SOURCES, {"vault": "jwt"})
+    folder = Path(place_volume({"name": "v", **volume}, str(tmp_path / "v"), context))
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == files
+
+
+def test_volume_files_have_their_mode(tmp_path: Path) -> None:
+    volume = {"name": "v", "secret": {"secretName": "login", "defaultMode": 0o400}}
+    folder = Path(place_volume(volume, str(tmp_path / "v"), VolumeContext(facts(), SOURCES, {})))
+    assert (folder / "password").stat().st_mode & 0o777 == 0o400
+
+
+@pytest.mark.parametrize(
+    ("volume", "error", "message"),
+    [
+        ({"configMap": {"name": "no"}}, SourceMissingError, 'configmap "no" not found'),
+        (
+            {"configMap": {"name": "settings", "items": [{"key": "z", "path": "z"}]}},
+            SourceMissingError,
+            "references non-existent config map key: z",
+        ),
+        ({"hostPath": {"path": "/no/such", "type": "Directory"}}, SourceMissingError, "/no/such is not a directory"),
+        ({"nfs": {"server": "s", "path": "/"}}, UnsupportedVolumeError, "is of type nfs"),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, UnsupportedVolumeError, "is of type persistentVolumeClaim"),
+    ],
+)
+def test_volume_that_cannot_be_made_says_why(volume: dict, error: type, message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message):
+        place_volume({"name": "v", **volume}, str(tmp_path / "v"), VolumeContext(facts(), SOURCES, {}))
+
+
+def test_host_path_is_used_in_place(tmp_path: Path) -> None:
+    volume = {"name": "v", "hostPath": {"path": str(tmp_path / "new"), "type": "DirectoryOrCreate"}}
+    assert place_volume(volume, "unused", VolumeContext(facts(), SOURCES, {})) == str(tmp_path / "new")
+    assert (tmp_path / "new").is_dir()
+
+
+def test_token_requests_are_found_in_projections() -> None:
+    token = {"path": "token", "expirationSeconds": 3607}
+    volumes = [{"name": "v", "projected": {"sources": [{"serviceAccountToken": token}, {"secret": {"name": "s"}}]}}]
+    assert token_requests({"volumes": volumes}) == [token]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("/gang/files", "/real/f", id="whole"),
+        pytest.param("/gang/files/train.py", "/real/f/train.py", id="below"),
+        pytest.param("--path=/gang/files:/data", "--path=/real/f:/real/d", id="several in one text"),
+        pytest.param("cat '/data/x' > /dev/termination-log", "cat '/real/d/x' > /real/t", id="in a script"),
+        pytest.param("/gang/files2 /gang/files.txt", "/gang/files2 /gang/files.txt", id="longer names stay"),
+        pytest.param("/mnt/data /other/gang/files", "/mnt/data /other/gang/files", id="below another path"),
+        pytest.param("/data/inner/x", "/real/i/x", id="the longest mount wins"),
+        pytest.param("http://host/data", "http://host/data", id="not in a URL's path"),
+    ],
+)
+def test_rewriting_replaces_whole_paths_only(text: str, expected: str) -> None:
+    paths = {"/gang/files": "/real/f", "/data/": "/real/d", "/data/inner": "/real/i", "/dev/termination-log": "/real/t"}
+    assert Rewriter(paths).text(text) == expected
