@@ -77,7 +77,7 @@ def rendezvous_of(spec: GangSpec, shape: Shape) -> Rendezvous | None:
 
 def _pod_spec(spec: GangSpec, job: Mapping[str, Any]) -> dict[str, Any]:
     brought = job.get("template", {}).get("spec", {})
-    return {**brought, **(spec.pod_overrides or {}).get("spec", {})}
+    return {**brought, **((spec.pod_overrides or {}).get("spec") or {})}
 
 
 def _brought_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:

@@ -137,6 +137,12 @@ class GangSpec:
     keep_suspended: bool = False
     """Leave the Job suspended for someone else to start."""
 
+    def __post_init__(self) -> None:
+        # A DAG author's None, from a template or a variable, means the same as leaving it out.
+        for name in ("files", "labels", "annotations"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, {})
+
     @property
     def field_digests(self) -> dict[str, str]:
         """Short digest of each parameter that was given.

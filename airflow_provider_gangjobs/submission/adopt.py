@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adopt:
-    """Go on with this Job."""
+    """Go on with this Job, after deleting what it supersedes."""
 
     job: Job
+    superseded: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ Choice = Adopt | SubmitNew | Refuse
 
 
 def choose(jobs: Sequence[Job], *, reattach: Reattach, claim: str, spec_hash: str, least_number: int = 0) -> Choice:
-    """What to do. `jobs` are all that the task has; `least_number` is the lowest attempt that is free to use.
+    """What to do, so that one gang of the task is live afterwards, or none where it is refused.
+
+    `jobs` are all that the task has; `least_number` is the lowest attempt that is free to use.
 
     1. What this very claim has submitted before is its own, whatever the policy.
     2. Otherwise a live gang is adopted, or superseded where the policy is `never`. One made from other
@@ -53,20 +56,28 @@ def choose(jobs: Sequence[Job], *, reattach: Reattach, claim: str, spec_hash: st
     3. With no live one, a success that nobody was told of is adopted if the policy says so.
     """
     newest = sorted(jobs, key=attempt_number, reverse=True)
+    own = [job for job in newest if annotation(job, ANNOTATION_CLAIM) == claim]
     live = [job for job in newest if state_of(job) is JobState.LIVE]
     number = max([least_number, *(attempt_number(job) + 1 for job in jobs)])
-    own = next((job for job in newest if annotation(job, ANNOTATION_CLAIM) == claim and _goes_on(job)), None)
-    if own is not None and (state_of(own) is JobState.LIVE or _same(own, spec_hash)):
-        return _adopt(own, spec_hash, number)
-    if reattach is Reattach.NEVER:
-        return SubmitNew(number, tuple(live))
-    if live:
-        return _adopt(live[0], spec_hash, number)
-    last = newest[0] if newest else None
-    wanted = reattach is Reattach.RUNNING_OR_SUCCEEDED and last is not None and state_of(last) is JobState.SUCCEEDED
-    if wanted and last is not None and _same(last, spec_hash):
-        return Adopt(last)
-    return SubmitNew(number)
+    candidates = [job for job in live if job in own] or (live if reattach is not Reattach.NEVER else [])
+    if candidates:
+        return _among(candidates, live, spec_hash, number)
+    told_nobody = own[:1]
+    if reattach is Reattach.RUNNING_OR_SUCCEEDED:
+        told_nobody += newest[:1]
+    for job in told_nobody:
+        if state_of(job) is JobState.SUCCEEDED and _same(job, spec_hash):
+            return Adopt(job, tuple(live))
+    return SubmitNew(number, tuple(live))
+
+
+def _among(candidates: list[Job], live: list[Job], spec_hash: str, number: int) -> Choice:
+    """The newest of the candidates that was made from these parameters; all other live ones give way to it."""
+    same = next((job for job in candidates if _same(job, spec_hash)), None)
+    if same is not None:
+        return Adopt(same, tuple(job for job in live if job is not same))
+    ran = next((job for job in candidates if not never_ran(job)), None)
+    return SubmitNew(number, tuple(live)) if ran is None else Refuse(ran)
 
 
 def differing(spec: GangSpec, job: Job) -> tuple[str, ...]:
@@ -81,15 +92,5 @@ def differing(spec: GangSpec, job: Job) -> tuple[str, ...]:
     return tuple(sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)))
 
 
-def _goes_on(job: Job) -> bool:
-    return state_of(job) in {JobState.LIVE, JobState.SUCCEEDED}
-
-
 def _same(job: Job, spec_hash: str) -> bool:
     return annotation(job, ANNOTATION_SPEC_HASH) == spec_hash
-
-
-def _adopt(job: Job, spec_hash: str, number: int) -> Choice:
-    if _same(job, spec_hash):
-        return Adopt(job)
-    return SubmitNew(number, (job,)) if never_ran(job) else Refuse(job)

@@ -158,13 +158,13 @@ class _Task:
         match choice:
             case Refuse(job):
                 raise conflict(self.spec, annotation(job, ANNOTATION_TRIGGER_ID) or "", dict(job))
-            case Adopt(job):
+            case Adopt(job, superseded):
                 progress = self._adopted(await self._claimed(dict(job)))
                 unfinished = state_of(job) is JobState.LIVE and is_suspended(progress.job)
             case SubmitNew(number, superseded):
                 progress, unfinished = self._new(number), True
-                for job in superseded:
-                    await self.calls.remove_job(ref_of(job))
+        for old in superseded:
+            await self.calls.remove_job(ref_of(old))
         if unfinished:
             await _complete(progress)
         return self._submission(progress)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.source import Source, leaves
-from airflow_provider_gangjobs.gang.spec import Rendezvous
+from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.checks.draft import Draft
@@ -47,7 +48,7 @@ def check_structure(draft: Draft) -> Iterator[Problem]:
     yield from _not_json(draft.source)
     for parameter, wrong in _PARAMETERS.items():
         value = getattr(draft.spec, parameter)
-        if value is not None:
+        if value is not None or parameter not in _OPTIONAL:
             yield from wrong(parameter, value)
 
 
@@ -86,6 +87,9 @@ def _not_json(source: Source) -> Iterator[Problem]:
             yield Problem(path, f"is {value}, which JSON cannot hold", "Write a number or text")
         elif not isinstance(value, (str, int, float, bool)) and value is not None:
             yield source.not_text(path, value)
+
+
+_OPTIONAL: Final = {f.name for f in fields(GangSpec) if f.default is None}
 
 
 def _text(path: str, value: Any) -> Iterator[Problem]:

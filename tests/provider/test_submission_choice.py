@@ -1,0 +1,157 @@
+"""Adopt or submit anew: a pure decision over the Jobs that a task has."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_DELIVERED,
+    ANNOTATION_HALTED,
+    ANNOTATION_SPEC_FIELDS,
+    ANNOTATION_SPEC_HASH,
+    LABEL_ATTEMPT,
+    LABEL_KUEUE_QUEUE,
+)
+from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.submission.adopt import Adopt, Refuse, SubmitNew, choose, differing
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+
+OURS, OTHERS = "hash-ours", "hash-others"
+ME, FORMER = "ti-2", "ti-1"
+
+
+def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER):
+    """A Job of this task in one of the states, and `half`: live, and never let run; `queued`: half, at Kueue."""
+    made = {
+        "metadata": {
+            "namespace": "ml",
+            "name": f"train-{attempt}",
+            "uid": f"uid-{attempt}",
+            "labels": {LABEL_ATTEMPT: str(attempt)},
+            "annotations": {ANNOTATION_SPEC_HASH: spec_hash, ANNOTATION_CLAIM: claim},
+        },
+        "spec": {"suspend": state in {"half", "queued", "halted"}},
+        "status": {} if state in {"half", "queued"} else {"startTime": "2026-01-01T00:00:00Z"},
+    }
+    metadata, status = made["metadata"], made["status"]
+    if state in {"succeeded", "delivered"}:
+        status["conditions"] = [{"type": "Complete", "status": "True"}]
+    if state == "failed":
+        status["conditions"] = [{"type": "Failed", "status": "True"}]
+    if state == "failing":
+        status["conditions"] = [{"type": "FailureTarget", "status": "True"}]
+    if state == "terminating":
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if state == "delivered":
+        metadata["annotations"][ANNOTATION_DELIVERED] = "2026-01-01T00:00:00+00:00"
+    if state == "halted":
+        metadata["annotations"][ANNOTATION_HALTED] = "assembling took too long"
+    if state == "queued":
+        metadata["labels"][LABEL_KUEUE_QUEUE] = "q"
+    return made
+
+
+NEVER, RUNNING, BOTH = Reattach.NEVER, Reattach.RUNNING, Reattach.RUNNING_OR_SUCCEEDED
+OTHER = {"spec_hash": OTHERS}
+MINE = {"claim": ME}
+
+RULES = {
+    "nothing there": ([], BOTH, SubmitNew(0)),
+    "a running gang is adopted": ([job("live")], BOTH, "adopt 0"),
+    "a half submitted one is adopted": ([job("half")], RUNNING, "adopt 0"),
+    "one about to fail is still adopted": ([job("failing")], BOTH, "adopt 0"),
+    "an untold success is adopted": ([job("succeeded")], BOTH, "adopt 0"),
+    "an untold success is run again by policy": ([job("succeeded")], RUNNING, SubmitNew(1)),
+    "a told success is run again": ([job("delivered")], BOTH, SubmitNew(1)),
+    "a failure is followed by another attempt": ([job("failed", 3)], BOTH, SubmitNew(4)),
+    "what is being deleted is not waited for": ([job("terminating", 1)], BOTH, SubmitNew(2)),
+    "a halted one is over": ([job("halted")], BOTH, SubmitNew(1)),
+    "only the last attempt's success counts": ([job("succeeded"), job("failed", 1)], BOTH, SubmitNew(2)),
+    "a live one counts whatever came after": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
+    "one of two live ones is left": ([job("live"), job("live", 1)], BOTH, ("adopt", 1, [0])),
+    "of two live ones that of these parameters": ([job("live"), job("half", 1, **OTHER)], BOTH, ("adopt", 0, [1])),
+    "its own success is told before others run": ([job("succeeded", **MINE), job("failed", 1)], NEVER, "adopt 0"),
+    "never replaces what is live": ([job("live"), job("failed", 1)], NEVER, ("replace", 2, [0])),
+    "never leaves a success alone": ([job("succeeded")], NEVER, SubmitNew(1)),
+    "never still knows its own": ([job("live", claim=ME)], NEVER, "adopt 0"),
+    "never still knows its own success": ([job("succeeded", claim=ME)], NEVER, "adopt 0"),
+    "other parameters are refused while it runs": ([job("live", **OTHER)], BOTH, "refuse 0"),
+    "other parameters of its own are refused": ([job("live", **OTHER, **MINE)], NEVER, "refuse 0"),
+    "other parameters replace what never ran": ([job("half", **OTHER)], BOTH, ("replace", 1, [0])),
+    "other parameters are refused in Kueue's queue": ([job("queued", **OTHER)], BOTH, "refuse 0"),
+    "other parameters make another attempt of a success": ([job("succeeded", **OTHER)], BOTH, SubmitNew(1)),
+}
+
+
+def expected_choice(jobs, expected):
+    if isinstance(expected, SubmitNew):
+        return expected
+    if isinstance(expected, tuple):
+        verb, number, replaced = expected
+        superseded = tuple(jobs[index] for index in replaced)
+        return SubmitNew(number, superseded) if verb == "replace" else Adopt(jobs[number], superseded)
+    verb, attempt = expected.split()
+    (found,) = (j for j in jobs if j["metadata"]["labels"][LABEL_ATTEMPT] == attempt)
+    return {"adopt": Adopt, "refuse": Refuse}[verb](found)
+
+
+@pytest.mark.parametrize(("jobs", "reattach", "expected"), RULES.values(), ids=RULES)
+def test_choice(jobs, reattach, expected):
+    choice = choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS)
+    assert choice == expected_choice(jobs, expected)
+
+
+def test_used_up_numbers_are_skipped():
+    assert choose([job("failed")], reattach=BOTH, claim=ME, spec_hash=OURS, least_number=5) == SubmitNew(5)
+
+
+STATES = ["live", "half", "queued", "failing", "succeeded", "delivered", "failed", "terminating", "halted"]
+JOBS = st.lists(
+    st.builds(
+        job,
+        st.sampled_from(STATES),
+        st.integers(0, 9),
+        spec_hash=st.sampled_from([OURS, OTHERS]),
+        claim=st.sampled_from([ME, FORMER]),
+    ),
+    max_size=4,
+    unique_by=lambda made: made["metadata"]["name"],
+)
+
+
+@given(JOBS, st.sampled_from(Reattach))
+def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
+    live = [made for made in jobs if state_of(made) is JobState.LIVE]
+    match choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS):
+        case SubmitNew(number, superseded):
+            assert [made for made in live if made not in superseded] == []
+            assert number not in {int(made["metadata"]["labels"][LABEL_ATTEMPT]) for made in jobs}
+        case Adopt(adopted, superseded):
+            assert [made for made in live if made not in superseded] in ([], [adopted])
+            assert adopted["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == OURS
+            assert state_of(adopted) in {JobState.LIVE, JobState.SUCCEEDED}
+        case Refuse(made):
+            assert made["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == OTHERS
+            assert state_of(made) is JobState.LIVE
+
+
+@given(JOBS, st.sampled_from(Reattach), st.randoms(use_true_random=False))
+def test_order_of_the_list_does_not_matter(jobs, reattach, random):
+    shuffled = random.sample(jobs, len(jobs))
+    ask = {"reattach": reattach, "claim": ME, "spec_hash": OURS}
+    assert choose(jobs, **ask) == choose(shuffled, **ask)
+
+
+def test_differing_parameters_are_named():
+    spec = GangSpec(image="trainer:2", workers=4)
+    made = job("live")
+    made["metadata"]["annotations"][ANNOTATION_SPEC_FIELDS] = GangSpec(image="trainer:1", name="a").field_digests_json
+    assert differing(spec, made) == ("image", "name", "workers")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{"])
+def test_unreadable_digests_name_nothing(text):
+    made = job("live")
+    made["metadata"]["annotations"][ANNOTATION_SPEC_FIELDS] = text
+    assert differing(GangSpec(image="a"), made) == ()

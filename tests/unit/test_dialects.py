@@ -1,0 +1,119 @@
+"""The forms in which clusters are told of a gang."""
+
+import copy
+
+import pytest
+
+from airflow_provider_gangjobs.gang.dialects import NAMES, ON_DISCOVERY, ON_REQUEST, Group, by_name, choose
+from airflow_provider_gangjobs.objects.names import is_dns_label
+
+GROUP = Group("train-0", "ml", size=4, min_count=3, priority_class="high", labels={"gangjobs.airflow/gang": "train-0"})
+JOB = {"spec": {"template": {"spec": {"containers": []}}}}
+JOB_OWNER = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "name": "train-0",
+    "uid": "job-uid",
+    "controller": True,
+    "blockOwnerDeletion": False,
+}
+BOTH = ("workloads", "podgroups")
+EVERY = [*ON_DISCOVERY, *ON_REQUEST]
+
+
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    [
+        ({"v1": ("priorityclasses",)}, None),
+        ({"v1alpha1": ("workloads",)}, "v1alpha1"),
+        ({"v1alpha2": BOTH}, "v1alpha2"),
+        ({"v1alpha2": ("workloads",)}, None),
+        ({"v1alpha3": BOTH, "v1beta1": BOTH}, "v1beta1"),
+        ({"v1alpha3": BOTH, "v1beta1": ()}, "v1alpha3"),
+        ({"v1alpha1": ("workloads",), "v1alpha2": BOTH}, "v1alpha2"),
+    ],
+    ids=["none", "1.35", "1.36", "1.36 without PodGroups", "1.37", "1.37 without beta", "two alphas"],
+)
+def test_best_served_dialect_is_chosen(served, expected):
+    dialect = choose(served)
+    assert (dialect and dialect.name) == expected
+
+
+def test_native_is_chosen_only_by_name():
+    native = choose({"v1beta1": BOTH}, "native")
+    assert native is not None
+    assert native.name == "native"
+    assert choose({"v1alpha2": BOTH}, "native") is None
+
+
+def test_names_are_unique_and_found():
+    assert len(set(NAMES)) == len(NAMES)
+    assert [by_name(name) for name in NAMES] == EVERY
+    assert by_name("volcano") is None
+
+
+@pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
+def test_link_is_recognised_and_missed(dialect):
+    before = copy.deepcopy(JOB)
+    linked = dialect.linked(JOB, GROUP)
+    assert before == JOB
+    assert dialect.is_linked(linked, GROUP)
+    assert not dialect.is_linked(JOB, GROUP)
+
+
+@pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
+def test_objects_are_owned_by_the_job(dialect):
+    made = [dialect.workload(GROUP, "job-uid"), dialect.pod_group(GROUP, "job-uid", "workload-uid")]
+    for thing in filter(None, made):
+        assert thing["metadata"]["ownerReferences"][0] == JOB_OWNER
+        assert (thing["metadata"]["name"], thing["metadata"]["namespace"]) == ("train-0", "ml")
+        assert thing["apiVersion"] == f"scheduling.k8s.io/{dialect.version}"
+
+
+def test_group_is_inside_the_workload_in_1_35():
+    dialect = by_name("v1alpha1")
+    assert dialect is not None
+    workload = dialect.workload(GROUP, "job-uid")
+    assert workload is not None
+    assert workload["spec"] == {
+        "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "train-0"},
+        "podGroups": [{"name": "gang", "policy": {"gang": {"minCount": 3}}}],
+    }
+    assert dialect.linked(JOB, GROUP)["spec"]["template"]["spec"]["workloadRef"] == {
+        "name": "train-0",
+        "podGroup": "gang",
+    }
+    assert dialect.pod_group(GROUP, "job-uid", "") is None
+
+
+TEMPLATE_REFERENCES = {
+    "v1alpha2": {"podGroupTemplateRef": {"workload": {"workloadName": "train-0", "podGroupTemplateName": "gang"}}},
+    "v1alpha3": {"workloadRef": {"workloadName": "train-0", "templateName": "gang"}},
+    "v1beta1": {"workloadRef": {"workloadName": "train-0", "templateName": "gang"}},
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
+def test_pod_group_names_its_template_as_the_release_does(name):
+    dialect = by_name(name)
+    assert dialect is not None
+    workload, group = dialect.workload(GROUP, "job-uid"), dialect.pod_group(GROUP, "job-uid", "workload-uid")
+    assert workload is not None
+    assert group is not None
+    policy = {"schedulingPolicy": {"gang": {"minCount": 3}}, "priorityClassName": "high"}
+    assert workload["spec"]["podGroupTemplates"] == [{"name": "gang", **policy}]
+    assert group["spec"] == {**TEMPLATE_REFERENCES[name], **policy}
+    assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
+    assert group["metadata"]["ownerReferences"][1]["uid"] == "workload-uid"
+    assert is_dns_label(workload["spec"]["podGroupTemplates"][0]["name"])
+    assert dialect.linked(JOB, GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "train-0"}
+
+
+def test_native_says_it_in_the_job():
+    dialect = by_name("native")
+    assert dialect is not None
+    spec = dialect.linked(JOB, GROUP)["spec"]
+    assert spec["scheduling"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    assert spec["template"] == JOB["spec"]["template"]
+    assert dialect.workload(GROUP, "job-uid") is None
+    assert dialect.pod_group(GROUP, "job-uid", "") is None

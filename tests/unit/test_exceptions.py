@@ -1,0 +1,153 @@
+"""Errors carry fields, and their message is made from them."""
+
+import pickle
+
+import pytest
+
+from airflow_provider_gangjobs import exceptions
+from airflow_provider_gangjobs.exceptions import (
+    AppFailed,
+    DeadlineExceeded,
+    Disrupted,
+    GangFailed,
+    GangJobError,
+    GangUnsupported,
+    ImagePullFailed,
+    InvalidGangSpec,
+    JobDeleted,
+    JobReplaced,
+    LedgerUnavailable,
+    Preempted,
+    Problem,
+    ResultTooLarge,
+    SubmissionConflict,
+    SubmissionFailed,
+    Unschedulable,
+)
+
+EXAMPLES = [
+    (
+        InvalidGangSpec((Problem("workers", "is 0", "Give 1 or more"),)),
+        "The gang cannot be submitted: 1 problem, nothing was created.\n  * workers: is 0. Give 1 or more.",
+    ),
+    (
+        GangUnsupported("no API"),
+        'The pods cannot be placed as one gang. no API. Set gang="preferred" to run without the guarantee.',
+    ),
+    (
+        SubmissionFailed("ml/a", "create Job", "403 Forbidden", transient=False),
+        "Submission of ml/a stopped at: create Job. 403 Forbidden. Correct what the server names.",
+    ),
+    (
+        SubmissionFailed("ml/a", "create Job", "500", advice="Ask"),
+        "Submission of ml/a stopped at: create Job. 500. Ask.",
+    ),
+    (
+        GangFailed("ml/a", "BackoffLimitExceeded", (3, 1)),
+        "Gang ml/a failed (BackoffLimitExceeded) at rank 3, 1.",
+    ),
+    (
+        AppFailed("ml/a", "OOMKilled", (3,), rank=3, exit_code=137, log_tail="x"),
+        "Rank 3 of gang ml/a exited with code 137 (OOMKilled). x.",
+    ),
+    (
+        ImagePullFailed("ml/a", "ErrImagePull", image="nope"),
+        "Gang ml/a could not pull image nope (ErrImagePull). Check the image's name and tag and image_pull_secrets.",
+    ),
+    (
+        Disrupted("ml/a", "NodeLost", (2,), node="n1"),
+        "Gang ml/a lost a rank to the cluster on n1 (NodeLost) at rank 2. Run it again.",
+    ),
+    (
+        Preempted("ml/a", "PreemptionByScheduler"),
+        (
+            "Gang ml/a lost a rank to the cluster (PreemptionByScheduler). "
+            "Run it again, or give it a higher priority_class."
+        ),
+    ),
+    (
+        DeadlineExceeded("ml/a", "queued", 60),
+        "Gang ml/a was queued for longer than 60 s. Raise queue_timeout, or look at what holds the queue.",
+    ),
+    (
+        Unschedulable("ml/a", "assembling", 0.5, "4 of 8 pods fit"),
+        (
+            "Gang ml/a was assembling for longer than 0.5 s. 4 of 8 pods fit. "
+            "Ask for fewer workers or less of each resource, or raise assemble_timeout."
+        ),
+    ),
+    (
+        JobDeleted("ml/a", "running"),
+        (
+            "Job ml/a was deleted while the gang was running. "
+            "Find out who deleted it: a user, a TTL, or a clean-up of the namespace."
+        ),
+    ),
+    (
+        JobReplaced("ml/a", "running", uid="u1", other_uid="u2"),
+        (
+            "Job ml/a (uid u1) was replaced by another one (uid u2). "
+            "Find out who deleted it: a user, a TTL, or a clean-up of the namespace."
+        ),
+    ),
+    (
+        ResultTooLarge("ml/a", 0, 4096),
+        (
+            "Rank 0 of gang ml/a wrote 4096 bytes of result or more, 4096 are kept. "
+            "Write large results to storage and return their address."
+        ),
+    ),
+    (
+        LedgerUnavailable("ml/a", "403"),
+        (
+            "The outcomes of gang ml/a are not available. 403. The task's service account needs get, list, create and "
+            "patch on configmaps in the namespace."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_message_says_what_evidence_and_remedy(error, message):
+    assert str(error) == message
+
+
+def test_conflict_names_both_hashes_and_what_differs():
+    error = SubmissionConflict("ml/a", "u1", "ours", "theirs", ("env", "image"), "t-0", "t-0")
+    text = str(error)
+    assert "was submitted with other parameters" in text
+    assert "theirs (here ours)" in text
+    assert "env, image" in text
+
+
+def test_conflict_tells_a_strangers_job():
+    error = SubmissionConflict("ml/a", "u1", "ours", None, (), "t-0", None)
+    assert "belongs to another submission" in str(error)
+
+
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES], ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert copy.__dict__ == error.__dict__
+
+
+def test_only_hopeless_errors_are_not_retryable():
+    hopeless = {type(error) for error, _ in EXAMPLES if not error.retryable}
+    assert hopeless == {InvalidGangSpec, GangUnsupported, SubmissionFailed, ResultTooLarge}
+    assert not SubmissionConflict("ml/a").retryable
+
+
+def test_every_public_error_is_in_the_tree():
+    public = [getattr(exceptions, name) for name in exceptions.__all__ if name != "Problem"]
+    assert all(issubclass(error, GangJobError) for error in public)
+    assert all(error.__name__ in (exceptions.__doc__ or "") for error in public)
+
+
+def test_many_ranks_are_not_all_shown():
+    assert str(GangFailed("ml/a", "X", tuple(range(20)))).endswith("0, 1, 2, 3, 4, 5, 6, 7 and 12 more.")
+
+
+def test_long_evidence_is_cut():
+    assert len(str(GangUnsupported("x" * 5000))) < 1200

@@ -1,0 +1,88 @@
+"""Names of gangs: the same on every machine, and never too long."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.identity import (
+    DIGEST_LENGTH,
+    JOB_NAME_MAX,
+    SLUG_MAX,
+    GangRef,
+    TaskKey,
+    attempt_of,
+    job_name,
+    slug_of,
+)
+from airflow_provider_gangjobs.objects.names import (
+    is_dns_label,
+    problem_with_dns_label_1035,
+    problem_with_label_value,
+)
+
+TRAIN = TaskKey("etl", "manual__2026-01-01", "train")
+
+
+def test_name_is_the_same_on_every_machine():
+    assert attempt_of(TRAIN, namespace="ml", number=2, claim="c").name == "etl-train-k3oeyqz65w-2"
+
+
+def test_digest_is_a_label_value():
+    assert problem_with_label_value(TRAIN.digest) is None
+    assert len(TRAIN.digest) == DIGEST_LENGTH
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TaskKey("etl2", "manual__2026-01-01", "train"),
+        TaskKey("etl", "manual__2026-01-02", "train"),
+        TaskKey("etl", "manual__2026-01-01", "train2"),
+        TaskKey("etl", "manual__2026-01-01", "train", 0),
+    ],
+    ids=["dag", "run", "task", "map index"],
+)
+def test_every_part_of_the_key_tells_tasks_apart(other):
+    assert other.digest != TRAIN.digest
+
+
+def test_parts_do_not_run_into_each_other():
+    assert TaskKey("a|b", "c", "d").digest != TaskKey("a", "b|c", "d").digest
+
+
+@given(st.text(), st.text(), st.integers(0, 10**9))
+def test_any_task_gets_a_valid_name(dag_id, task_id, attempt):
+    key = TaskKey(dag_id, "run", task_id)
+    name = job_name(key.slug, key.digest, attempt)
+    assert len(name) <= JOB_NAME_MAX
+    assert problem_with_dns_label_1035(name) is None
+    assert is_dns_label(f"{name}-99999")
+    assert name.endswith(f"-{attempt}")
+
+
+@given(st.text(string.ascii_letters + string.digits + "-_. ", max_size=80))
+def test_slug_is_short_and_starts_with_a_letter(text):
+    slug = slug_of(text)
+    assert 0 < len(slug) <= SLUG_MAX
+    assert problem_with_dns_label_1035(slug) is None
+
+
+def test_attempts_differ_only_in_their_number():
+    first, second = (attempt_of(TRAIN, namespace="ml", number=n, claim="c") for n in (0, 1))
+    assert first.digest == second.digest
+    assert first.name[:-1] == second.name[:-1]
+    assert first.trigger_id != second.trigger_id
+
+
+def test_users_name_replaces_the_slug():
+    assert attempt_of(TRAIN, namespace="ml", number=0, claim="c", name="digits").name.startswith("digits-")
+
+
+def test_task_key_is_readable_as_json():
+    assert TRAIN.to_json() == '{"dag_id": "etl", "map_index": -1, "run_id": "manual__2026-01-01", "task_id": "train"}'
+
+
+def test_ref_reads_as_namespace_and_name():
+    assert str(GangRef("ml", "train-0", "u1")) == "ml/train-0"

@@ -1,0 +1,118 @@
+"""Which shapes can be a gang, and what happens to the others."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.policy import Decision, Placement, decide, obstacle
+from airflow_provider_gangjobs.gang.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
+
+FOUR = Shape(parallelism=4, completions=4, indexed=True, backoff_limit=0)
+
+OBSTACLES = {
+    "not indexed": ({"indexed": False}, "NonIndexed"),
+    "a tail of completions": ({"completions": 8}, "completions (8) is not parallelism (4)"),
+    "fewer completions": ({"completions": 2}, "completions (2) is not parallelism (4)"),
+    "no completions": ({"completions": None}, "completions (None)"),
+    "replacement pods": ({"backoff_limit": 3}, "kubernetes#142330"),
+    "replacement pods per index": ({"per_index_backoff": True}, "kubernetes#142330"),
+    "owned by a controller": ({"controller": "CronJob/x"}, "owned by CronJob/x"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
+def test_other_shapes_cannot_be_a_gang(change, reason):
+    shape = dataclasses.replace(FOUR, **change)
+    assert reason in (obstacle(shape) or "")
+    assert decide(shape, GangPolicy.REQUIRED, dialect="v1beta1").placement is Placement.REFUSED
+    assert decide(shape, GangPolicy.PREFERRED, dialect="v1beta1").placement is Placement.BASIC
+
+
+def test_four_indexed_pods_at_once_are_a_gang():
+    assert decide(FOUR, GangPolicy.REQUIRED, dialect="v1beta1") == Decision(Placement.GANG, "v1beta1")
+
+
+def test_one_pod_is_basic_without_complaint():
+    one = Shape(parallelism=1, completions=1, indexed=True, backoff_limit=0)
+    assert decide(one, GangPolicy.REQUIRED, dialect=None) == Decision(Placement.BASIC, "one pod")
+
+
+def test_cluster_without_api_is_refused_or_fallen_back_on():
+    assert decide(FOUR, GangPolicy.REQUIRED, dialect=None, unserved="old") == Decision(Placement.REFUSED, "old")
+    assert decide(FOUR, GangPolicy.PREFERRED, dialect=None, unserved="old") == Decision(Placement.BASIC, "old")
+
+
+def test_off_is_off_everywhere():
+    assert decide(FOUR, GangPolicy.OFF, dialect="v1beta1") == Decision(Placement.OFF)
+
+
+def test_a_link_that_is_brought_is_left_alone():
+    brought = dataclasses.replace(FOUR, brought_link="spec.scheduling", indexed=False)
+    assert decide(brought, GangPolicy.REQUIRED, dialect=None) == Decision(Placement.BROUGHT)
+
+
+@given(
+    st.builds(Shape, st.integers(1, 5), st.none() | st.integers(1, 5), st.booleans(), st.integers(0, 2), st.booleans()),
+    st.sampled_from(GangPolicy),
+    st.none() | st.just("v1beta1"),
+)
+def test_nothing_but_a_true_gang_is_called_one(shape, policy, dialect):
+    decision = decide(shape, policy, dialect=dialect)
+    if decision.placement is Placement.GANG:
+        assert shape.indexed
+        assert shape.parallelism == shape.completions > 1
+        assert (policy, dialect) != (GangPolicy.OFF, None)
+    assert (decision.placement is Placement.REFUSED) <= (policy is GangPolicy.REQUIRED)
+
+
+@pytest.mark.parametrize("text", ["gang:v1beta1", "basic:no API: none", "off", "brought"])
+def test_decision_is_read_as_it_was_written(text):
+    assert str(Decision.parse(text)) == text
+
+
+def test_unknown_decision_is_no_gang():
+    assert Decision.parse("volcano:x") == Decision(Placement.OFF)
+
+
+def manifest(**spec):
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (GangSpec(), (1, 1, True)),
+        (GangSpec(workers=4), (4, 4, True)),
+        (GangSpec(manifest=manifest(parallelism=3, completions=3)), (3, 3, False)),
+        (GangSpec(manifest=manifest(parallelism=3, completions=3, completionMode="Indexed")), (3, 3, True)),
+        (GangSpec(manifest=manifest(parallelism=3), workers=5), (5, 5, True)),
+        (GangSpec(manifest=manifest(parallelism=3)), (3, None, False)),
+        (GangSpec(manifest=manifest(completionMode="NonIndexed"), workers=2), (2, 2, False)),
+    ],
+    ids=[
+        "nothing",
+        "workers",
+        "manifest",
+        "indexed manifest",
+        "both",
+        "work queue",
+        "workers of a NonIndexed manifest",
+    ],
+)
+def test_shape_follows_workers_then_manifest(spec, expected):
+    shape = shape_of(spec, dict(spec.manifest or {}))
+    assert (shape.parallelism, shape.completions, shape.indexed) == expected
+
+
+def test_shape_sees_what_is_left_to_others():
+    job = manifest(template={"spec": {"subdomain": "peers", "workloadRef": {"name": "w"}}})
+    job["metadata"] = {
+        "labels": {"kueue.x-k8s.io/queue-name": "q"},
+        "ownerReferences": [{"kind": "JobSet", "name": "s", "controller": True}],
+    }
+    shape = shape_of(GangSpec(manifest=job), job)
+    assert shape.brought_link == "spec.template.spec.workloadRef"
+    assert (shape.kueue_queue, shape.controller, shape.subdomain) == ("q", "JobSet/s", "peers")

@@ -1,0 +1,434 @@
+"""Everything that is wrong with a request, at once, with the field's name and the remedy."""
+
+import datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.files import FILES_BYTES_MAX
+from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+from airflow_provider_gangjobs.gang.validation import require_valid, validate, validate_choices
+
+
+def job(template=None, metadata=None, **spec):
+    pod = {"containers": [{"name": "main", "image": "a"}]}
+    template = {"spec": pod} if template is None else template
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata or {},
+        "spec": {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template, **spec},
+    }
+
+
+def container(**fields):
+    return job({"spec": {"containers": [{"name": "main", "image": "a", **fields}]}})
+
+
+def env(name, value):
+    return container(env=[{"name": name, "value": value}])
+
+
+SOUND = {
+    "one pod": GangSpec(image="a"),
+    "four workers": GangSpec(image="a", workers=4, command=["x"], env={"A": "1"}, resources={"cpu": "1", "x.org/y": 2}),
+    "a manifest": GangSpec(manifest=job()),
+    "a manifest with overrides": GangSpec(manifest=job(), pod_overrides={"spec": {"nodeSelector": None}}),
+    "a link that is brought": GangSpec(
+        manifest=job({"spec": {"schedulingGroup": {"podGroupName": "g"}, "containers": [{"name": "a", "image": "a"}]}})
+    ),
+    "its own replacement policy": GangSpec(manifest=job(podReplacementPolicy="TerminatingOrFailed")),
+    "plain pods of any shape": GangSpec(manifest=job(completionMode="NonIndexed", backoffLimit=5), gang="off"),
+    "preferred with any shape": GangSpec(manifest=job(backoffLimit=5), gang="preferred"),
+    "rank variables without rendezvous": GangSpec(image="a", workers=2, env={"RANK": "0"}, rendezvous=False),
+    "restart of a single pod": GangSpec(image="a", pod_overrides={"spec": {"restartPolicy": "OnFailure"}}),
+    "env as a list": GangSpec(image="a", env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
+    "files": GangSpec(image="a", files={"a.py": "", ".env": "x"}),
+}
+
+
+@pytest.mark.parametrize("spec", SOUND.values(), ids=SOUND)
+def test_sound_requests_have_no_problem(spec):
+    assert validate(spec) == ()
+
+
+# what is wrong -> (spec, path of the problem, a part of what is said)
+PARAMETERS = {
+    "no image": (GangSpec(), "image", "is missing"),
+    "empty image": (GangSpec(image=" "), "image", "is empty"),
+    "no workers": (GangSpec(image="a", workers=0), "workers", "is 0. Give 1 or more"),
+    "workers as text": (GangSpec(image="a", workers="4"), "workers", "not a whole number"),
+    "workers as boolean": (GangSpec(image="a", workers=True), "workers", "not a whole number"),
+    "too many workers": (GangSpec(image="a", workers=100_001), "workers", "100000 at most"),
+    "too high a minimum": (GangSpec(image="a", workers=2, min_workers=3), "min_workers", "the gang has 2"),
+    "command as text": (GangSpec(image="a", command="python x.py"), "command", "['python', 'x.py']"),
+    "a number in args": (GangSpec(image="a", args=["--epochs", 3]), "args[1]", 'Write it as text: "3"'),
+    "unknown policy": (GangSpec(image="a", gang="always"), "gang", "required, preferred, off"),
+    "unknown dialect": (GangSpec(image="a", dialect="kueue"), "dialect", "native"),
+    "unknown pull policy": (GangSpec(image="a", image_pull_policy="Maybe"), "image_pull_policy", "IfNotPresent"),
+    "name with capitals": (GangSpec(image="a", name="Train"), "name", "lower-case"),
+    "name that starts with a digit": (GangSpec(image="a", name="1a"), "name", "start with a letter"),
+    "name without room for the attempt": (GangSpec(image="a", name="a" * 38), "name", "At most 37"),
+    "namespace with a dot": (GangSpec(image="a", namespace="a.b"), "namespace", "lower-case"),
+    "label key": (GangSpec(image="a", labels={"a b": "x"}), "labels.a b", "may only have"),
+    "label value": (GangSpec(image="a", labels={"a": "x y"}), "labels.a", "Use an annotation"),
+    "label as number": (GangSpec(image="a", labels={"a": 1}), "labels.a", 'Write it as text: "1"'),
+    "our label": (GangSpec(image="a", labels={"gangjobs.airflow/gang": "x"}), "labels.gangjobs.airflow/gang", "writes"),
+    "the controller's label": (GangSpec(image="a", labels={"job-name": "x"}), "labels.job-name", "Job controller"),
+    "annotation as boolean": (GangSpec(image="a", annotations={"a": True}), "annotations.a", '"true"'),
+    "huge annotations": (GangSpec(image="a", annotations={"a": "x" * 262144}), "annotations", "are allowed"),
+    "env as number": (GangSpec(image="a", env={"A": 1}), "env.A", 'Write it as text: "1"'),
+    "env as boolean": (
+        GangSpec(image="a", env={"A": True}),
+        "env.A",
+        'the boolean true, not text. Write it as text: "t',
+    ),
+    "env as nothing": (GangSpec(image="a", env={"A": None}), "env.A", "is None"),
+    "env of no known source": (GangSpec(image="a", env={"A": {"secretKeyRef": {}}}), "env.A", "valueFrom"),
+    "env as text": (GangSpec(image="a", env="A=1"), "env", "Give a dict"),
+    "env name": (GangSpec(image="a", env={"A=B": "1"}), "env.A=B", "Rename"),
+    "env twice": (GangSpec(image="a", env=[{"name": "A"}, {"name": "A"}]), "env[1]", "second time"),
+    "env without name": (GangSpec(image="a", env=[{"value": "1"}]), "env[0].name", "is missing"),
+    "env with value and source": (
+        GangSpec(image="a", env=[{"name": "A", "value": "1", "valueFrom": {}}]),
+        "env[0]",
+        "both a value and a source",
+    ),
+    "env with unknown field": (GangSpec(image="a", env=[{"name": "A", "from": "x"}]), "env[0]", "has from"),
+    "rank variable": (GangSpec(image="a", workers=2, env={"RANK": "0"}), "env.RANK", "rendezvous=False"),
+    "our variable": (GangSpec(image="a", env={"GANG_RESULT_PATH": "x"}), "env.GANG_RESULT_PATH", "every rank"),
+    "bad quantity": (GangSpec(image="a", resources={"cpu": "2 cores"}), "resources.requests.cpu", "not a quantity"),
+    "negative quantity": (GangSpec(image="a", resources={"cpu": -1}), "resources.requests.cpu", "negative"),
+    "device without domain": (GangSpec(image="a", resources={"gpu": 1}), "resources.requests.gpu", "nvidia.com/gpu"),
+    "half a device": (
+        GangSpec(image="a", resources={"nvidia.com/gpu": "500m"}),
+        "resources.requests.nvidia.com/gpu",
+        "cannot be divided",
+    ),
+    "request above limit": (
+        GangSpec(image="a", resources={"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}),
+        "resources.requests.memory",
+        "Raise the limit",
+    ),
+    "device without limit": (
+        GangSpec(image="a", resources={"requests": {"x.org/y": 1}}),
+        "resources.limits.x.org/y",
+        "is missing",
+    ),
+    "device with another limit": (
+        GangSpec(image="a", resources={"requests": {"x.org/y": 1}, "limits": {"x.org/y": 2}}),
+        "resources.requests.x.org/y",
+        "Make them equal",
+    ),
+    "resources as a list": (GangSpec(image="a", resources=["cpu"]), "resources", "Give a dict"),
+    "requests as a list": (GangSpec(image="a", resources={"requests": ["cpu"]}), "resources.requests", "Give a dict"),
+    "mount without volume": (
+        GangSpec(image="a", volume_mounts=[{"name": "d", "mountPath": "/d"}]),
+        "spec.template.spec.containers[0].volumeMounts",
+        "no such volume",
+    ),
+    "mount without path": (
+        GangSpec(image="a", volumes=[{"name": "d"}], volume_mounts=[{"name": "d"}]),
+        "spec.template.spec.containers[0].volumeMounts",
+        "no mountPath",
+    ),
+    "two mounts at one path": (
+        GangSpec(
+            image="a",
+            volumes=[{"name": "d"}],
+            volume_mounts=[{"name": "d", "mountPath": "/d"}, {"name": "d", "mountPath": "/d/"}],
+        ),
+        "spec.template.spec.containers[0].volumeMounts",
+        "Mount each path once",
+    ),
+    "two volumes of one name": (
+        GangSpec(image="a", volumes=[{"name": "d"}, {"name": "d"}]),
+        "spec.template.spec.volumes",
+        "2 times",
+    ),
+    "volume name": (GangSpec(image="a", volumes=[{"name": "D"}]), "spec.template.spec.volumes[0].name", "lower-case"),
+    "mount over the files": (
+        GangSpec(
+            image="a",
+            files={"a": ""},
+            volumes=[{"name": "d"}],
+            volume_mounts=[{"name": "d", "mountPath": "/gang/files/"}],
+        ),
+        "spec.template.spec.containers[0].volumeMounts",
+        "where the files are",
+    ),
+    "volume of our name": (
+        GangSpec(image="a", files={"a": ""}, volumes=[{"name": "gang-files"}]),
+        "spec.template.spec.volumes",
+        "holds the files",
+    ),
+    "file in a directory": (GangSpec(image="a", files={"a/b.py": ""}), "files.a/b.py", "no directories"),
+    "binary file": (GangSpec(image="a", files={"a": b"x"}), "files.a", "not text"),
+    "huge files": (GangSpec(image="a", files={"a": "x" * FILES_BYTES_MAX}), "files", "are allowed"),
+    "huge job": (GangSpec(image="a", args=["x" * 1024 * 1024]), "manifest", "use files or a volume"),
+    "negative timeout": (GangSpec(image="a", run_timeout_s=-1), "run_timeout_s", "leave it out for no limit"),
+    "zero timeout": (GangSpec(image="a", assemble_timeout_s=0), "assemble_timeout_s", "Give more than 0"),
+    "endless timeout": (GangSpec(image="a", run_timeout_s=float("inf")), "run_timeout_s", "not a number of seconds"),
+    "negative grace": (GangSpec(image="a", termination_grace_s=-1), "termination_grace_s", "Give 0 or more"),
+    "rendezvous as number": (GangSpec(image="a", rendezvous=29500), "rendezvous", "Rendezvous(port=...)"),
+    "port out of range": (GangSpec(image="a", rendezvous=Rendezvous(70000)), "rendezvous.port", "1 to 65535"),
+    "keep_suspended as text": (GangSpec(image="a", keep_suspended="yes"), "keep_suspended", "True or False"),
+    "labels with a number as key": (GangSpec(image="a", labels={1: "x"}), "labels", "which is not text"),
+    "tolerations as a dict": (GangSpec(image="a", tolerations={"key": "x"}), "tolerations", "Give a list of dicts"),
+    "pull secrets as text": (GangSpec(image="a", image_pull_secrets="s"), "image_pull_secrets", "as a list"),
+    "pull secret's name": (GangSpec(image="a", image_pull_secrets=["S"]), "image_pull_secrets[0]", "lower-case"),
+    "priority class": (GangSpec(image="a", priority_class="High!"), "priority_class", "lower-case"),
+    "node selector": (GangSpec(image="a", node_selector={"a": "x y"}), "node_selector.a", "node's label"),
+    "pod spec given as overrides": (
+        GangSpec(image="a", pod_overrides={"spec": {"containers": [{"image": "b"}]}}),
+        "pod_overrides",
+        "cannot be merged",
+    ),
+    "overrides as text": (GangSpec(image="a", pod_overrides="x"), "pod_overrides", "not a mapping"),
+}
+
+MANIFESTS = {
+    "no Job": (
+        GangSpec(manifest={"apiVersion": "v1", "kind": "Pod"}),
+        "manifest",
+        "is v1 Pod. Give apiVersion: batch/v1 and kind: Job",
+    ),
+    "nothing": (GangSpec(manifest={}), "manifest", "is no apiVersion no kind"),
+    "a number": (GangSpec(manifest=4), "manifest", "is int"),
+    "a list": (GangSpec(manifest="[a]"), "manifest", "is not a mapping"),
+    "broken text": (GangSpec(manifest="a: [b"), "manifest", "is not YAML: line 1"),
+    "two documents": (GangSpec(manifest="a: b\n---\nc: d"), "manifest", "line 2"),
+    "an object of Python": (GangSpec(manifest="a: !!python/object:os.system {}"), "manifest", "is not YAML"),
+    "a copy of a live Job": (
+        GangSpec(manifest={**job(metadata={"uid": "u"}), "status": {}}),
+        "manifest",
+        "metadata.uid, status of a live object",
+    ),
+    "its own selector": (GangSpec(manifest=job(selector={})), "manifest.spec.selector", "chosen by the server"),
+    "generateName": (
+        GangSpec(manifest=job(metadata={"generateName": "a-"})),
+        "manifest.metadata.generateName",
+        "Use metadata.name",
+    ),
+    "a long name": (GangSpec(manifest=job(metadata={"name": "a" * 38})), "manifest.metadata.name", "At most 37"),
+    "more completions": (
+        GangSpec(manifest=job(completions=3)),
+        "manifest.spec",
+        "completions (3) is not parallelism (2)",
+    ),
+    "no index": (GangSpec(manifest=job(completionMode="NonIndexed")), "manifest.spec", "cannot be a gang"),
+    "replacement pods": (GangSpec(manifest=job(backoffLimit=3)), "manifest.spec", "kubernetes#142330"),
+    "unknown mode": (
+        GangSpec(manifest=job(completionMode="Sorted"), gang="off"),
+        "manifest.spec.completionMode",
+        "Choose Indexed or NonIndexed",
+    ),
+    "text as parallelism": (GangSpec(manifest=job(parallelism="2")), "manifest.spec.parallelism", "not a whole number"),
+    "two kinds of gang": (
+        GangSpec(
+            manifest=job(
+                {"spec": {"schedulingGroup": {"podGroupName": "g"}, "containers": [{"name": "a", "image": "a"}]}},
+                scheduling={"schedulingPolicy": {"basic": {}}},
+            )
+        ),
+        "manifest.spec.scheduling",
+        "Keep one of the two",
+    ),
+    "template finalizer": (
+        GangSpec(
+            manifest=job({"metadata": {"finalizers": ["keep"]}, "spec": {"containers": [{"name": "a"}]}}), image="a"
+        ),
+        "manifest.spec.template.metadata.finalizers[0]",
+        "refuse every pod",
+    ),
+    "our finalizer": (
+        GangSpec(image="a", pod_overrides={"metadata": {"finalizers": ["gangjobs.airflow/harvest"]}}),
+        "pod_overrides.metadata.finalizers[0]",
+        "Remove it",
+    ),
+    "restart always": (
+        GangSpec(image="a", pod_overrides={"spec": {"restartPolicy": "Always"}}),
+        "spec.template.spec.restartPolicy",
+        "Set it to Never",
+    ),
+    "restart of one rank": (
+        GangSpec(image="a", workers=2, pod_overrides={"spec": {"restartPolicy": "OnFailure"}}),
+        "spec.template.spec.restartPolicy",
+        "lost its peers",
+    ),
+    "no image in a sidecar": (
+        GangSpec(image="a", pod_overrides={"spec": {"containers": [{"name": "side"}]}}),
+        "spec.template.spec.containers[1].image",
+        "is missing",
+    ),
+    "containers as a mapping": (
+        GangSpec(manifest=job({"spec": {"containers": {"name": "a"}}})),
+        "manifest.spec.template.spec.containers",
+        "not a list",
+    ),
+    "labels as a list": (
+        GangSpec(manifest=job(metadata={"labels": ["a"]})),
+        "manifest.metadata.labels",
+        "not a mapping",
+    ),
+    "null in a list": (
+        GangSpec(manifest=container(env=[None])),
+        "manifest.spec.template.spec.containers[0].env[0]",
+        "is null",
+    ),
+    "number in env": (
+        GangSpec(manifest=env("A", 1)),
+        "manifest.spec.template.spec.containers[0].env[0].value",
+        'Write it as text: "1"',
+    ),
+    "rank variable": (
+        GangSpec(manifest=env("WORLD_SIZE", "2")),
+        "manifest.spec.template.spec.containers[0].env[0]",
+        "set by the rendezvous",
+    ),
+    "number in command": (
+        GangSpec(manifest=container(command=["sleep", 3])),
+        "manifest.spec.template.spec.containers[0].command[1]",
+        'Write it as text: "3"',
+    ),
+    "a date": (
+        GangSpec(manifest=job(metadata={"annotations": {"day": datetime.date(2026, 1, 1)}})),
+        "manifest.metadata.annotations.day",
+        "the date 2026-01-01",
+    ),
+    "ranks without index": (
+        GangSpec(manifest=job(completionMode="NonIndexed"), gang="off", rendezvous=True),
+        "rendezvous",
+        "NonIndexed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "path", "said"), PARAMETERS.values(), ids=PARAMETERS)
+def test_wrong_parameter_is_named(spec, path, said):
+    problems = {problem.path: str(problem) for problem in validate(spec)}
+    assert said in problems[path]
+
+
+@pytest.mark.parametrize(("spec", "path", "said"), MANIFESTS.values(), ids=MANIFESTS)
+def test_wrong_manifest_is_named_by_its_path(spec, path, said):
+    problems = {problem.path: str(problem) for problem in validate(spec)}
+    assert said in problems[path]
+
+
+MANIFEST_TEXT = """apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    spec:
+      containers:
+      - name: main
+        image: a
+        env:
+        - name: A
+          value: {written}
+"""
+
+TRAPS = {
+    "on": "the boolean true",
+    "Yes": "the boolean true",
+    "off": "the boolean false",
+    "NO": "the boolean false",
+    "0644": "the number 420",
+    "12:30:45": "the number 45045",
+    "1e3": None,
+    "1_000": "the number 1000",
+    "3.10": "the number 3.1",
+    "2026-01-01": "the date 2026-01-01",
+    "0x1F": "the number 31",
+    '"on"': None,
+}
+
+
+@pytest.mark.parametrize(("written", "read"), TRAPS.items(), ids=TRAPS)
+def test_yaml_traps_show_what_was_written_and_read(written, read):
+    problems = [str(problem) for problem in validate(GangSpec(manifest=MANIFEST_TEXT.format(written=written)))]
+    said = f'line 11 says {written}, which YAML reads as {read}. Quote it: "{written}".'
+    assert problems == ([] if read is None else [f"manifest.spec.template.spec.containers[0].env[0].value: {said}"])
+
+
+def test_keys_are_trapped_too():
+    problems = [str(p) for p in validate(GangSpec(manifest="apiVersion: batch/v1\nkind: Job\non: x\n", image="a"))]
+    assert problems == ['manifest.on: line 3: YAML does not read the key on as text. Quote it: "on".']
+
+
+def test_a_key_given_twice_is_told():
+    problems = validate(GangSpec(manifest="apiVersion: batch/v1\nkind: Job\nkind: Job\n", image="a"))
+    assert [(p.path, p.what) for p in problems] == [("manifest.kind", "line 3 gives it a second time")]
+
+
+def test_aliases_of_aliases_are_stopped():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
+    (problem,) = validate(GangSpec(manifest="\n".join(lines)))
+    assert "more than 100000 values" in problem.what
+
+
+def test_all_problems_are_told_together():
+    spec = GangSpec(
+        command="python x.py",
+        workers=0,
+        env={"A": 1},
+        labels={"a": "x y"},
+        run_timeout_s=-1,
+        resources={"cpu": "many"},
+        gang="always",
+    )
+    paths = {problem.path for problem in validate(spec)}
+    assert paths == {
+        "image",
+        "command",
+        "workers",
+        "env.A",
+        "labels.a",
+        "run_timeout_s",
+        "resources.requests.cpu",
+        "gang",
+    }
+
+
+def test_problems_are_raised_as_one_error():
+    with pytest.raises(InvalidGangSpec, match="2 problems, nothing was created") as caught:
+        require_valid(GangSpec(image="a", workers=0), reattach="sometimes")
+    assert [problem.path for problem in caught.value.problems] == ["reattach", "workers"]
+
+
+@pytest.mark.parametrize("name", ["reattach", "results", "logs", "on_finish", "on_kill"])
+def test_choices_beside_the_spec_are_checked(name):
+    (problem,) = validate_choices(**{name: "whatever"})
+    assert problem.path == name
+    assert "Choose one of" in problem.remedy
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = sorted(GangSpec.__dataclass_fields__)
+PARTS = st.sampled_from(["spec", "metadata", "template", "containers", "env", "name", "volumes", "image", "labels"])
+NESTED = st.recursive(
+    ANYTHING, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(PARTS, inner, max_size=3), max_leaves=10
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=6))
+def test_any_parameters_are_answered_and_not_crashed_on(parameters):
+    assert isinstance(validate(GangSpec(**parameters)), tuple)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(NESTED, NESTED)
+def test_any_manifest_is_answered_and_not_crashed_on(spec, overrides):
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+    assert isinstance(validate(GangSpec(image="a", manifest=manifest, pod_overrides=overrides)), tuple)
