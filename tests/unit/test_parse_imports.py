@@ -1,0 +1,86 @@
+"""What a DAG file costs: importing the provider's doors loads no client library and nothing of the sandbox.
+
+In a fresh process each, because imports of other tests would hide what is loaded here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = (
+    "kubernetes",
+    "kubernetes_asyncio",
+    "aiohttp",
+    "airflow.providers.cncf",
+    "starlette",
+    "uvicorn",
+    "httpx",
+    "cryptography",
+    "airflow_provider_gangjobs.cluster",
+    "airflow_provider_gangjobs.submission",
+    "airflow_provider_gangjobs.tracking",
+    "airflow_provider_gangjobs.sandbox",
+)
+BESIDE_AIRFLOW = """
+import json, sys
+from airflow.sdk import DAG, BaseHook, BaseOperator
+import airflow.sdk.exceptions
+import airflow.triggers.base
+before = set(sys.modules)
+{statement}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def loaded_by(statement: str, home: Path) -> list[str]:
+    """Modules that the statement loads beyond those that Airflow itself needs for an empty DAG file."""
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_AIRFLOW.format(statement=statement)],
+        env={**os.environ, "AIRFLOW_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    modules: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return modules
+
+
+def heavy(modules: list[str]) -> list[str]:
+    return [name for name in modules if any(name == package or name.startswith(f"{package}.") for package in HEAVY)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(
+            "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator\n"
+            "GangJobOperator(task_id='train', image='trainer', command=['{{ params.program }}'], workers=4)",
+            id="an operator, imported and constructed",
+        ),
+        pytest.param("import airflow_provider_gangjobs.hooks.gang_job", id="the hook"),
+        pytest.param("import airflow_provider_gangjobs.exceptions", id="errors, for a retry policy"),
+    ],
+)
+def test_dag_file_loads_no_client_library(statement: str, tmp_path: Path) -> None:
+    modules = loaded_by(statement, tmp_path)
+
+    assert any(name.startswith("airflow_provider_gangjobs.") for name in modules)
+    assert heavy(modules) == []
+
+
+@pytest.mark.slow
+def test_provider_info_loads_only_itself(tmp_path: Path) -> None:
+    # Airflow has read it already by the time that anything of Airflow is imported.
+    code = "import sys; before = set(sys.modules); import airflow_provider_gangjobs.get_provider_info; "
+    code += "print(*sorted(m for m in set(sys.modules) - before if m.startswith('airflow')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.split() == ["airflow_provider_gangjobs", "airflow_provider_gangjobs.get_provider_info"]
