@@ -274,7 +274,8 @@ class Client:
                 on_open()
             async with aclosing(split_lines(chunks, bytes_max=WATCH_LINE_BYTES_MAX)) as lines:
                 async for line in lines:
-                    yield line
+                    if line:
+                        yield line
 
     # -- logs ------------------------------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ class LineTooLongError(ValueError):
 async def split_lines(
     chunks: AsyncIterator[bytes], *, bytes_max: int, cut_long: bool = False
 ) -> AsyncGenerator[bytes, None]:
-    """The lines without their ends; blank ones are left out, an unfinished last one is given.
+    """The lines without their ends; an unfinished last one is given too.
 
     Raises:
-        LineTooLongError: one exceeds `bytes_max`; with `cut_long` it comes in parts instead.
+        LineTooLongError: one exceeds `bytes_max` and has no end yet; with `cut_long` it comes in parts instead.
     """
     rest = bytearray()
     async for chunk in chunks:

@@ -174,9 +174,12 @@ class Transport:
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=limit, socket_factory=self._socket)
-        return aiohttp.ClientSession(
+        session = aiohttp.ClientSession(
             connector=connector, read_bufsize=_READ_BUFFER_BYTES, cookie_jar=aiohttp.DummyCookieJar()
         )
+        # aiohttp sends a GET or DELETE again by itself if its connection breaks, and has no public switch for that.
+        session._retry_connection = False  # noqa: SLF001
+        return session
 
     def _socket(self, address: Any) -> socket.socket:
         family, kind, protocol, *_ = address

@@ -1,0 +1,437 @@
+"""The client against a server that misbehaves: what is sent, what is sent again, and what comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.errors import (
+    AlreadyExists,
+    Conflict,
+    Gone,
+    InvalidConnection,
+    NotFound,
+    ReplyLost,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    UnexpectedReply,
+    Unreachable,
+)
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
+from tests.unit.fault_server import (
+    Connection,
+    FaultServer,
+    ModelApi,
+    Request,
+    bad_gateway,
+    close_at_once,
+    config_for,
+    half_open,
+    internal_error,
+    login_page,
+    no_head,
+    reset_at_once,
+    reset_mid_line,
+    status,
+    too_many_requests,
+    unauthorized,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SECRET = "sesame-open-the-door"
+
+
+@dataclass
+class Hurry:
+    """Time that passes only by being slept."""
+
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(monotonic=lambda: self.now, sleep=self.sleep)
+
+
+@pytest.fixture
+def hurry() -> Hurry:
+    return Hurry()
+
+
+async def echo(request: Request, connection: Connection) -> None:
+    body = json.loads(request.body) if request.body else None
+    seen = {"method": request.method, "path": request.path, "query": request.query, "body": body}
+    await connection.reply(200, {**seen, "type": request.headers.get("content-type")})
+
+
+def answering(*faults: Any) -> Callable[[Request, Connection], Awaitable[None]]:
+    """These faults in turn, then an empty object."""
+    due = list(faults)
+
+    async def handle(request: Request, connection: Connection) -> None:
+        if due:
+            await due.pop(0)(ModelApi(), request, connection)
+        else:
+            await connection.reply(200, {"metadata": {"name": "a"}})
+
+    return handle
+
+
+def refusing(code: int, reason: str, **more: Any) -> Callable[[ModelApi, Request, Connection], Awaitable[None]]:
+    async def fault(_: ModelApi, __: Request, connection: Connection) -> None:
+        await connection.reply(code, status(code, reason, **more))
+
+    return fault
+
+
+# -- what is sent ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resource", "arguments", "path"),
+    [
+        (JOBS, ("team", "a"), "/apis/batch/v1/namespaces/team/jobs/a"),
+        (JOBS, (None, None), "/apis/batch/v1/jobs"),
+        (PODS, ("team", "a", "log"), "/api/v1/namespaces/team/pods/a/log"),
+        (NODES, (None, "a"), "/api/v1/nodes/a"),
+        (NODES, ("ignored", "a"), "/api/v1/nodes/a"),
+        (podgroups("v1beta1"), ("team",), "/apis/scheduling.k8s.io/v1beta1/namespaces/team/podgroups"),
+        (JOBS, ("team", "../../nodes"), "/apis/batch/v1/namespaces/team/jobs/..%2F..%2Fnodes"),
+    ],
+)
+def test_paths_are_those_of_the_api(resource: Resource, arguments: tuple[str, ...], path: str) -> None:
+    assert resource.path(*arguments) == path
+
+
+@pytest.mark.parametrize("arguments", [(None, "a"), ("team", None, "log")])
+def test_incomplete_paths_are_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="is needed"):
+        PODS.path(*arguments)
+
+
+async def test_create_is_strict_and_may_be_dry() -> None:
+    async with FaultServer(echo) as server, Client(server.config) as client:
+        sent = await client.create(JOBS, {"spec": {}}, "team", dry_run=True)
+    assert sent == {
+        "method": "POST",
+        "path": "/apis/batch/v1/namespaces/team/jobs",
+        "query": {"fieldValidation": "Strict", "dryRun": "All"},
+        "body": {"spec": {}},
+        "type": "application/json",
+    }
+
+
+@pytest.mark.parametrize("kind", list(Patch))
+async def test_patch_says_its_kind(kind: Patch) -> None:
+    async with FaultServer(echo) as server, Client(server.config) as client:
+        sent = await client.patch(JOBS, "a", "team", {"spec": {}}, kind=kind, subresource="status")
+    assert (sent["method"], sent["path"], sent["type"]) == (
+        "PATCH",
+        "/apis/batch/v1/namespaces/team/jobs/a/status",
+        kind,
+    )
+
+
+async def test_delete_carries_uid_propagation_and_grace() -> None:
+    async with FaultServer(echo) as server, Client(server.config) as client:
+        await client.delete(JOBS, "a", "team", uid="u", grace_period_s=0)
+    assert json.loads(server.requests[0].body) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": "u"},
+        "gracePeriodSeconds": 0,
+    }
+
+
+async def test_server_below_a_path_is_reached() -> None:
+    async with FaultServer(echo) as server, Client(config_for(f"{server.url}/k8s/clusters/c-1/")) as client:
+        assert (await client.version())["path"] == "/k8s/clusters/c-1/version"
+
+
+async def test_watch_query_holds_words_that_go_reads() -> None:
+    api = ModelApi(every_watch=close_at_once)
+    async with FaultServer(api.handle) as server, Client(server.config) as client:
+        events = client.watch(JOBS, "team", resource_version="7", label_selector="a=b,c in (d, e)", timeout_s=299.7)
+        assert [line async for line in events] == []
+    assert server.requests[0].query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "7",
+        "labelSelector": "a=b,c in (d, e)",
+        "timeoutSeconds": "300",
+    }
+
+
+async def test_log_is_text_whatever_its_bytes() -> None:
+    async def handle(_: Request, connection: Connection) -> None:
+        await connection.reply(200, b"caf\xe9\n")
+
+    async with FaultServer(handle) as server, Client(server.config) as client:
+        assert await client.log("a", "team", container="main", tail_lines=5, limit_bytes=100) == "caf�\n"
+    assert server.requests[0].query == {"container": "main", "tailLines": "5", "limitBytes": "100"}
+
+
+async def test_log_is_followed_to_its_end() -> None:
+    async def handle(_: Request, connection: Connection) -> None:
+        connection.begin_stream()
+        await connection.chunk(b"one\ntw")
+        await connection.chunk(b"o\nthree")
+        await connection.end_stream()
+
+    async with FaultServer(handle) as server, Client(server.config) as client:
+        assert [line async for line in client.follow_log("a", "team")] == ["one", "two", "three"]
+
+
+# -- collections -----------------------------------------------------------------------------------------------
+
+
+async def test_list_reads_all_pages() -> None:
+    api = ModelApi()
+    for name in "abcde":
+        api.put(name)
+    async with FaultServer(api.handle) as server, Client(server.config) as client:
+        found = await client.list(JOBS, "team", limit=2)
+    assert [item["metadata"]["name"] for item in found] == list("abcde")
+    assert [request.query.get("continue") for request in server.requests] == [None, "2", "4"]
+
+
+async def test_list_that_expires_begins_again(hurry: Hurry) -> None:
+    api = ModelApi()
+    for name in "abc":
+        api.put(name)
+    pages = 0
+
+    async def expire_once(request: Request, connection: Connection) -> None:
+        nonlocal pages
+        pages += 1
+        if pages == 2:
+            await connection.reply(410, status(410, "Expired"))
+        else:
+            await api.serve_list(request, connection)
+
+    async with FaultServer(expire_once) as server, Client(server.config, timing=hurry.timing) as client:
+        assert len(await client.list(JOBS, "team", limit=2)) == 3
+    assert [request.query.get("continue") for request in server.requests] == [None, "2", None, "2"]
+
+
+async def test_list_goes_on_where_the_server_offers_it() -> None:
+    async def handle(request: Request, connection: Connection) -> None:
+        match request.query.get("continue"):
+            case None:
+                metadata = {"resourceVersion": "1", "continue": "old"}
+                await connection.reply(200, {"metadata": metadata, "items": [{"metadata": {"name": "a"}}]})
+            case "old":
+                await connection.reply(410, status(410, "Expired", metadata={"continue": "new"}))
+            case "new":
+                await connection.reply(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
+
+    async with FaultServer(handle) as server, Client(server.config) as client:
+        assert [o["metadata"]["name"] for o in await client.list(JOBS)] == ["a", "b"]
+
+
+async def test_list_that_expires_for_ever_is_given_up(hurry: Hurry) -> None:
+    async with (
+        FaultServer(answering(*[refusing(410, "Expired")] * 9)) as server,
+        Client(server.config, timing=hurry.timing) as client,
+    ):
+        with pytest.raises(Gone):
+            await client.list(JOBS)
+    assert len(server.requests) == 4
+
+
+# -- what is sent again ----------------------------------------------------------------------------------------
+
+TRANSIENT = [internal_error, bad_gateway, reset_at_once, too_many_requests("1"), refusing(503, "ServiceUnavailable")]
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=["500", "502", "reset", "429", "503"])
+async def test_read_is_repeated_after_a_transient_fault(fault: Any, hurry: Hurry) -> None:
+    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+        assert await client.get(JOBS, "a", "team") == {"metadata": {"name": "a"}}
+        assert client.statistics().requests == {"get": 2}
+        assert client.statistics().retries == 1
+
+
+async def test_read_is_repeated_until_its_deadline(hurry: Hurry) -> None:
+    async with (
+        FaultServer(answering(*[internal_error] * 999)) as server,
+        Client(server.config, timing=hurry.timing, retry_for_s=60) as client,
+    ):
+        with pytest.raises(ServerError):
+            await client.get(JOBS, "a", "team")
+    assert 30 < hurry.now <= 60
+    assert len(server.requests) < 40
+
+
+async def test_retry_after_is_honoured(hurry: Hurry) -> None:
+    fault = too_many_requests("7")
+    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+        await client.get(JOBS, "a", "team")
+    assert hurry.slept == [7.0]
+
+
+async def test_retry_after_beyond_the_deadline_is_not_waited_for(hurry: Hurry) -> None:
+    fault = too_many_requests("3600")
+    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+        with pytest.raises(TooManyRequests) as caught:
+            await client.get(JOBS, "a", "team")
+    assert (hurry.slept, caught.value.retry_after_s) == ([], 3600.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (internal_error, ServerError),
+        (bad_gateway, ServerError),
+        (refusing(503, "ServiceUnavailable"), ServerError),
+        (reset_at_once, ReplyLost),
+        (refusing(409, "AlreadyExists"), AlreadyExists),
+        (refusing(409, "Conflict"), Conflict),
+        (refusing(404, "NotFound"), NotFound),
+        (login_page, UnexpectedReply),
+    ],
+    ids=["500", "502", "503", "reset", "exists", "conflict", "not found", "login page"],
+)
+async def test_write_is_never_repeated_blindly(fault: Any, error: type[Exception], hurry: Hurry) -> None:
+    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+        with pytest.raises(error):
+            await client.create(JOBS, {}, "team")
+    assert len(server.requests) == 1
+
+
+NOT_PROCESSED = [
+    too_many_requests("1"),
+    refusing(429, "TooManyRequests"),
+    refusing(503, "X", details={"retryAfterSeconds": 1}),
+]
+
+
+@pytest.mark.parametrize("fault", NOT_PROCESSED, ids=["429 with Retry-After", "429", "503 with Retry-After"])
+async def test_write_that_was_not_processed_is_repeated(fault: Any, hurry: Hurry) -> None:
+    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+        await client.create(JOBS, {}, "team")
+    assert len(server.requests) == 2
+
+
+# -- the third answer ------------------------------------------------------------------------------------------
+
+
+async def test_refused_connection_was_never_sent(hurry: Hurry) -> None:
+    async with FaultServer(echo) as server:
+        config = server.config
+    async with Client(config, timing=hurry.timing) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.create(JOBS, {}, "team")
+    assert not caught.value.may_have_applied
+
+
+async def test_unknown_host_was_never_sent(hurry: Hurry) -> None:
+    async with Client(config_for("http://nowhere.invalid:1"), timing=hurry.timing) as client:
+        with pytest.raises(Unreachable):
+            await client.create(JOBS, {}, "team")
+
+
+@pytest.mark.parametrize("fault", [reset_at_once, reset_mid_line], ids=["before the head", "within the body"])
+async def test_broken_answer_leaves_the_outcome_open(fault: Any, hurry: Hurry) -> None:
+    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+        with pytest.raises(ReplyLost) as caught:
+            await client.create(JOBS, {}, "team")
+    assert caught.value.may_have_applied
+
+
+async def test_answer_that_does_not_come_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.cluster.client.REQUEST_TIMEOUT_S", 0.05)
+    async with FaultServer(answering(no_head)) as server, Client(server.config) as client:
+        with pytest.raises(ReplyLost):
+            await client.create(JOBS, {}, "team")
+
+
+# -- watch -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [reset_mid_line, half_open], ids=["reset", "silence"])
+async def test_broken_watch_is_told(fault: Any) -> None:
+    api = ModelApi(every_watch=fault)
+    async with FaultServer(api.handle) as server, Client(server.config) as client:
+        with pytest.raises(ReplyLost):
+            [line async for line in client.watch(JOBS, resource_version="1", timeout_s=1, silence_s=0.05)]
+
+
+async def test_watch_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.cluster.client.REQUEST_TIMEOUT_S", 0.05)
+    async with FaultServer(ModelApi(every_watch=no_head).handle) as server, Client(server.config) as client:
+        with pytest.raises(ReplyLost):
+            [line async for line in client.watch(JOBS, resource_version="1")]
+
+
+async def test_watch_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.cluster.client.WATCH_LINE_BYTES_MAX", 10)
+
+    async def endless(_: Request, connection: Connection) -> None:
+        connection.begin_stream()
+        while True:
+            await connection.chunk(b"x" * 8)
+            await asyncio.sleep(0)
+
+    async with FaultServer(endless) as server, Client(server.config) as client:
+        with pytest.raises(UnexpectedReply, match="more than 10 bytes"):
+            [line async for line in client.watch(JOBS, resource_version="1")]
+
+
+async def test_left_watch_closes_its_connection() -> None:
+    closed = asyncio.Event()
+
+    async def handle(_: Request, connection: Connection) -> None:
+        connection.begin_stream()
+        await connection.line({"type": "BOOKMARK"})
+        await connection.silence()
+        closed.set()
+
+    async with FaultServer(handle) as server, Client(server.config) as client:
+        events = client.watch(JOBS, resource_version="1")
+        await anext(events)
+        await events.aclose()
+        async with asyncio.timeout(5):
+            await closed.wait()
+
+
+# -- what nobody must see --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [unauthorized, internal_error, login_page, reset_at_once, bad_gateway])
+async def test_no_secret_in_errors_or_logs(fault: Any, hurry: Hurry, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    body = {"data": {"password": "hunter2hunter2"}}
+    async with (
+        FaultServer(answering(*[fault] * 999)) as server,
+        Client(server.config, timing=hurry.timing) as client,
+    ):
+        with pytest.raises((ServerError, ReplyLost, UnexpectedReply, Unauthorized)) as written:
+            await client.create(JOBS, body, "team")
+        with pytest.raises((ServerError, ReplyLost, UnexpectedReply, Unauthorized)) as read:
+            await client.get(JOBS, "a", "team")
+        shown = f"{written.value!r} {read.value!r} {client.config!r} {vars(client)!r} {caplog.text}"
+    assert SECRET not in shown
+    assert "hunter2" not in shown
+    assert server.requests[0].headers["authorization"] == f"Bearer {SECRET}"
+
+
+async def test_wrong_connection_is_told_before_anything_is_sent() -> None:
+    async with Client(config_for("http://here", cluster_context="elsewhere")) as client:
+        with pytest.raises(InvalidConnection, match="elsewhere"):
+            await client.version()
