@@ -173,6 +173,8 @@ class ControlPlane:
             f"--cert-dir={self.folder / 'certs'}",
             f"--token-auth-file={tokens}",
             "--authorization-mode=RBAC",
+            # The sandbox node is reached by its address; its name is in no DNS.
+            "--kubelet-preferred-address-types=InternalIP",
             # No ServiceAccount tokens are mounted: pods run as local processes that talk to nobody.
             "--disable-admission-plugins=ServiceAccount",
             "--service-account-issuer=https://kubernetes.default.svc",

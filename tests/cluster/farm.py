@@ -1,0 +1,71 @@
+"""The sandbox's nodes on a real control plane: real processes, and no container runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from airflow_provider_gangjobs.sandbox.node.client import ApiClient
+from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
+from airflow_provider_gangjobs.sandbox.node.network import PodNetwork
+from airflow_provider_gangjobs.sandbox.node.node import Node
+from tests.cluster.plane import ControlPlane
+
+JOINED_WITHIN_S = 30.0
+
+
+@dataclass
+class Farm:
+    """Nodes on an event loop of their own, so that no test's loop keeps them waiting."""
+
+    nodes: list[Node]
+
+    @classmethod
+    @contextmanager
+    def running(cls, plane: ControlPlane, *, nodes: int, cpu: int) -> Iterator[Self]:
+        """Nodes `node-0`... that are ready; they and all their processes end with the block."""
+        folder = Path(tempfile.mkdtemp(prefix="farm-"))
+        started: Future[list[Node]] = Future()
+        loop = asyncio.new_event_loop()
+        stop = asyncio.Event()
+        kubeconfig = plane.folder / "admin.kubeconfig"
+        main = _run(kubeconfig, folder, nodes, cpu, started, stop)
+        thread = threading.Thread(target=loop.run_until_complete, args=(main,), name="farm", daemon=True)
+        thread.start()
+        try:
+            yield cls(started.result(JOINED_WITHIN_S))
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join()
+            loop.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(
+    kubeconfig: Path, folder: Path, count: int, cpu: int, started: Future[list[Node]], stop: asyncio.Event
+) -> None:
+    try:
+        async with ApiClient.from_kubeconfig(kubeconfig) as client, asyncio.TaskGroup() as group:
+            network = PodNetwork(str(folder))
+            nodes = [
+                Node(NodeConfig(f"node-{number}", folder / f"node-{number}", cpu=cpu), client, network=network)
+                for number in range(count)
+            ]
+            tasks = [group.create_task(node.run()) for node in nodes]
+            await asyncio.gather(*(node.registered.wait() for node in nodes))
+            started.set_result(nodes)
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+    except BaseException as error:
+        if not started.done():
+            started.set_exception(error)
+        raise

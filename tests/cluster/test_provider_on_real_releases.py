@@ -1,0 +1,107 @@
+"""The provider on real control planes of each release, with no more rights than its documentation asks for."""
+
+from __future__ import annotations
+
+import yaml
+
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.submission.submit import Submission
+from airflow_provider_gangjobs.tracking.follow import follow
+from tests.cluster.tenant import ROLE, Tenant
+
+DIALECTS = {"1.35": "gang:v1alpha1", "1.36": "gang:v1alpha2", "1.37": "gang:v1beta1"}
+
+MEET = """
+import json, os, socket
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    with socket.create_server(address) as listener:
+        met = [listener.accept()[0].recv(1)[0] for _ in range(size - 1)]
+else:
+    while True:
+        try:
+            socket.create_connection(address, timeout=5).sendall(bytes([rank]))
+            break
+        except OSError:
+            continue
+    met = [0]
+print("rank", rank, "met", sorted(met), flush=True)
+open(os.environ["GANG_RESULT_PATH"], "w").write(json.dumps(sorted(met)))
+"""
+
+
+def a_gang(workers: int = 3, *, code: str = MEET, cpu: str = "1") -> GangSpec:
+    return GangSpec(image="python:3.12", command=["python", "-c", code], workers=workers, resources={"cpu": cpu})
+
+
+async def submitted(gangs: Gangs, spec: GangSpec, run: str = "run") -> Submission:
+    return await gangs.submit(spec, key=TaskKey("dag", run, "task", -1), claim="somebody")
+
+
+async def followed(tenant: Tenant, submission: Submission, deadlines: Deadlines | None = None) -> GangEvent:
+    return await follow(tenant.config, submission.ref, deadlines=deadlines or Deadlines(), report=lambda _: None)
+
+
+async def test_ranks_meet_and_their_results_come_back(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang())
+        assert submission.decision == DIALECTS[tenant.plane.release]
+        event = await followed(tenant, submission)
+        outcomes = await gangs.outcomes(submission.ref)
+    assert event.status is Status.SUCCEEDED, event
+    assert [outcome.message for outcome in outcomes] == ["[1, 2]", "[0]", "[0]"]
+
+
+async def test_no_pod_stays_held_after_the_end(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        await followed(tenant, await submitted(gangs, a_gang()))
+        pods = await gangs.client.list(PODS, tenant.namespace)
+    assert [pod["metadata"].get("finalizers") for pod in pods] == [None] * 3
+
+
+async def test_one_failed_rank_is_told_apart_from_those_it_took_down(tenant: Tenant) -> None:
+    code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(60)"
+    async with Gangs.of(tenant.config) as gangs:
+        event = await followed(tenant, await submitted(gangs, a_gang(code=code)))
+    assert (event.status, event.ranks[0].rank, event.ranks[0].exit_code) == (Status.FAILED, 1, 3)
+
+
+async def test_a_gang_that_cannot_fit_places_nothing_and_times_out(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang(3, cpu="3"))
+        event = await followed(tenant, submission, Deadlines(assemble_s=4))
+        job = await gangs.client.get(JOBS, submission.ref.name, tenant.namespace)
+    assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
+    assert job["spec"]["suspend"] is True
+
+
+async def test_submitting_twice_is_one_gang(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        first, second = await submitted(gangs, a_gang()), await submitted(gangs, a_gang())
+        assert (second.ref, second.adopted) == (first.ref, True)
+        assert (await followed(tenant, second)).status is Status.SUCCEEDED
+
+
+async def test_the_documented_role_is_enough(tenant: Tenant) -> None:
+    """And nothing was asked for that it does not grant."""
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang())
+        await followed(tenant, submission)
+        await gangs.outcomes(submission.ref)
+        await gangs.mark_delivered(submission.ref)
+        await gangs.release_finalizers(namespace=tenant.namespace)
+        await gangs.delete(submission.ref)
+    assert tenant.refused() == []
+    assert tenant.used() <= {
+        (group, resource, verb)
+        for rule in yaml.safe_load(ROLE.read_text())["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
