@@ -88,8 +88,8 @@ JOBS = Resource("batch", ("v1",), "jobs", "Job", subresources=("status",), in_al
 PRIORITYCLASSES = Resource(
     "scheduling.k8s.io", ("v1",), "priorityclasses", "PriorityClass", namespaced=False, short_names=("pc",)
 )
-WORKLOADS = Resource("scheduling.k8s.io", (), "workloads", "Workload", short_names=("wl",))
-PODGROUPS = Resource("scheduling.k8s.io", (), "podgroups", "PodGroup", short_names=("pg",), subresources=("status",))
+WORKLOADS = Resource("scheduling.k8s.io", (), "workloads", "Workload")
+PODGROUPS = Resource("scheduling.k8s.io", (), "podgroups", "PodGroup", subresources=("status",))
 LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease")
 
 RESOURCES: tuple[Resource, ...] = (

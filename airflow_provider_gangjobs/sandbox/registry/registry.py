@@ -267,6 +267,33 @@ class Registry:
         bound = {**pod, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status}
         return self.store.put(PODS, bound).obj
 
+    def evict(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        grace_period_s: int | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """Delete a pod and say that it was disrupted (what `pods/eviction` does).
+
+        Raises:
+            StatusError: 404, 409 a precondition does not hold.
+        """
+        pod = self.get(PODS, name, namespace)
+        deletion.check_preconditions(PODS, pod, uid=uid, resource_version=None)
+        if not dry_run and not pods.is_terminal(pod):
+            now = timestamp(self.clock.now())
+            told = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+            status = _with_condition(pod.get("status") or {}, "DisruptionTarget", now, **told)
+            self.store.put(PODS, {**pod, "status": status})
+        return self.delete(PODS, name, namespace, uid=uid, grace_period_s=grace_period_s, dry_run=dry_run)
+
+    def returns_deleted(self, resource: str | Resource) -> bool:
+        """Whether a DELETE that removed an object answers with it."""
+        return _STRATEGIES[by_key(resource)].returns_deleted
+
     def record_event(
         self,
         involved: Object,
@@ -388,8 +415,8 @@ def _uid_mismatch(kind: Resource, old: Object, uid: str) -> str:
     )
 
 
-def _with_condition(status: Object, type_: str, now: str) -> Object:
-    condition = {"type": type_, "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+def _with_condition(status: Object, type_: str, now: str, **more: str) -> Object:
+    condition = {"type": type_, "status": "True", "lastProbeTime": None, "lastTransitionTime": now, **more}
     others = [item for item in status.get("conditions") or () if item["type"] != type_]
     return {**status, "conditions": [*others, condition]}
 

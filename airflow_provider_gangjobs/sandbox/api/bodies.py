@@ -1,0 +1,198 @@
+"""Request bodies and query parameters: read, decoded, checked."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from airflow_provider_gangjobs.sandbox import errors
+from airflow_provider_gangjobs.sandbox.api.versions import from_version, to_version
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.registry.patching import PatchKind
+from airflow_provider_gangjobs.sandbox.registry.schema import DecodingError, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.requests import Request
+
+    from airflow_provider_gangjobs.sandbox.api.routing import Target
+    from airflow_provider_gangjobs.sandbox.store import Object
+
+__all__ = ["FieldValidation", "decoder", "flag", "integer", "is_dry_run", "options_error", "read_object", "read_patch"]
+
+BODY_BYTES_MAX = 3 * 1024 * 1024
+"""The API server's own limit on a request body."""
+
+_JSON, _YAML = "application/json", "application/yaml"
+_TRUE, _FALSE = {"1", "t", "true"}, {"0", "f", "false", ""}
+
+
+class FieldValidation(StrEnum):
+    """What happens to fields that a kind does not have."""
+
+    IGNORE = "Ignore"
+    WARN = "Warn"
+    STRICT = "Strict"
+
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """A boolean parameter as Go reads it: clients send `true`, `True` and `1`.
+
+    Raises:
+        StatusError: 400, it is none of them.
+    """
+    text = query.get(name, "").lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise errors.bad_request(f"strconv.ParseBool: parsing {query[name]!r}: invalid syntax")
+
+
+def integer(query: Mapping[str, str], name: str) -> int | None:
+    """A whole-number parameter, or None.
+
+    Raises:
+        StatusError: 400, it is no number.
+    """
+    text = query.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError as exc:
+        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from exc
+
+
+def options_error(kind: str, cause: errors.Cause) -> StatusError:
+    """422 for a parameter of the request itself."""
+    details = {"group": "meta.k8s.io", "kind": kind, "causes": [cause.to_dict()]}
+    return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {cause}', details)
+
+
+def is_dry_run(query: Any, kind: str) -> bool:
+    """Whether nothing shall be written."""
+    wanted = query.getlist("dryRun")
+    for value in wanted:
+        if value != "All":
+            raise options_error(kind, errors.not_supported("dryRun", value, ("All",)))
+    return bool(wanted)
+
+
+async def _body(request: Request) -> bytes:
+    body = await request.body()
+    if len(body) > BODY_BYTES_MAX:
+        message = f"Request entity too large: limit is {BODY_BYTES_MAX}"
+        raise StatusError(413, "RequestEntityTooLarge", message)
+    return body
+
+
+def _parsed(body: bytes, media: str) -> Any:
+    try:
+        return yaml.safe_load(body) if media == _YAML else msgspec.json.decode(body)
+    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise errors.bad_request(f"the object provided is unrecognized: couldn't get version/kind: {exc}") from exc
+
+
+def _media(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_object(request: Request, *, optional: bool = False) -> Object:
+    """The JSON or YAML object in the body; an empty one if that is allowed.
+
+    Raises:
+        StatusError: 400, 413, 415.
+    """
+    media = _media(request)
+    body = await _body(request)
+    if optional and not body:
+        return {}
+    if media not in {_JSON, _YAML, ""}:
+        raise errors.unsupported_media_type([_JSON, _YAML])
+    obj = _parsed(body, media)
+    if not isinstance(obj, dict):
+        raise errors.bad_request("the object provided is unrecognized: it is no object")
+    return obj
+
+
+async def read_patch(request: Request) -> tuple[PatchKind, Any]:
+    """The patch in the body and its type.
+
+    Raises:
+        StatusError: 400, 413, 415 (server-side apply is not supported).
+    """
+    media = _media(request)
+    if media not in {kind.value for kind in PatchKind}:
+        raise errors.unsupported_media_type([kind.value for kind in PatchKind])
+    body = await _body(request)
+    try:
+        return PatchKind(media), msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise errors.bad_request("invalid JSON patch") from exc
+
+
+def decoder(
+    schema: Schema, target: Target, query: Mapping[str, str], warnings: list[str], *, is_patch: bool = False
+) -> Callable[[Object], Object]:
+    """What checks an object of this request against the schema, as `fieldValidation` says.
+
+    The result takes the object in the request's version, or (of a patch) in the stored one, and gives the stored
+    one; it raises StatusError: 400, or 422 if the object comes from a patch.
+    """
+    mode = _field_validation(query)
+    root = schema.root(target.resource, target.version, target.group)
+
+    def decode(obj: Object) -> Object:
+        sent = to_version(obj, target) if is_patch else obj
+        if not is_patch:
+            _check_kind(sent, target)
+        if root is None:
+            return from_version(sent, target)
+        unknown: list[str] = []
+        try:
+            decoded = schema.decode(root, sent, unknown)
+        except DecodingError as exc:
+            raise _undecodable(sent, target, str(exc), is_patch=is_patch) from exc
+        if unknown and mode is FieldValidation.STRICT:
+            text = "strict decoding error: " + ", ".join(f'unknown field "{path}"' for path in unknown)
+            raise _undecodable(sent, target, text, is_patch=is_patch)
+        if mode is FieldValidation.WARN:
+            warnings.extend(f'unknown field "{path}"' for path in unknown)
+        return from_version(decoded, target)
+
+    return decode
+
+
+def _field_validation(query: Mapping[str, str]) -> FieldValidation:
+    text = query.get("fieldValidation") or FieldValidation.WARN
+    try:
+        return FieldValidation(text)
+    except ValueError:
+        supported = [mode.value for mode in FieldValidation]
+        raise options_error("CreateOptions", errors.not_supported("fieldValidation", text, supported)) from None
+
+
+def _check_kind(obj: Object, target: Target) -> None:
+    version, kind = obj.get("apiVersion"), obj.get("kind")
+    if version and version != target.api_version:
+        raise errors.bad_request(
+            f"the API version in the data ({version}) does not match the expected API version ({target.api_version})"
+        )
+    if kind and kind != target.resource.kind:
+        raise errors.bad_request(
+            f'{kind} in version "{target.version}" cannot be handled as a {target.resource.kind}: '
+            f"no kind {kind!r} is served here"
+        )
+
+
+def _undecodable(obj: Object, target: Target, text: str, *, is_patch: bool) -> StatusError:
+    if not is_patch:
+        kind = target.resource.kind
+        return errors.bad_request(f'{kind} in version "{target.version}" cannot be handled as a {kind}: {text}')
+    cause = errors.invalid_value("patch", msgspec.json.encode(obj).decode(), text)
+    return StatusError(422, "Invalid", f' "" is invalid: {cause}', {"causes": [cause.to_dict()]})

@@ -1,0 +1,215 @@
+"""The verbs on objects: what each method does to a collection, an object or a subresource."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response, StreamingResponse
+
+from airflow_provider_gangjobs.sandbox import errors
+from airflow_provider_gangjobs.sandbox.api import bodies
+from airflow_provider_gangjobs.sandbox.api.listing import page_of
+from airflow_provider_gangjobs.sandbox.api.logs import LogSource, log_response
+from airflow_provider_gangjobs.sandbox.api.negotiation import Form, form_of
+from airflow_provider_gangjobs.sandbox.api.responses import json_response, success
+from airflow_provider_gangjobs.sandbox.api.watching import Watch, WatchHub
+from airflow_provider_gangjobs.sandbox.registry import Propagation, Registry
+from airflow_provider_gangjobs.sandbox.registry.schema import schema_of
+from airflow_provider_gangjobs.sandbox.store import Object, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+    from airflow_provider_gangjobs.sandbox.api.routing import Target
+
+__all__ = ["ObjectsApi"]
+
+
+class ObjectsApi:
+    """Answers requests about objects of one registry."""
+
+    def __init__(self, registry: Registry, hub: WatchHub, logs: LogSource | None, *, bookmark_s: float) -> None:
+        self._registry = registry
+        self._hub = hub
+        self._logs = logs
+        self._bookmark_s = bookmark_s
+        self._schema = schema_of(registry.release.schema)
+
+    async def handle(self, request: Request, target: Target) -> Response:
+        """The answer to one request.
+
+        Raises:
+            StatusError: it is refused.
+        """
+        method = "GET" if request.method == "HEAD" else request.method
+        if target.name is None:
+            actions = {"GET": self._list, "POST": self._create, "DELETE": self._delete_collection}
+        elif target.subresource in {"log", "binding", "eviction"}:
+            actions = {
+                "log": {"GET": self._log},
+                "binding": {"POST": self._bind},
+                "eviction": {"POST": self._evict},
+            }[target.subresource]
+        elif target.subresource is not None:
+            actions = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
+        else:
+            actions = {"GET": self._get, "PUT": self._update, "PATCH": self._patch, "DELETE": self._delete}
+        action = actions.get(method)
+        if action is None:
+            raise errors.method_not_allowed()
+        return await action(request, target)
+
+    def _form(self, request: Request, target: Target) -> Form:
+        return form_of(request.headers.get("accept", ""), target, request.query_params, self._registry.clock)
+
+    def _reply(
+        self, request: Request, target: Target, obj: Object, *, code: int = 200, warnings: list[str] | None = None
+    ) -> Response:
+        """Answer with an object; the store's own copy of it has its JSON already."""
+        kept = self._stored(target, obj["metadata"]["name"])
+        stored = kept if kept is not None and kept.obj is obj else Stored(obj, self._registry.store.revision)
+        return json_response(self._form(request, target).one(stored), code, warnings=warnings or ())
+
+    def _stored(self, target: Target, name: str) -> Stored | None:
+        return self._registry.store.get(target.resource, target.namespace or "", name)
+
+    async def _list(self, request: Request, target: Target) -> Response:
+        query = request.query_params
+        form = self._form(request, target)
+        if not bodies.flag(query, "watch"):
+            return json_response(form.page(page_of(self._registry.store, target, query)))
+        watch = Watch(self._hub, target, query, bookmark_s=self._bookmark_s)
+        return StreamingResponse(watch.stream(form.one), media_type="application/json")
+
+    async def _get(self, request: Request, target: Target) -> Response:
+        if target.name and bodies.flag(request.query_params, "watch"):
+            watch = Watch(self._hub, target, request.query_params, bookmark_s=self._bookmark_s)
+            return StreamingResponse(watch.stream(self._form(request, target).one), media_type="application/json")
+        obj = self._registry.get(target.resource, target.name or "", target.namespace)
+        return self._reply(request, target, obj)
+
+    async def _create(self, request: Request, target: Target) -> Response:
+        if target.resource.namespaced and target.namespace is None:
+            raise errors.method_not_allowed()
+        obj = await bodies.read_object(request)
+        dry_run = bodies.is_dry_run(request.query_params, "CreateOptions")
+        warnings: list[str] = []
+        created = self._registry.create(
+            target.resource,
+            obj,
+            target.namespace,
+            dry_run=dry_run,
+            decode=bodies.decoder(self._schema, target, request.query_params, warnings),
+            warnings=warnings,
+        )
+        return self._reply(request, target, created, code=201, warnings=warnings)
+
+    async def _update(self, request: Request, target: Target) -> Response:
+        obj = await bodies.read_object(request)
+        dry_run = bodies.is_dry_run(request.query_params, "UpdateOptions")
+        metadata = obj.get("metadata") or {}
+        if metadata.get("name") not in {target.name, None, ""}:
+            message = (
+                f"the name of the object ({metadata.get('name')}) does not match the name on the URL ({target.name})"
+            )
+            raise errors.bad_request(message)
+        warnings: list[str] = []
+        updated = self._registry.update(
+            target.resource,
+            {**obj, "metadata": {**metadata, "name": target.name}},
+            subresource=target.subresource,
+            namespace=target.namespace,
+            dry_run=dry_run,
+            decode=bodies.decoder(self._schema, target, request.query_params, warnings),
+        )
+        return self._reply(request, target, updated, warnings=warnings)
+
+    async def _patch(self, request: Request, target: Target) -> Response:
+        kind, patch = await bodies.read_patch(request)
+        dry_run = bodies.is_dry_run(request.query_params, "PatchOptions")
+        warnings: list[str] = []
+        patched = self._registry.patch(
+            target.resource,
+            target.name or "",
+            target.namespace,
+            patch,
+            kind,
+            subresource=target.subresource,
+            dry_run=dry_run,
+            decode=bodies.decoder(self._schema, target, request.query_params, warnings, is_patch=True),
+        )
+        return self._reply(request, target, patched, warnings=warnings)
+
+    async def _delete(self, request: Request, target: Target) -> Response:
+        options = await self._delete_options(request)
+        name = target.name or ""
+        last = self._registry.delete(target.resource, name, target.namespace, **options)
+        is_gone = options["dry_run"] or self._stored(target, name) is None
+        if is_gone and not self._registry.returns_deleted(target.resource):
+            details = {"name": name, "group": target.group, "kind": target.resource.plural}
+            details["uid"] = last["metadata"]["uid"]
+            return json_response(success(details={key: value for key, value in details.items() if value}))
+        return self._reply(request, target, last)
+
+    async def _delete_collection(self, request: Request, target: Target) -> Response:
+        if target.resource.namespaced and target.namespace is None:
+            raise errors.method_not_allowed()
+        options = await self._delete_options(request)
+        page = page_of(self._registry.store, target, request.query_params)
+        for stored in page.items:
+            self._registry.delete(target.resource, stored.obj["metadata"]["name"], target.namespace, **options)
+        return json_response(self._form(request, target).page(page))
+
+    async def _delete_options(self, request: Request) -> dict[str, Any]:
+        """DeleteOptions from the body, or from the parameters if there is none."""
+        body = await bodies.read_object(request, optional=True)
+        query = request.query_params
+        preconditions = body.get("preconditions") or {}
+        grace_s = body.get("gracePeriodSeconds")
+        return {
+            "propagation": _propagation(body, query),
+            "grace_period_s": bodies.integer(query, "gracePeriodSeconds") if grace_s is None else grace_s,
+            "uid": preconditions.get("uid"),
+            "resource_version": preconditions.get("resourceVersion"),
+            "dry_run": bool(body.get("dryRun")) or bodies.is_dry_run(query, "DeleteOptions"),
+        }
+
+    async def _log(self, request: Request, target: Target) -> Response:
+        pod = self._registry.get(target.resource, target.name or "", target.namespace)
+        return await log_response(self._logs, pod, request.query_params, self._registry.clock)
+
+    async def _bind(self, request: Request, target: Target) -> Response:
+        binding = await bodies.read_object(request)
+        node = (binding.get("target") or {}).get("name")
+        if not node:
+            raise errors.bad_request("Binding needs target.name: the node")
+        annotations = (binding.get("metadata") or {}).get("annotations")
+        self._registry.bind(target.name or "", target.namespace or "", node, annotations=annotations)
+        return json_response(success(201), 201)
+
+    async def _evict(self, request: Request, target: Target) -> Response:
+        eviction = await bodies.read_object(request)
+        options = eviction.get("deleteOptions") or {}
+        dry_run = bool(options.get("dryRun")) or bodies.is_dry_run(request.query_params, "CreateOptions")
+        self._registry.evict(
+            target.name or "",
+            target.namespace or "",
+            uid=(options.get("preconditions") or {}).get("uid"),
+            grace_period_s=options.get("gracePeriodSeconds"),
+            dry_run=dry_run,
+        )
+        return json_response(success(201), 201)
+
+
+def _propagation(body: Object, query: Mapping[str, str]) -> str | None:
+    wanted = body.get("propagationPolicy") or query.get("propagationPolicy")
+    orphan = body.get("orphanDependents")
+    if orphan is not None:
+        return (Propagation.ORPHAN if orphan else Propagation.BACKGROUND).value
+    if wanted and wanted not in {policy.value for policy in Propagation}:
+        supported = ("Foreground", "Background", "Orphan", "nil")
+        cause = errors.not_supported("propagationPolicy", wanted, supported)
+        raise bodies.options_error("DeleteOptions", cause)
+    return wanted or None

@@ -1,0 +1,100 @@
+"""Serves the application on a port of the loopback interface, inside the caller's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from airflow_provider_gangjobs.sandbox.api.faults import ABORT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = ["Address", "serving"]
+
+BACKLOG = 1024
+GRACE_S = 1
+"""How long requests in flight may take to end when the server stops; watches are ended before."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@asynccontextmanager
+async def serving(app: Starlette, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Address]:
+    """Serve the application while the block runs; port 0 takes a free one.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    listener = socket.create_server((host, port), backlog=BACKLOG)
+    config = uvicorn.Config(
+        app,
+        http=_Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=75,
+    )
+    server = _EmbeddedServer(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="api-server")
+    try:
+        await _until_started(server, task)
+        yield Address(host, listener.getsockname()[1])
+    finally:
+        app.state.hub.close()
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+async def _until_started(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
+    while not server.started:
+        if task.done():
+            await task
+            raise RuntimeError("the API server stopped before it had started")
+        await asyncio.sleep(0.001)
+
+
+class _EmbeddedServer(uvicorn.Server):
+    """A server that leaves the process's signals to its owner."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Protocol(H11Protocol):
+    """Tells the application how to break the connection, which faults do."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app = _with_abort(self.app, transport)
+
+
+def _with_abort(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("extensions", {})[ABORT] = transport.abort
+        await app(scope, receive, send)
+
+    return wrapped

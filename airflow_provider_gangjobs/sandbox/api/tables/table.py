@@ -1,0 +1,65 @@
+"""The `Table` of meta.k8s.io/v1: columns once, and a row for each object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_provider_gangjobs.sandbox.api.tables.rows import layout_of
+from airflow_provider_gangjobs.sandbox.api.versions import to_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_provider_gangjobs.sandbox.api.listing import Page
+    from airflow_provider_gangjobs.sandbox.api.routing import Target
+    from airflow_provider_gangjobs.sandbox.clock import Clock
+    from airflow_provider_gangjobs.sandbox.store import Object, Stored
+
+__all__ = ["Table", "partial"]
+
+
+def partial(obj: Object) -> Object:
+    """The object without its content: `PartialObjectMetadata`."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+
+
+class Table:
+    """Makes the tables of one request; a watch gets the columns with its first row only."""
+
+    def __init__(self, target: Target, clock: Clock, *, include: str = "Metadata") -> None:
+        self._target = target
+        self._clock = clock
+        self._layout = layout_of(target.resource)
+        self._include = include
+        self._shown_columns = False
+
+    def render(self, stored: Iterable[Stored], metadata: Mapping[str, Any]) -> bytes:
+        """A table of these objects."""
+        columns = None if self._shown_columns else self._layout.definitions()
+        self._shown_columns = True
+        table = {
+            "kind": "Table",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": metadata,
+            "columnDefinitions": columns,
+            "rows": [self._row(item.obj) for item in stored],
+        }
+        return msgspec.json.encode(table)
+
+    def render_page(self, page: Page) -> bytes:
+        """A table of the objects of a list."""
+        return self.render(page.items, page.metadata)
+
+    def render_one(self, stored: Stored) -> bytes:
+        """A table of one object, for an event of a watch."""
+        return self.render([stored], {"resourceVersion": str(stored.revision)})
+
+    def _row(self, obj: Object) -> dict[str, Any]:
+        row: dict[str, Any] = {"cells": self._layout.cells(obj, self._clock.now())}
+        if self._include == "Object":
+            row["object"] = to_version(obj, self._target)
+        elif self._include != "None":
+            row["object"] = partial(obj)
+        return row

@@ -1,0 +1,39 @@
+"""The kubeconfig file of a sandbox: the address, the token, and nobody else may read it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["kubeconfig", "write_kubeconfig"]
+
+NAME = "sandbox"
+
+
+def kubeconfig(url: str, token: str | None, *, namespace: str = "default") -> dict[str, Any]:
+    """The content of the file."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": {"server": url}}],
+        "users": [{"name": NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": namespace}}],
+        "current-context": NAME,
+    }
+
+
+def write_kubeconfig(path: Path, url: str, token: str | None, *, namespace: str = "default") -> Path:
+    """Write the file with mode 0600, whole or not at all; returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
+        yaml.safe_dump(kubeconfig(url, token, namespace=namespace), file, sort_keys=False)
+    temporary.replace(path)
+    return path
