@@ -77,7 +77,7 @@ _OUTCOMES: Final = (
         lambda outcome: f"was evicted ({outcome.disruption or outcome.reason})",
         "Run it again; if its node ran short of memory or disk, request what it really uses.",
     ),
-    _Rule("NodeLost", _ended_as(Ending.LOST), _plain("was lost with its node"), "Run it again."),
+    _Rule("NodeLost", _ended_as(Ending.LOST), _plain("was lost: nobody saw it end"), "Run it again."),
     _Rule(
         "PodDeleted",
         _ended_as(Ending.DELETED),

@@ -24,7 +24,7 @@ VERSION: Final = 1
 RANKS_MAX: Final = 20
 RANK_MESSAGE_CHARACTERS_MAX: Final = 128
 MESSAGE_CHARACTERS_MAX: Final = 1000
-NOTES_MAX: Final = 8
+NOTES_MAX: Final = 4
 COMPLETED_INDEXES_CHARACTERS_MAX: Final = 1024
 """A longer list is left out; the Job has it."""
 
@@ -109,7 +109,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             raise UnreadableEventError(f"The event is {type(payload).__name__}, not a mapping. {_REMEDY}")
         if payload.get("v") != VERSION:
             raise UnreadableEventError(f"The event has version {payload.get('v')!r}, known is {VERSION}. {_REMEDY}")
-        if payload.get("status") not in set(Status):
+        if payload.get("status") not in list(Status):
             raise UnreadableEventError(f"The event has the unknown status {payload.get('status')!r}. {_REMEDY}")
         try:
             return msgspec.convert(payload, cls)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.gang.pods import pods_of
 from airflow_provider_gangjobs.gang.progress import Counts, all_started_at, count
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, fate, judge
-from airflow_provider_gangjobs.gang.waiting import Cause, Seen, Wait, while_assembling, while_suspended
+from airflow_provider_gangjobs.gang.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
 from airflow_provider_gangjobs.objects.views import condition
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _phase(job: JobView | None, counts: Counts, verdict: Verdict | None) -> Phas
         return Phase.FINISHING
     if condition(job.status.conditions, "Suspended") is not None:
         return Phase.QUEUED
-    if job.status.start_time is None and not counts.created:
+    if job.status.start_time is None:
         return Phase.SUBMITTED
     return Phase.RUNNING if counts.started >= counts.ranks else Phase.ASSEMBLING
 
@@ -125,7 +125,8 @@ def _times(
     began: dict[Phase, datetime | None] = {}
     if job is not None:
         began[Phase.SUBMITTED] = job.metadata.creation_timestamp
-        began[Phase.QUEUED] = _queued_since(job)
+        suspended = condition(job.status.conditions, "Suspended")
+        began[Phase.QUEUED] = suspended.last_transition_time if suspended else None
         if phase is not Phase.QUEUED:
             began[Phase.ASSEMBLING] = job.status.start_time
             decided = fate(job)
@@ -136,13 +137,6 @@ def _times(
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
         began[PHASE_OF_VERDICT[verdict.ended]] = verdict.at
     return {step: at for step, at in began.items() if at is not None}
-
-
-def _queued_since(job: JobView) -> datetime | None:
-    suspended = next((item for item in job.status.conditions if item.type == "Suspended"), None)
-    if suspended is None:
-        return None
-    return suspended.last_transition_time if suspended.status == "True" else job.metadata.creation_timestamp
 
 
 def _wait(phase: Phase, seen: Seen, verdict: Verdict | None) -> Wait:
@@ -177,7 +171,8 @@ def _said(verdict: Verdict | None) -> str:
 
 
 def _while_assembling(counts: Counts) -> str:
-    pods = f"{counts.created} pods" if counts.created >= counts.ranks else f"{counts.created} of {counts.ranks} pods"
+    ranks = many(counts.ranks, "pod")
+    pods = ranks if counts.created >= counts.ranks else f"{counts.created} of {ranks}"
     started = f", {counts.started} started" if counts.started else ""
     return f"{pods}, {counts.placed or 'none'} placed{started}"
 
@@ -187,8 +182,8 @@ def _while_running(counts: Counts) -> str:
 
 
 def _at_the_end(counts: Counts) -> str:
-    held = f", {counts.held} pods not recorded yet" if counts.held else ""
-    return f"{counts.succeeded} ranks succeeded, {counts.failed} failed{held}"
+    held = f", {many(counts.held, 'pod')} not recorded yet" if counts.held else ""
+    return f"{many(counts.succeeded, 'rank')} succeeded, {counts.failed} failed{held}"
 
 
 def _no_numbers(counts: Counts) -> str:

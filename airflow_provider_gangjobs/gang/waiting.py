@@ -128,9 +128,9 @@ def _pods_missing(seen: Seen) -> str | None:
         return None
     refused = [event for event in seen.events if event.reason == "FailedCreate"]
     if not refused:
-        return f"{missing} pods are not created yet"
+        return f"{many(missing, 'pod')} not created yet"
     last = max(refused, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
-    return f"{missing} pods could not be created: {shorten(last.message)}"
+    return f"{many(missing, 'pod')} could not be created: {shorten(last.message)}"
 
 
 def _unschedulable(seen: Seen) -> str | None:
@@ -169,7 +169,7 @@ _RULES: Final[tuple[tuple[Cause, Callable[[Seen], str | None]], ...]] = (
 
 
 def _starting(counts: Counts) -> str:
-    return f"{counts.ranks - counts.started} ranks are starting: images are pulled, containers created"
+    return f"{many(counts.ranks - counts.started, 'rank')} starting: images are pulled, containers created"
 
 
 # The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {k: v}."
@@ -187,6 +187,11 @@ def node_reasons(message: str) -> str:
         return shorten(message)
     ordered = sorted((part for part in parts if part), key=lambda part: -int(part["count"]))
     return shorten("; ".join(f"{part['what']} on {part['count']} of {found['nodes']} nodes" for part in ordered))
+
+
+def many(count: int, what: str) -> str:
+    """`1 pod`, `2 pods`."""
+    return f"{count} {what}{'s'[: count != 1]}"
 
 
 def shorten(message: str) -> str:

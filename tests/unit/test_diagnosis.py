@@ -1,0 +1,108 @@
+import pytest
+
+from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, diagnose_outcome, diagnose_timeout
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome, outcome_of
+from airflow_provider_gangjobs.gang.verdict import Ended, Verdict
+from airflow_provider_gangjobs.gang.waiting import Cause
+from tests.unit.builders import pod
+
+
+def _of(builder) -> Diagnosis:
+    return diagnose_outcome(outcome_of(builder.view()))
+
+
+def _rank(rank: int = 3):
+    return pod(f"p{rank}").rank(rank).on("node-b")
+
+
+OUTCOMES = {
+    "rank 3 exited with code 2 on node-b": (_rank().failed(2), "AppFailed"),
+    "rank 3 ran out of memory (exited with code 137 (OOMKilled)) on node-b": (
+        _rank().failed(137, reason="OOMKilled"),
+        "OOMKilled",
+    ),
+    "rank 3 was ended by signal 9 (SIGKILL) on node-b": (_rank().failed(137), "Killed"),
+    "rank 3 was ended by signal 11 (SIGSEGV) on node-b": (_rank().failed(139), "Crashed"),
+    "rank 3 could not start its command on node-b": (_rank().failed(128, reason="StartError"), "StartError"),
+    "rank 3 exited with code 127: its command was not found on node-b": (_rank().failed(127), "CommandNotFound"),
+    "rank 3 exited with code 126: its command could not be executed on node-b": (
+        _rank().failed(126),
+        "CommandNotExecutable",
+    ),
+    "rank 3 was preempted by something of higher priority on node-b": (
+        _rank().failed(143).disrupted("PreemptionByScheduler", 50),
+        "Preempted",
+    ),
+    "rank 3 was evicted (TerminationByKubelet) on node-b": (
+        _rank().failed(137).disrupted("TerminationByKubelet", 50),
+        "Evicted",
+    ),
+    "rank 3 was evicted (Evicted) on node-b": (_rank().phase("Failed", "Evicted"), "Evicted"),
+    "rank 3 was lost: nobody saw it end on node-b": (_rank().phase("Failed", "NodeLost"), "NodeLost"),
+    "rank 3 had its pod deleted on node-b": (_rank().failed(143, when=60).deleted(asked=50), "PodDeleted"),
+    "rank 3 ran past its pod's activeDeadlineSeconds on node-b": (
+        _rank().phase("Failed", "DeadlineExceeded"),
+        "PodDeadline",
+    ),
+    "rank 3 failed (OutOfcpu) on node-b": (_rank().phase("Failed", "OutOfcpu"), "PodFailed"),
+    "rank 3 failed (no reason given) on node-b": (_rank().phase("Failed"), "PodFailed"),
+    "rank 3 (container proxy) exited with code 7 on node-b": (
+        _rank().succeeded().phase("Failed").sidecar("proxy", 7),
+        "AppFailed",
+    ),
+    "pod lone exited with code 1": (pod("lone").failed(1), "AppFailed"),
+}
+
+
+@pytest.mark.parametrize(("summary", "seen"), OUTCOMES.items(), ids=OUTCOMES)
+def test_end_of_a_rank_is_one_plain_sentence(summary, seen):
+    builder, code = seen
+    found = _of(builder)
+    assert (found.code, found.summary) == (code, summary)
+    assert found.remedy.endswith(".")
+
+
+def test_first_cause_speaks_for_the_gang():
+    outcomes = [
+        outcome_of(_rank(0).failed(143, when=61).deleted(asked=60).view()),
+        outcome_of(_rank(1).failed(143, when=62).deleted(asked=60).view()),
+        outcome_of(_rank(2).succeeded(when=30).view()),
+        outcome_of(_rank(3).failed(5, when=59).view()),
+    ]
+    found = diagnose_end(Verdict(Ended.FAILED, "BackoffLimitExceeded"), outcomes)
+    assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
+
+
+VERDICTS = {
+    "success needs no words": (Verdict(Ended.SUCCEEDED, "CompletionsReached"), "Succeeded", ""),
+    "a deadline is the Job's own": (
+        Verdict(Ended.FAILED, "DeadlineExceeded", "too long"),
+        "DeadlineExceeded",
+        "DeadlineExceeded: too long",
+    ),
+    "deletion comes before what followed from it": (
+        Verdict(Ended.DELETED, "JobDeleted", "Job a/b is gone"),
+        "JobDeleted",
+        "JobDeleted: Job a/b is gone",
+    ),
+}
+
+
+@pytest.mark.parametrize(("verdict", "code", "summary"), VERDICTS.values(), ids=VERDICTS)
+def test_some_verdicts_speak_for_themselves(verdict, code, summary):
+    outcomes = [Outcome(uid="u", pod="p", rank=0, outcome=Ending.FAILED, exit_code=1)]
+    found = diagnose_end(verdict, outcomes)
+    assert (found.code, found.summary) == (code, summary)
+
+
+def test_failure_without_outcomes_is_told_in_the_jobs_words():
+    found = diagnose_end(Verdict(Ended.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
+    assert found.summary == "BackoffLimitExceeded: Job has reached the limit"
+
+
+@pytest.mark.parametrize("cause", set(Cause) - {Cause.ENDING, Cause.HARVEST, Cause.NOTHING})
+def test_every_wait_that_can_time_out_has_a_remedy(cause):
+    found = diagnose_timeout(Phase.ASSEMBLING, cause, "assembling: 4 pods")
+    assert found.code == f"Deadline.assembling.{cause}"
+    assert found.remedy

@@ -1,0 +1,284 @@
+import pytest
+
+from airflow_provider_gangjobs.gang.deadlines import Deadlines, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase, observe
+from airflow_provider_gangjobs.gang.waiting import Cause, node_reasons
+from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
+
+
+def _look(seen_job=None, pods=(), group=None, **more) -> Observation:
+    return observe(seen_job.view() if seen_job else None, pods, group, REF, **more)
+
+
+def _placed(builder):
+    return builder.on("node-a")
+
+
+def _running(builder):
+    return builder.on("node-a").running()
+
+
+PHASES = {
+    "nobody has looked at it": (job(), (), Phase.SUBMITTED),
+    "created suspended, not looked at": (job().submitted_suspended(), (), Phase.SUBMITTED),
+    "suspended": (job().suspended(), (), Phase.QUEUED),
+    "unsuspended, not looked at again": (job().suspended().spec(suspend=False), (), Phase.QUEUED),
+    "started without pods": (job().resumed(3), (), Phase.ASSEMBLING),
+    "pods before the start is seen": (job(), ranks(1), Phase.SUBMITTED),
+    "some pods": (job().resumed(3), ranks(2), Phase.ASSEMBLING),
+    "all placed": (job().resumed(3), ranks(4, _placed), Phase.ASSEMBLING),
+    "all but one run": (job().resumed(3), ranks(3, _running), Phase.ASSEMBLING),
+    "all run": (job().resumed(3), ranks(4, _running), Phase.RUNNING),
+    "three run, one has succeeded": (
+        job().resumed(3),
+        [*ranks(3, _running), pod("z").rank(3).on("n").succeeded().view()],
+        Phase.RUNNING,
+    ),
+    "one was harvested and deleted": (
+        job().resumed(3).counts(succeeded=1, completedIndexes="3"),
+        ranks(3, _running),
+        Phase.RUNNING,
+    ),
+    "a rank is replaced": (
+        job().resumed(3).counts(failed=1),
+        [*ranks(3, _running), pod("again").rank(3).view()],
+        Phase.RUNNING,
+    ),
+    "suspended again while running": (job().resumed(3).suspended(50), ranks(4, _running), Phase.QUEUED),
+    "success is decided": (job().resumed(3).decided("SuccessCriteriaMet", 60), ranks(4, _running), Phase.FINISHING),
+    "failure is decided": (job().resumed(3).decided("FailureTarget", 60), ranks(4, _running), Phase.FINISHING),
+    "complete, a pod is held": (
+        job().resumed(3).complete(60),
+        [pod("h").rank(0).on("n").succeeded().held().view()],
+        Phase.FINISHING,
+    ),
+    "complete": (job().resumed(3).complete(60), (), Phase.SUCCEEDED),
+    "failed": (job().resumed(3).failed(60), (), Phase.FAILED),
+    "gone": (None, (), Phase.DELETED),
+    "gone, a pod is held": (None, [pod("h").rank(0).on("n").running().held().view()], Phase.FINISHING),
+    "being deleted": (job().resumed(3).deleted(50), (), Phase.DELETED),
+    "replaced": (job(uid="other"), (), Phase.DELETED),
+}
+
+
+@pytest.mark.parametrize(("seen", "pods", "phase"), PHASES.values(), ids=PHASES)
+def test_phase_follows_from_what_is_seen(seen, pods, phase):
+    assert _look(seen, pods).phase is phase
+
+
+def test_each_phase_began_when_the_server_says():
+    pods = [pod(f"p{rank}").rank(rank).on("n").running(since=10 + rank).view() for rank in range(4)]
+    seen = _look(job().suspended(0).resumed(3).complete(60), pods)
+    assert seen.began == {
+        Phase.SUBMITTED: at(0),
+        Phase.ASSEMBLING: at(3),
+        Phase.RUNNING: at(13),
+        Phase.FINISHING: at(60),
+        Phase.SUCCEEDED: at(60),
+    }
+    assert seen.since == at(60)
+
+
+def test_requeued_gang_waits_since_it_was_suspended():
+    assert _look(job().resumed(3).suspended(500)).since == at(500)
+
+
+def test_restarted_container_does_not_move_the_start():
+    seen = pod("p").rank(0).on("n").running(since=40).restarts(1)
+    ended = {"exitCode": 1, "startedAt": "2026-08-01T12:00:07Z", "finishedAt": "2026-08-01T12:00:30Z"}
+    seen.obj["status"]["containerStatuses"][0]["lastState"] = {"terminated": ended}
+    assert _look(job(1).resumed(3), [seen.view()]).since == at(7)
+
+
+def test_stream_of_pods_runs_since_its_first_full_house():
+    pods = [pod(f"p{n}").on("n").running(since=10 * n).view() for n in (1, 2, 3, 4)]
+    seen = _look(job().spec(completionMode="NonIndexed", parallelism=2, completions=9).resumed(3), pods)
+    assert (seen.counts.ranks, seen.phase, seen.since) == (2, Phase.RUNNING, at(20))
+
+
+def test_pods_of_another_job_are_left_out():
+    others = [pod("o").rank(0).on("n").running().of_job("other").held().view()]
+    seen = _look(job().resumed(3).complete(60), others)
+    assert (seen.phase, seen.counts.held) == (Phase.SUCCEEDED, 0)
+
+
+def test_counts_are_of_ranks():
+    pods = [
+        pod("a").rank(0).on("n").failed().held().view(),
+        pod("a2").rank(0).view(),
+        pod("b").rank(1).on("n").running().deleted(asked=9).held().view(),
+        pod("c").rank(2).unschedulable("no").view(),
+    ]
+    counts = _look(job().resumed(3).counts(failed=0), pods).counts
+    assert (counts.ranks, counts.created, counts.placed, counts.started, counts.running) == (4, 3, 2, 2, 1)
+    assert (counts.held, counts.terminating) == (2, 1)
+
+
+GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: none."
+
+WAITS = {
+    "not looked at": (job(), (), None, Cause.CONTROLLER, "Waits for the Job controller to look at the Job"),
+    "half submitted": (
+        job().suspended(),
+        (),
+        None,
+        Cause.SUBMISSION,
+        "The Job is suspended: its submission is not complete",
+    ),
+    "in a queue": (
+        job().suspended().label(LABEL_KUEUE_QUEUE, "gpu"),
+        (),
+        None,
+        Cause.QUEUE,
+        "Waits for admission by Kueue queue gpu",
+    ),
+    "halted": (
+        job().suspended().annotation(ANNOTATION_HALTED, "by hand"),
+        (),
+        None,
+        Cause.HALTED,
+        "It was halted: by hand",
+    ),
+    "resumed, not noticed": (
+        job().suspended().spec(suspend=False),
+        (),
+        None,
+        Cause.CONTROLLER,
+        "Waits for the Job controller to resume it",
+    ),
+    "no pods": (job().resumed(1), ranks(1), None, Cause.PODS_MISSING, "3 pods not created yet"),
+    "held back by the scheduler": (
+        job().resumed(1),
+        ranks(4),
+        podgroup(4),
+        Cause.SCHEDULER,
+        "The scheduler waits until 4 pods can be placed at once",
+    ),
+    "not scheduled, no gang": (job().resumed(1), ranks(4), None, Cause.SCHEDULER, "Waits for the scheduler"),
+    "no room": (
+        job().resumed(1),
+        ranks(4, lambda builder: builder.unschedulable(GPU)),
+        podgroup(4),
+        Cause.UNSCHEDULABLE,
+        "Insufficient nvidia.com/gpu on 3 of 3 nodes",
+    ),
+    "starting": (
+        job().resumed(1),
+        ranks(4, _placed),
+        None,
+        Cause.STARTING,
+        "4 ranks starting: images are pulled, containers created",
+    ),
+    "image is missing": (
+        job().resumed(1),
+        [*ranks(3, _running), pod("p").rank(3).on("n").waiting("ImagePullBackOff", "Back-off pulling x:1").view()],
+        None,
+        Cause.IMAGE,
+        "ImagePullBackOff at rank 3: Back-off pulling x:1",
+    ),
+    "secret is missing": (
+        job().resumed(1),
+        ranks(4, lambda builder: _placed(builder).waiting("CreateContainerConfigError", 'secret "s" not found')),
+        None,
+        Cause.CONFIG,
+        'CreateContainerConfigError at rank 0 and 3 more: secret "s" not found',
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "pods", "group", "cause", "sentence"), WAITS.values(), ids=WAITS)
+def test_waiting_is_explained_by_the_clusters_own_words(seen, pods, group, cause, sentence):
+    waits = _look(seen, pods, group).wait
+    assert (waits.cause, waits.text) == (cause, sentence)
+
+
+def test_refused_pods_are_explained_by_the_last_event():
+    events = [
+        event("FailedCreate", "old", 1),
+        event("FailedCreate", "exceeded quota: pods=2", 9),
+        event("Other", "", 10),
+    ]
+    assert _look(job().resumed(1), events=events).waiting_for == "4 pods could not be created: exceeded quota: pods=2"
+
+
+def test_podgroup_speaks_where_pods_are_silent():
+    group = podgroup(4)
+    said = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "minCount (4) cannot be satisfied"}
+    group = type(group)(group.metadata, group.spec, type(group.status)((_condition(said),)))
+    assert _look(job().resumed(1), ranks(4), group).waiting_for == "minCount (4) cannot be satisfied"
+
+
+def _condition(fields):
+    from airflow_provider_gangjobs.objects.views import Condition, view
+
+    return view(Condition, fields)
+
+
+LINES = {
+    "assembling: 4 pods, none placed. Insufficient nvidia.com/gpu on 3 of 3 nodes": (
+        job().resumed(1),
+        ranks(4, lambda builder: builder.unschedulable(GPU)),
+    ),
+    "assembling: 2 of 4 pods, none placed. 2 pods not created yet": (job().resumed(1), ranks(2)),
+    "running: 4/4 ranks": (job().resumed(1), ranks(4, _running)),
+    "succeeded: 4 ranks succeeded, 0 failed. CompletionsReached": (job().resumed(1).complete(60), ()),
+    "deleted: JobDeleted: Job team/train-0 with uid job-uid is gone": (None, ()),
+}
+
+
+@pytest.mark.parametrize(("line", "seen"), LINES.items(), ids=LINES)
+def test_line_for_a_log_is_plain(line, seen):
+    assert _look(*seen).line == line
+
+
+NODE_REASONS = {
+    GPU: "Insufficient nvidia.com/gpu on 3 of 3 nodes",
+    "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {gpu: }.": (
+        "had untolerated taint {gpu: } on 2 of 3 nodes; Insufficient cpu on 1 of 3 nodes"
+    ),
+    "waiting for pods's pod group": "waiting for pods's pod group",
+    "0/2 nodes are available: odd": "0/2 nodes are available: odd",
+    "x" * 300: "x" * 253 + "...",
+}
+
+
+@pytest.mark.parametrize(("message", "words"), NODE_REASONS.items(), ids=lambda text: text[:30])
+def test_scheduler_message_is_put_in_words(message, words):
+    assert node_reasons(message) == words
+
+
+DEADLINES = Deadlines(queue_s=100, assemble_s=20, run_s=1000)
+
+DUE = {
+    "submitted counts as queued": (job(), (), 100),
+    "queued": (job().suspended(), (), 100),
+    "queued again": (job().resumed(3).suspended(500), (), 600),
+    "assembling": (job().resumed(30), ranks(2), 50),
+    "running": (job().resumed(30), ranks(4, _running), 1005),
+    "decided": (job().resumed(30).decided("FailureTarget", 60), (), None),
+    "over": (job().resumed(30).complete(60), (), None),
+}
+
+
+@pytest.mark.parametrize(("seen", "pods", "due"), DUE.values(), ids=DUE)
+def test_deadline_counts_from_when_its_phase_began(seen, pods, due):
+    assert next_deadline(_look(seen, pods), DEADLINES) == (None if due is None else at(due))
+
+
+def test_deadline_is_exceeded_from_its_moment_on():
+    seen = _look(job().resumed(30))
+    assert deadline_exceeded(seen, DEADLINES, at(49.9)) is None
+    exceeded = deadline_exceeded(seen, DEADLINES, at(50))
+    assert exceeded is not None
+    assert (exceeded.phase, exceeded.seconds) == (Phase.ASSEMBLING, 20)
+
+
+def test_submitted_gang_exceeds_the_queue_deadline():
+    exceeded = deadline_exceeded(_look(job()), DEADLINES, at(100))
+    assert exceeded is not None
+    assert exceeded.phase is Phase.QUEUED
+
+
+def test_no_deadline_is_no_limit():
+    assert next_deadline(_look(job()), Deadlines()) is None

@@ -1,0 +1,188 @@
+import pytest
+
+from airflow_provider_gangjobs.gang.outcomes import (
+    Ending,
+    Outcome,
+    first_cause,
+    most_telling,
+    outcome_of,
+    results,
+    table,
+)
+from tests.unit.builders import at, pod
+
+
+def _outcome(rank: int, ending: Ending, caused: float | None = None, **fields: object) -> Outcome:
+    when = None if caused is None else at(caused)
+    return Outcome(uid=f"uid-{rank}", pod=f"pod-{rank}", rank=rank, outcome=ending, caused=when, **fields)  # type: ignore[arg-type]
+
+
+def test_outcome_holds_all_that_is_asked_for():
+    seen = pod("a").rank(3).on("node-a").failed(137, when=65, reason="OOMKilled", message="dying").restarts(2).view()
+    assert outcome_of(seen) == Outcome(
+        uid="uid-a",
+        pod="a",
+        outcome=Ending.FAILED,
+        rank=3,
+        attempt=0,
+        node="node-a",
+        phase="Failed",
+        exit_code=137,
+        signal=9,
+        reason="OOMKilled",
+        message="dying",
+        created=at(1),
+        started=at(5),
+        finished=at(65),
+        caused=at(65),
+        restarts=2,
+    )
+    assert outcome_of(seen).seconds == 60
+
+
+ENDINGS = {
+    "success": (pod().on("n").succeeded(), Ending.SUCCEEDED),
+    "its own failure": (pod().on("n").failed(1), Ending.FAILED),
+    "failure before its deletion was asked for": (pod().on("n").failed(1, when=60).deleted(asked=61), Ending.FAILED),
+    "ended by the deletion": (pod().on("n").failed(143, when=62).deleted(asked=61), Ending.DELETED),
+    "killed in the second of its deletion": (pod().on("n").failed(137, when=61).deleted(asked=61), Ending.DELETED),
+    "failed in the second of its deletion": (pod().on("n").failed(1, when=61).deleted(asked=61), Ending.FAILED),
+    "success though deleted": (pod().on("n").succeeded(when=63).deleted(asked=61), Ending.SUCCEEDED),
+    "deleted before it was bound": (pod().deleted(asked=10), Ending.DELETED),
+    "never bound, failed by PodGC": (pod().phase("Failed").deleted(asked=10), Ending.DELETED),
+    "vanished while running": (pod().on("n").running(), Ending.DELETED),
+    "preempted": (
+        pod().on("n").failed(143, when=70).deleted(asked=60).disrupted("PreemptionByScheduler", 60),
+        Ending.PREEMPTED,
+    ),
+    "evicted through the API": (pod().on("n").failed(143).disrupted("EvictionByEvictionAPI", 60), Ending.EVICTED),
+    "evicted by its kubelet": (pod().on("n").phase("Failed", "Evicted", "low on memory"), Ending.EVICTED),
+    "lost with its node": (pod().on("n").phase("Failed").disrupted("DeletionByPodGC", 60), Ending.LOST),
+    "its node never said how it ended": (pod().on("n").failed(137, reason="ContainerStatusUnknown"), Ending.LOST),
+    "refused by its kubelet, deleted later": (
+        pod().on("n").phase("Failed", "OutOfcpu").deleted(asked=99),
+        Ending.FAILED,
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "ending"), ENDINGS.values(), ids=ENDINGS)
+def test_ending_follows_from_the_final_status(seen, ending):
+    assert outcome_of(seen.view()).outcome is ending
+
+
+@pytest.mark.parametrize("later", [lambda p: p, lambda p: p.deleted(asked=300), lambda p: p.held()])
+def test_outcome_of_an_ended_pod_never_changes(later):
+    first = outcome_of(pod("a").rank(1).on("n").failed(3).view())
+    assert outcome_of(later(pod("a").rank(1).on("n").failed(3)).view()) == first
+
+
+def test_deleted_pod_was_caused_by_the_request():
+    assert outcome_of(pod().on("n").failed(143, when=80).deleted(asked=61).view()).caused == at(61)
+
+
+def test_disruption_was_caused_when_it_was_decided():
+    seen = outcome_of(pod().on("n").failed(143, when=80).disrupted("PreemptionByScheduler", 60).view())
+    assert seen.caused == at(60)
+    assert seen.is_disruption
+    assert seen.disruption == "PreemptionByScheduler"
+
+
+def test_failed_sidecar_is_named():
+    seen = outcome_of(pod().on("n").succeeded().phase("Failed").sidecar("proxy", 7).view())
+    assert (seen.container, seen.exit_code) == ("proxy", 7)
+
+
+def test_pod_given_up_is_unknown():
+    assert outcome_of(pod().on("n").running().view(), ended=False).outcome is Ending.UNKNOWN
+
+
+def test_container_that_never_started_has_no_start():
+    seen = pod().on("n").failed(128, reason="StartError")
+    seen.obj["status"]["containerStatuses"][0]["state"]["terminated"]["startedAt"] = "1970-01-01T00:00:00Z"
+    assert outcome_of(seen.view()).started is None
+
+
+RESULTS = {
+    "JSON object": ('{"acc": 0.9}', {"acc": 0.9}),
+    "JSON number": ("42", 42),
+    "text": ("done", "done"),
+    "text that begins like JSON": ("{oops", "{oops"),
+    "no number of JSON": ("NaN", "NaN"),
+    "nothing": ("", None),
+    "white space": (" \n", None),
+}
+
+
+@pytest.mark.parametrize(("written", "result"), RESULTS.values(), ids=RESULTS)
+def test_result_is_json_or_else_text(written, result):
+    assert outcome_of(pod().on("n").succeeded(message=written).view()).result == result
+
+
+def test_failed_rank_has_no_result():
+    assert outcome_of(pod().on("n").failed(message="42").view()).result is None
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(4095, False), (4096, True), (5000, True)])
+def test_message_at_the_kubelets_limit_counts_as_cut(size, is_cut):
+    seen = outcome_of(pod().on("n").succeeded(message="x" * size).view())
+    assert seen.message_cut is is_cut
+    assert (seen.result is None) is is_cut
+    assert len(seen.message) <= 4096
+
+
+def test_limit_is_shared_among_many_containers():
+    seen = pod().on("n").succeeded(message="x" * 3072)
+    for number in range(3):
+        seen.sidecar(f"side-{number}", 0)
+    assert outcome_of(seen.view()).message_cut
+
+
+CAUSES = {
+    "the earliest failure": ([(0, Ending.FAILED, 50), (1, Ending.FAILED, 40), (2, Ending.SUCCEEDED, 10)], 1),
+    "a failure before the deletions that answer it": ([(0, Ending.DELETED, 50), (1, Ending.FAILED, 50)], 1),
+    "a preemption before the crashes it brings": ([(0, Ending.FAILED, 50), (1, Ending.PREEMPTED, 50)], 1),
+    "a deletion by a person before what follows": ([(0, Ending.FAILED, 51), (1, Ending.DELETED, 50)], 1),
+    "one with a time before one without": ([(0, Ending.FAILED, None), (1, Ending.FAILED, 50)], 1),
+    "the lowest rank of the same second": ([(1, Ending.FAILED, 50), (0, Ending.FAILED, 50)], 0),
+}
+
+
+@pytest.mark.parametrize(("ends", "rank"), CAUSES.values(), ids=CAUSES)
+def test_first_cause_came_before_its_consequences(ends, rank):
+    cause = first_cause([_outcome(*end) for end in ends])
+    assert cause is not None
+    assert cause.rank == rank
+
+
+def test_success_has_no_cause():
+    assert first_cause([_outcome(0, Ending.SUCCEEDED), _outcome(1, Ending.UNKNOWN)]) is None
+
+
+def test_what_went_wrong_is_told_first():
+    outcomes = [
+        _outcome(0, Ending.SUCCEEDED),
+        _outcome(1, Ending.UNKNOWN),
+        _outcome(2, Ending.DELETED, 50),
+        _outcome(3, Ending.FAILED, 49),
+    ]
+    assert [outcome.rank for outcome in most_telling(outcomes, 3)] == [3, 2, 1]
+
+
+def test_result_of_a_rank_is_one_the_job_counts():
+    first = _outcome(0, Ending.SUCCEEDED, finished=at(20), message="1")
+    twice = Outcome(uid="again", pod="p", rank=0, outcome=Ending.SUCCEEDED, finished=at(30), message="2")
+    outcomes = [twice, first, _outcome(1, Ending.FAILED), _outcome(2, Ending.SUCCEEDED)]
+    assert results(outcomes, {0, 1}) == {0: first}
+
+
+def test_table_is_ordered_by_rank():
+    outcomes = [
+        _outcome(1, Ending.FAILED, exit_code=137, node="node-b", started=at(0), finished=at(12)),
+        _outcome(0, Ending.SUCCEEDED, exit_code=0, node="node-a", started=at(0), finished=at(9)),
+    ]
+    assert table(outcomes).splitlines() == [
+        "rank  outcome    exit code  seconds  node",
+        "0     succeeded  0          9        node-a",
+        "1     failed     137        12       node-b",
+    ]

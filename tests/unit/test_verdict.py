@@ -1,0 +1,68 @@
+import pytest
+
+from airflow_provider_gangjobs.gang.verdict import Ended, fate, judge
+from tests.unit.builders import REF, at, job
+
+VERDICTS = {
+    "complete": (job().complete(60), Ended.SUCCEEDED, "CompletionsReached", at(60)),
+    "failed": (job().failed(60), Ended.FAILED, "BackoffLimitExceeded", at(60)),
+    "complete, then removed by TTL": (job().complete(60).deleted(90), Ended.SUCCEEDED, "CompletionsReached", at(60)),
+    "complete in the second of its deletion": (
+        job().complete(60).deleted(60),
+        Ended.SUCCEEDED,
+        "CompletionsReached",
+        at(60),
+    ),
+    "failed, then deleted": (job().failed(60).deleted(90), Ended.FAILED, "BackoffLimitExceeded", at(60)),
+    "failed because it was deleted": (job().failed(60).deleted(50), Ended.DELETED, "JobDeleted", at(50)),
+    "being deleted": (job().deleted(50), Ended.DELETED, "JobDeleted", at(50)),
+    "replaced": (job(uid="other").complete(60), Ended.REPLACED, "JobReplaced", None),
+}
+
+
+@pytest.mark.parametrize(("seen", "ended", "reason", "when"), VERDICTS.values(), ids=VERDICTS)
+def test_verdict_is_the_jobs_own_word(seen, ended, reason, when):
+    verdict = judge(seen.view(), REF)
+    assert verdict is not None
+    assert (verdict.ended, verdict.reason, verdict.at) == (ended, reason, when)
+
+
+def test_missing_job_was_deleted():
+    verdict = judge(None, REF)
+    assert verdict is not None
+    assert verdict.ended is Ended.DELETED
+    assert not verdict.job_is_there
+
+
+OPEN = {
+    "new": job(),
+    "running": job().resumed(3).counts(active=4),
+    "success is only decided": job().decided("SuccessCriteriaMet", 60),
+    "failure is only decided": job().decided("FailureTarget", 60),
+    "counters say all": job().counts(succeeded=4, completedIndexes="0-3"),
+}
+
+
+@pytest.mark.parametrize("seen", OPEN.values(), ids=OPEN)
+def test_nothing_else_is_a_verdict(seen):
+    assert judge(seen.view(), REF) is None
+
+
+def test_false_condition_is_none():
+    seen = job().failed(60)
+    for condition in seen.obj["status"]["conditions"]:
+        condition["status"] = "False"
+    assert judge(seen.view(), REF) is None
+
+
+def test_verdict_carries_the_completed_indexes():
+    verdict = judge(job(4).complete(60).view(), REF)
+    assert verdict is not None
+    assert verdict.completed_indexes == "0-3"
+
+
+def test_fate_is_told_before_the_verdict():
+    decided = fate(job().decided("FailureTarget", 60, "DeadlineExceeded").view())
+    assert decided is not None
+    assert decided.reason == "DeadlineExceeded"
+    assert fate(job().view()) is None
