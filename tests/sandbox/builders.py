@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox.clock import VirtualClock, timestamp
 from airflow_provider_gangjobs.sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
@@ -13,6 +12,9 @@ from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
 from airflow_provider_gangjobs.sandbox.resources import EVENTS, JOBS, NODES, PODGROUPS, PODS, WORKLOADS
 from airflow_provider_gangjobs.sandbox.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 Obj = dict[str, Any]
 NAMESPACE = "default"
@@ -165,10 +167,10 @@ class Bench:
         (found,) = [one for one in self.status(job)["conditions"] if one["type"] == kind]
         return found["reason"], found["message"]
 
-    def events(self, name: str, *, type: str | None = None) -> list[tuple[str, str]]:
+    def events(self, name: str, *, kind: str | None = None) -> list[tuple[str, str]]:
         """Reason and message of the events about the objects of this name, in order."""
         found = [event for event in self.registry.list(EVENTS) if event["involvedObject"]["name"] == name]
-        found = [event for event in found if type in (None, event["type"])]
+        found = [event for event in found if kind in (None, event["type"])]
         return [(event["reason"], event["message"]) for event in sorted(found, key=revision)]
 
     # The nodes' part

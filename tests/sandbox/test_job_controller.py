@@ -138,7 +138,7 @@ def test_first_failure_ends_gang_job(bench):
         "BackoffLimitExceeded",
         "Job has reached the specified backoff limit",
     )
-    assert bench.events("train", type="Warning") == [
+    assert bench.events("train", kind="Warning") == [
         ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
     ]
 

@@ -166,11 +166,9 @@ def test_fail_job_rule_fails_the_job_at_once(bench):
     failed = bench.pods("train")[0]
     bench.fail(failed, 42)
     bench.run()
-    assert bench.condition("train", "Failed") == (
-        "PodFailurePolicy",
-        f"Container main for pod default/{failed['metadata']['name']} failed with exit code 42 "
-        "matching FailJob rule at index 0",
-    )
+    name = failed["metadata"]["name"]
+    message = f"Container main for pod default/{name} failed with exit code 42 matching FailJob rule at index 0"
+    assert bench.condition("train", "Failed") == ("PodFailurePolicy", message)
 
 
 def test_ignored_failure_is_not_counted(bench):

@@ -1,0 +1,176 @@
+"""The garbage collector: what goes with its owner, what waits, what stays."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
+
+HOLD = "example.com/hold"
+
+
+@pytest.fixture
+def bench():
+    return Bench(schedules=False)
+
+
+def ref(owner, *, blocks=False, **changes):
+    named = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    return {**named, "blockOwnerDeletion": blocks, **changes}
+
+
+def config_map(bench, name, *owners, finalizers=(), namespace=NAMESPACE):
+    metadata = {"name": name, "ownerReferences": list(owners), "finalizers": list(finalizers)}
+    return bench.registry.create(CONFIGMAPS, {"metadata": metadata}, namespace)
+
+
+def delete(bench, name, propagation="Background"):
+    bench.registry.delete(CONFIGMAPS, name, NAMESPACE, propagation=propagation)
+    bench.run()
+
+
+def left(bench):
+    names = [obj["metadata"]["name"] for obj in bench.registry.list(CONFIGMAPS, NAMESPACE)]
+    return [name for name in names if not name.startswith("kube-")]
+
+
+def find(bench, name):
+    return bench.registry.get(CONFIGMAPS, name, NAMESPACE)
+
+
+def release(bench, name):
+    bench.registry.patch(CONFIGMAPS, name, NAMESPACE, {"metadata": {"finalizers": None}})
+    bench.run()
+
+
+def test_background_deletion_takes_all_generations(bench):
+    top = config_map(bench, "top")
+    middle = config_map(bench, "middle", ref(top))
+    config_map(bench, "leaf", ref(middle))
+    delete(bench, "top")
+    assert left(bench) == []
+
+
+def test_object_stays_with_its_last_owner(bench):
+    first, second = config_map(bench, "first"), config_map(bench, "second")
+    config_map(bench, "shared", ref(first), ref(second))
+    delete(bench, "first")
+    assert [owner["name"] for owner in find(bench, "shared")["metadata"]["ownerReferences"]] == ["second"]
+    delete(bench, "second")
+    assert left(bench) == []
+
+
+def test_orphans_stay_and_forget_their_owner(bench):
+    top = config_map(bench, "top")
+    config_map(bench, "child", ref(top))
+    delete(bench, "top", "Orphan")
+    assert left(bench) == ["child"]
+    assert "ownerReferences" not in find(bench, "child")["metadata"]
+
+
+def test_foreground_owner_waits_for_blocking_dependents(bench):
+    top = config_map(bench, "top")
+    config_map(bench, "child", ref(top, blocks=True), finalizers=[HOLD])
+    delete(bench, "top", "Foreground")
+    assert left(bench) == ["child", "top"]
+    assert is_deleting(find(bench, "child"))
+    release(bench, "child")
+    assert left(bench) == []
+
+
+def test_foreground_owner_does_not_wait_for_others(bench):
+    top = config_map(bench, "top")
+    config_map(bench, "child", ref(top), finalizers=[HOLD])
+    delete(bench, "top", "Foreground")
+    assert left(bench) == ["child"]
+    assert is_deleting(find(bench, "child"))
+
+
+def test_foreground_goes_through_all_generations(bench):
+    top = config_map(bench, "top")
+    middle = config_map(bench, "middle", ref(top, blocks=True))
+    config_map(bench, "leaf", ref(middle, blocks=True), finalizers=[HOLD])
+    delete(bench, "top", "Foreground")
+    assert left(bench) == ["leaf", "middle", "top"]
+    release(bench, "leaf")
+    assert left(bench) == []
+
+
+def test_foreground_leaves_what_another_owner_keeps(bench):
+    top, other = config_map(bench, "top"), config_map(bench, "other")
+    config_map(bench, "shared", ref(top, blocks=True), ref(other))
+    delete(bench, "top", "Foreground")
+    assert left(bench) == ["other", "shared"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"uid": "00000000-0000-0000-0000-000000000000"}, {"name": "renamed"}, {"kind": "Secret"}],
+    ids=["absent uid", "other name", "other kind"],
+)
+def test_object_of_an_owner_that_never_was_is_collected(bench, changes):
+    top = config_map(bench, "top")
+    config_map(bench, "child", ref(top, **changes))
+    bench.run()
+    assert left(bench) == ["top"]
+
+
+def test_owner_of_an_unknown_kind_is_taken_to_exist(bench):
+    top = config_map(bench, "top")
+    config_map(bench, "child", ref(top, apiVersion="example.com/v1", kind="Widget", uid="u"))
+    bench.run()
+    assert left(bench) == ["child", "top"]
+
+
+def test_owner_in_another_namespace_is_no_owner(bench):
+    bench.registry.create("namespaces", {"metadata": {"name": "elsewhere"}})
+    top = config_map(bench, "top", namespace="elsewhere")
+    config_map(bench, "child", ref(top))
+    bench.run()
+    assert left(bench) == []
+
+
+def test_held_object_waits_for_its_finalizer(bench):
+    top = config_map(bench, "top")
+    config_map(bench, "child", ref(top), finalizers=[HOLD])
+    delete(bench, "top")
+    assert left(bench) == ["child"]
+    release(bench, "child")
+    assert left(bench) == []
+
+
+def test_new_object_of_the_same_name_is_not_the_owner(bench):
+    top = config_map(bench, "top")
+    config_map(bench, "child", ref(top))
+    bench.registry.delete(CONFIGMAPS, "top", NAMESPACE)
+    config_map(bench, "top")
+    bench.run()
+    assert left(bench) == ["top"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.sets(st.integers(0, 5)), st.booleans()), min_size=1, max_size=6),
+    st.sampled_from(["Background", "Foreground"]),
+)
+def test_exactly_what_lost_every_owner_goes(shape, propagation):
+    """Object n may be owned by those before it; the first is deleted."""
+    bench = Bench(schedules=False)
+    made, owners_by_name = [], {}
+    for position, (wanted, blocks) in enumerate(shape):
+        owners = sorted(index for index in wanted if index < position)
+        refs = [ref(made[index], blocks=blocks) for index in owners]
+        made.append(config_map(bench, f"cm-{position}", *refs))
+        owners_by_name[f"cm-{position}"] = {f"cm-{index}" for index in owners}
+    delete(bench, "cm-0", propagation)
+    alive = set(owners_by_name) - {"cm-0"}
+    for name, owners in owners_by_name.items():
+        if owners and not owners & alive:
+            alive.discard(name)
+    assert set(left(bench)) == alive

@@ -1,0 +1,141 @@
+"""PodGC, TTL of Jobs, protection of PodGroups, and the end of namespaces."""
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODGROUPS
+from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
+
+HARVEST = "gangjobs.airflow/harvest"
+
+
+@pytest.fixture
+def bench():
+    return Bench(schedules=False)
+
+
+def pod_named(bench, name):
+    return bench.registry.find("pods", NAMESPACE, name)
+
+
+def test_deleted_pod_without_node_is_failed_by_podgc(bench):
+    bench.pod("p", finalizers=[HARVEST])
+    bench.delete(pod_named(bench, "p"))
+    bench.run(5)
+    assert pod_named(bench, "p")["status"]["phase"] == "Pending"
+    bench.run(15)
+    assert pod_named(bench, "p")["status"]["phase"] == "Failed"
+    bench.release(pod_named(bench, "p"), HARVEST)
+    assert pod_named(bench, "p") is None
+
+
+def test_pods_of_a_gone_node_end_after_quarantine(bench):
+    bench.node()
+    bench.pod("p", spec={"nodeName": "node-1"}, finalizers=[HARVEST])
+    bench.registry.delete(NODES, "node-1")
+    bench.run(50)
+    assert pod_named(bench, "p")["status"]["phase"] == "Pending"
+    bench.run(30)
+    pod = pod_named(bench, "p")
+    assert pod["status"]["phase"] == "Failed"
+    (condition,) = [one for one in pod["status"]["conditions"] if one["type"] == "DisruptionTarget"]
+    assert (condition["reason"], condition["message"]) == ("DeletionByPodGC", "PodGC: node no longer exists")
+    assert is_deleting(pod)
+
+
+def test_pods_of_a_node_that_came_back_stay(bench):
+    bench.node()
+    bench.pod("p", spec={"nodeName": "node-1"})
+    bench.registry.delete(NODES, "node-1")
+    bench.run(30)
+    bench.node()
+    bench.run(120)
+    assert pod_named(bench, "p")["status"]["phase"] == "Pending"
+
+
+def test_oldest_finished_pods_over_the_limit_go():
+    bench = Bench(schedules=False, settings=ControllerSettings(finished_pods_max=2))
+    for number in range(4):
+        bench.succeed(bench.pod(f"p-{number}"))
+        bench.run(2)
+    bench.run(20)
+    assert [pod["metadata"]["name"] for pod in bench.pods()] == ["p-2", "p-3"]
+
+
+def test_idle_cluster_has_nothing_due(bench):
+    bench.node()
+    bench.pod("p")
+    bench.run(600)
+    assert bench.manager.next_due() is None
+
+
+@pytest.mark.parametrize("end", ["succeed", "fail"])
+def test_finished_job_goes_when_its_ttl_is_over(bench, end):
+    bench.job(workers=1, ttlSecondsAfterFinished=60)
+    bench.run()
+    getattr(bench, end)(bench.pods()[0])
+    bench.run(55)
+    assert bench.registry.find(JOBS, NAMESPACE, "train")
+    bench.run(10)
+    assert bench.registry.find(JOBS, NAMESPACE, "train") is None
+    assert bench.pods() == []
+
+
+def test_ttl_deletion_waits_for_held_pods(bench):
+    bench.job(workers=1, ttlSecondsAfterFinished=0, pod_metadata={"finalizers": [HARVEST]})
+    bench.run()
+    bench.succeed(bench.pods()[0])
+    bench.run(5)
+    job = bench.registry.get(JOBS, "train", NAMESPACE)
+    assert job["metadata"]["finalizers"] == ["foregroundDeletion"]
+    bench.release(bench.pods()[0], HARVEST)
+    bench.run()
+    assert bench.registry.find(JOBS, NAMESPACE, "train") is None
+
+
+def test_ttl_added_later_counts_from_the_end(bench):
+    bench.job(workers=1)
+    bench.run()
+    bench.succeed(bench.pods()[0])
+    bench.run(100)
+    bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"ttlSecondsAfterFinished": 10}})
+    bench.run()
+    assert bench.registry.find(JOBS, NAMESPACE, "train") is None
+
+
+def delete_group(bench):
+    bench.registry.delete(PODGROUPS, "train", NAMESPACE)
+    bench.run()
+    return bench.registry.find(PODGROUPS, NAMESPACE, "train")
+
+
+def test_unused_pod_group_goes_at_once(bench):
+    bench.gang(suspend=True)
+    bench.run()
+    assert delete_group(bench) is None
+
+
+def test_pod_group_stays_until_its_pods_ended(bench):
+    bench.gang(workers=2, backoffLimit=6)
+    bench.run()
+    assert is_deleting(delete_group(bench))
+    bench.succeed(bench.pods()[0])
+    bench.run()
+    assert bench.registry.find(PODGROUPS, NAMESPACE, "train")
+    bench.succeed(bench.pods()[1])
+    bench.run()
+    assert bench.registry.find(PODGROUPS, NAMESPACE, "train") is None
+
+
+def test_deleted_namespace_is_emptied_first(bench):
+    bench.registry.create(NAMESPACES, {"metadata": {"name": "old"}})
+    held = {"metadata": {"name": "held", "finalizers": ["example.com/hold"]}}
+    bench.registry.create(CONFIGMAPS, held, "old")
+    bench.registry.create(CONFIGMAPS, {"metadata": {"name": "free"}}, "old")
+    bench.registry.delete(NAMESPACES, "old")
+    bench.run()
+    assert [obj["metadata"]["name"] for obj in bench.registry.list(CONFIGMAPS, "old")] == ["held"]
+    assert bench.registry.get(NAMESPACES, "old")["status"]["phase"] == "Terminating"
+    bench.registry.patch(CONFIGMAPS, "held", "old", {"metadata": {"finalizers": None}})
+    bench.run()
+    assert bench.registry.find(NAMESPACES, None, "old") is None
