@@ -1,0 +1,321 @@
+"""The scheduler over a registry: gangs of each release, retries, and what a user can see."""
+
+import itertools
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODGROUPS, PRIORITYCLASSES
+from tests.sandbox.builders import NAMESPACE, Bench
+
+GANG_RELEASES = ["1.36", "1.37"]
+
+
+@pytest.fixture(params=GANG_RELEASES)
+def bench(request):
+    return two_nodes(request.param)
+
+
+def two_nodes(release="1.37"):
+    bench = Bench(release)
+    for name in ("node-1", "node-2"):
+        bench.node(name, cpu="2")
+    return bench
+
+
+def scheduled(pod):
+    found = [one for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"]
+    return (found[0]["status"], found[0].get("reason"), found[0].get("message")) if found else None
+
+
+def group_condition(bench, name="train"):
+    status = bench.registry.get(PODGROUPS, name, NAMESPACE).get("status") or {}
+    return [(one["type"], one["status"], one["reason"]) for one in status.get("conditions", ())]
+
+
+def test_pod_is_bound_and_told(bench):
+    bench.pod("p")
+    bench.run()
+    assert bench.bound() == ["node-1"]
+    assert scheduled(bench.pods()[0])[0] == "True"
+    assert bench.events("p") == [("Scheduled", "Successfully assigned default/p to node-1")]
+
+
+def test_pod_that_fits_nowhere_is_told(bench):
+    bench.pod("p", cpu="3")
+    bench.run(0)
+    message = "0/2 nodes are available: 2 Insufficient cpu."
+    assert scheduled(bench.pods()[0]) == ("False", "Unschedulable", message)
+    assert bench.events("p") == [("FailedScheduling", message)]
+
+
+def test_gang_that_fits_is_bound_at_once(bench):
+    bench.gang(workers=4, cpu="1")
+    bench.run()
+    assert sorted(bench.bound("train")) == ["node-1", "node-1", "node-2", "node-2"]
+    ((_, status, reason),) = group_condition(bench)
+    assert (status, reason) == ("True", "Scheduled")
+
+
+def test_gang_that_cannot_fit_binds_nothing(bench):
+    bench.gang(workers=6, cpu="1")
+    bench.run(60)
+    assert bench.bound("train") == []
+    assert {scheduled(pod)[:2] for pod in bench.pods("train")} == {("False", "Unschedulable")}
+
+
+@pytest.mark.parametrize(
+    ("release", "kind", "message"),
+    [
+        ("1.36", "PodGroupScheduled", "pod group is unschedulable"),
+        (
+            "1.37",
+            "PodGroupInitiallyScheduled",
+            "minCount (6) cannot be satisfied: 4 scheduled, 1 remaining, 0/2 nodes are available: 2 Insufficient cpu.",
+        ),
+    ],
+)
+def test_refused_gang_is_told_on_its_group(release, kind, message):
+    bench = two_nodes(release)
+    bench.gang(workers=6, cpu="1")
+    bench.run()
+    (condition,) = bench.registry.get(PODGROUPS, "train", NAMESPACE)["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == (kind, "False", "Unschedulable")
+    assert condition["message"] == message
+
+
+def test_small_gang_runs_beside_one_that_cannot_fit(bench):
+    bench.gang("big", workers=6, cpu="1")
+    bench.run(3)
+    bench.gang("small", workers=3, cpu="1")
+    bench.run(30)
+    assert bench.bound("big") == []
+    assert len(bench.bound("small")) == 3
+
+
+def test_gang_without_its_group_waits_silently(bench):
+    bench.job(workers=2, pod_spec={"schedulingGroup": {"podGroupName": "later"}})
+    bench.run(30)
+    assert [scheduled(pod) for pod in bench.pods("train")] == [None, None]
+    assert not any(bench.events(pod["metadata"]["name"]) for pod in bench.pods("train"))
+    group = {"metadata": {"name": "later"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+    bench.registry.create(PODGROUPS, group, NAMESPACE)
+    bench.run()
+    assert len(bench.bound("train")) == 2
+
+
+def test_gang_with_too_few_pods_waits_silently(bench):
+    bench.gang(workers=2, min_count=3)
+    bench.run(30)
+    assert [scheduled(pod) for pod in bench.pods("train")] == [None, None]
+    assert group_condition(bench) == []
+
+
+def test_gang_is_bound_when_a_node_comes(bench):
+    bench.gang(workers=6, cpu="1")
+    bench.run(30)
+    bench.node("node-3", cpu="2")
+    bench.run(15)
+    assert len(bench.bound("train")) == 6
+
+
+def test_gang_is_bound_when_another_ends(bench):
+    bench.gang("first", workers=4, cpu="1")
+    bench.run()
+    bench.gang("second", workers=4, cpu="1")
+    bench.run(30)
+    assert bench.bound("second") == []
+    for pod in bench.pods("first"):
+        bench.succeed(pod)
+    bench.run(15)
+    assert len(bench.bound("second")) == 4
+
+
+def test_pod_being_deleted_holds_its_place(bench):
+    bench.gang("first", workers=4, cpu="1")
+    bench.run()
+    for pod in bench.pods("first"):
+        bench.delete(bench.start(pod))
+    bench.pod("next")
+    bench.run(15)
+    assert bench.registry.get("pods", "next", NAMESPACE)["spec"].get("nodeName") is None
+    bench.stop_deleted()
+    bench.run(15)
+    assert bench.registry.get("pods", "next", NAMESPACE)["spec"].get("nodeName")
+
+
+def test_replacement_is_never_placed_once_a_member_finished(bench):
+    """kubernetes#142330: finished members leave the group, so it never has minCount pods again."""
+    bench.gang(workers=2, backoffLimit=6)
+    bench.run()
+    first, second = bench.pods("train")
+    bench.succeed(first)
+    bench.fail(second)
+    bench.run(600)
+    (replacement,) = bench.live_pods("train")
+    assert replacement["spec"].get("nodeName") is None
+    assert scheduled(replacement) is None
+
+
+def test_replacement_is_placed_while_the_others_run(bench):
+    bench.gang(workers=2, backoffLimit=6)
+    bench.run()
+    bench.start(bench.pods("train")[0])
+    bench.fail(bench.pods("train")[1])
+    bench.run(30)
+    assert len([pod for pod in bench.live_pods("train") if pod["spec"].get("nodeName")]) == 2
+
+
+def test_placed_group_stays_placed_whatever_follows(bench):
+    bench.gang(workers=2, cpu="2", backoffLimit=6)
+    bench.run()
+    bench.start(bench.pods("train")[0])
+    bench.registry.patch(NODES, "node-2", None, {"spec": {"unschedulable": True}})
+    bench.fail(bench.pods("train")[1])
+    bench.run(60)
+    assert [status for _, status, _ in group_condition(bench)] == ["True"]
+
+
+def test_pods_over_min_count_follow_later(bench):
+    bench.gang(workers=6, min_count=3, cpu="1")
+    bench.run()
+    assert len(bench.bound("train")) == 4
+    bench.node("node-3", cpu="2")
+    bench.run(15)
+    assert len(bench.bound("train")) == 6
+
+
+def test_lowered_min_count_lets_the_gang_start():
+    bench = two_nodes()
+    bench.gang(workers=6, cpu="1")
+    bench.run()
+    patch = {"spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}}
+    bench.registry.patch(PODGROUPS, "train", NAMESPACE, patch)
+    bench.run(15)
+    assert len(bench.bound("train")) == 4
+
+
+def test_basic_group_is_placed_pod_by_pod(bench):
+    group = {"metadata": {"name": "loose"}, "spec": {"schedulingPolicy": {"basic": {}}}}
+    bench.registry.create(PODGROUPS, group, NAMESPACE)
+    bench.job(workers=6, cpu="1", pod_spec={"schedulingGroup": {"podGroupName": "loose"}})
+    bench.run()
+    assert len(bench.bound("train")) == 4
+
+
+def test_higher_priority_goes_first(bench):
+    bench.registry.create(PRIORITYCLASSES, {"metadata": {"name": "urgent"}, "value": 1000})
+    for name in ("node-1", "node-2"):
+        bench.registry.patch(NODES, name, None, {"spec": {"unschedulable": True}})
+    bench.gang("calm", workers=4, cpu="1")
+    bench.run(60)
+    bench.gang("hasty", workers=4, cpu="1", pod_spec={"priorityClassName": "urgent"})
+    bench.run(60)
+    for name in ("node-1", "node-2"):
+        bench.registry.patch(NODES, name, None, {"spec": {"unschedulable": None}})
+    bench.run(15)
+    assert (len(bench.bound("hasty")), bench.bound("calm")) == (4, [])
+
+
+def test_gated_pod_waits_for_its_gates(bench):
+    bench.pod("p", spec={"schedulingGates": [{"name": "example.com/hold"}]})
+    bench.run()
+    assert bench.bound() == []
+    bench.registry.patch("pods", "p", NAMESPACE, {"spec": {"schedulingGates": None}})
+    bench.run()
+    assert bench.bound() == ["node-1"]
+
+
+def test_pod_of_another_scheduler_is_left_alone(bench):
+    bench.pod("p", spec={"schedulerName": "volcano"})
+    bench.run()
+    assert bench.bound() == []
+
+
+def test_suspended_gang_gives_its_place_back(bench):
+    bench.gang("first", workers=4, cpu="1")
+    bench.run()
+    bench.gang("second", workers=4, cpu="1")
+    bench.registry.patch(JOBS, "first", NAMESPACE, {"spec": {"suspend": True}})
+    bench.run()
+    bench.stop_deleted()
+    bench.run(15)
+    assert len(bench.bound("second")) == 4
+
+
+def test_heartbeats_of_nodes_wake_nobody(bench):
+    bench.pod("p", cpu="3")
+    bench.run(30)
+    before = bench.events("p")
+    bench.registry.patch(NODES, "node-1", None, {"status": {"nodeInfo": {"kubeletVersion": "x"}}}, subresource="status")
+    bench.run(30)
+    assert bench.events("p") == before
+    assert bench.manager.next_due() is None
+
+
+def test_retries_back_off_to_ten_seconds():
+    bench = two_nodes()
+    bench.pod("p", cpu="3")
+    times = []
+    bench.registry.observe(lambda event: times.append(bench.clock.now()) if event.resource.plural == "events" else None)
+    for _ in range(60):
+        bench.registry.patch(
+            NODES, "node-1", None, {"metadata": {"labels": {"tick": str(bench.clock.now().timestamp())}}}
+        )
+        bench.run(1)
+    gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(times)]
+    assert gaps[:5] == [1, 2, 4, 8, 10]
+    assert set(gaps[5:]) == {10}
+
+
+class TestWorkloadOf135:
+    """v1alpha1: pods are placed one by one and hold their places while they wait for the others."""
+
+    @pytest.fixture
+    def bench(self):
+        return two_nodes("1.35")
+
+    def test_gang_that_fits_is_bound(self, bench):
+        bench.gang(workers=4, cpu="1")
+        bench.run()
+        assert len(bench.bound("train")) == 4
+
+    def test_gang_without_its_workload_waits_silently(self, bench):
+        bench.job(workers=2, pod_spec={"workloadRef": {"name": "later", "podGroup": "workers"}})
+        bench.run(30)
+        assert [scheduled(pod) for pod in bench.pods("train")] == [None, None]
+
+    def test_gang_that_cannot_fit_starves_its_neighbour(self, bench):
+        bench.gang("big", workers=6, cpu="1")
+        bench.run(3)
+        bench.gang("small", workers=3, cpu="1")
+        bench.run(200)
+        assert (bench.bound("big"), bench.bound("small")) == ([], [])
+
+    def test_neighbour_runs_when_the_big_one_is_deleted(self, bench):
+        bench.gang("big", workers=6, cpu="1")
+        bench.run(3)
+        bench.gang("small", workers=3, cpu="1")
+        bench.run(60)
+        bench.registry.delete(JOBS, "big", NAMESPACE, propagation="Background")
+        bench.run(15)
+        assert len(bench.bound("small")) == 3
+
+    def test_waiting_members_are_rejected_after_five_minutes(self, bench):
+        bench.gang("big", workers=6, cpu="1")
+        bench.run(295)
+        timeout = 'rejected due to timeout after waiting 5m0s at plugin "GangScheduling"'
+        assert timeout not in self.messages(bench, "big")
+        bench.run(10)
+        assert timeout in self.messages(bench, "big")
+        assert bench.bound("big") == []
+
+    def test_suspended_gang_gives_its_promised_places_back(self, bench):
+        bench.gang("big", workers=6, cpu="1")
+        bench.run(30)
+        bench.registry.patch(JOBS, "big", NAMESPACE, {"spec": {"suspend": True}})
+        bench.gang("small", workers=3, cpu="1")
+        bench.run(15)
+        assert len(bench.bound("small")) == 3
+
+    def messages(self, bench, job):
+        return {message for pod in bench.pods(job) for _, message in bench.events(pod["metadata"]["name"])}
