@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -15,25 +16,32 @@ __all__ = ["kubeconfig", "write_kubeconfig"]
 NAME = "sandbox"
 
 
-def kubeconfig(url: str, token: str | None, *, namespace: str = "default") -> dict[str, Any]:
-    """The content of the file."""
+def kubeconfig(
+    url: str, token: str | None, *, authority: bytes | None = None, namespace: str = "default"
+) -> dict[str, Any]:
+    """The content of the file; `authority` is the certificate (PEM) that clients shall trust."""
+    cluster = {"server": url}
+    if authority is not None:
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": NAME, "cluster": {"server": url}}],
+        "clusters": [{"name": NAME, "cluster": cluster}],
         "users": [{"name": NAME, "user": {"token": token} if token else {}}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": namespace}}],
         "current-context": NAME,
     }
 
 
-def write_kubeconfig(path: Path, url: str, token: str | None, *, namespace: str = "default") -> Path:
+def write_kubeconfig(
+    path: Path, url: str, token: str | None, *, authority: bytes | None = None, namespace: str = "default"
+) -> Path:
     """Write the file with mode 0600, whole or not at all; returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)
-        yaml.safe_dump(kubeconfig(url, token, namespace=namespace), file, sort_keys=False)
+        yaml.safe_dump(kubeconfig(url, token, authority=authority, namespace=namespace), file, sort_keys=False)
     temporary.replace(path)
     return path

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from airflow_provider_gangjobs.sandbox.tls import Certificate
+
 __all__ = ["Address", "serving"]
 
 BACKLOG = 1024
@@ -32,15 +34,18 @@ class Address:
 
     host: str
     port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
 
 @asynccontextmanager
-async def serving(app: Starlette, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Address]:
-    """Serve the application while the block runs; port 0 takes a free one.
+async def serving(
+    app: Starlette, *, host: str = "127.0.0.1", port: int = 0, certificate: Certificate | None = None
+) -> AsyncIterator[Address]:
+    """Serve the application while the block runs; port 0 takes a free one. With a certificate it is HTTPS.
 
     Raises:
         OSError: the port is taken.
@@ -56,11 +61,14 @@ async def serving(app: Starlette, *, host: str = "127.0.0.1", port: int = 0) -> 
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=75,
     )
+    config.load()
+    if certificate is not None:
+        config.ssl = certificate.server_context()
     server = _EmbeddedServer(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="api-server")
     try:
         await _until_started(server, task)
-        yield Address(host, listener.getsockname()[1])
+        yield Address(host, listener.getsockname()[1], "https" if certificate else "http")
     finally:
         app.state.hub.close()
         server.should_exit = True
