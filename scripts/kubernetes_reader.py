@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import ssl
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +24,12 @@ class Cluster:
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
-        token = config["users"][0]["user"]["token"]
+        cluster, token = config["clusters"][0]["cluster"], config["users"][0]["user"]["token"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         self._client = httpx.Client(
-            base_url=config["clusters"][0]["cluster"]["server"],
+            base_url=cluster["server"],
             headers={"Authorization": f"Bearer {token}"},
+            verify=ssl.create_default_context(cadata=authority),
             timeout=REQUEST_TIMEOUT_S,
             trust_env=False,
         )

@@ -25,11 +25,12 @@ async def keep_up(config: SandboxConfig) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     async with Sandbox(config) as sandbox:
+        failure = asyncio.create_task(sandbox.wait_failed(), name="failure of the sandbox")
+        failure.add_done_callback(lambda _: stop.set())
         _print_how_to_use(sandbox)
-        if sys.stdout.isatty():
-            await _show_picture(sandbox, stop)
-        else:
-            await _print_changes(sandbox, stop)
+        await (_show_picture if sys.stdout.isatty() else _print_changes)(sandbox, stop)
+        failure.cancel()
+        await asyncio.gather(failure, return_exceptions=True)  # if it failed, leaving the sandbox raises it
 
 
 def _print_how_to_use(sandbox: Sandbox) -> None:

@@ -1,0 +1,186 @@
+"""The assembled sandbox: it comes up whole, runs Jobs as real processes, and goes without a trace."""
+
+import base64
+import json
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.sandbox.cluster import Sandbox, SandboxConfig, SandboxError
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NODES, PODS
+from airflow_provider_gangjobs.sandbox.thread import running
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 30.0
+
+
+def job(name, *command, ranks=1):
+    container = {"name": "main", "image": "none", "command": list(command), "resources": {"requests": {"cpu": "100m"}}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": ranks,
+            "parallelism": ranks,
+            "backoffLimit": 0,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        },
+    }
+
+
+def client(sandbox):
+    """A client that knows the sandbox from its kubeconfig alone."""
+    config = yaml.safe_load(sandbox.kubeconfig_path.read_text())
+    cluster, token = config["clusters"][0]["cluster"], config["users"][0]["user"]["token"]
+    trusted = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=cluster["server"], headers=headers, verify=trusted, trust_env=False)
+
+
+def until(condition):
+    """The first true value of the condition."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+    return found
+
+
+def ended(sandbox, name):
+    def condition():
+        status = sandbox.call(lambda s: s.registry.get(JOBS, name, "default")).get("status") or {}
+        return {c["type"] for c in status.get("conditions") or () if c["status"] == "True"} & {"Complete", "Failed"}
+
+    return until(condition)
+
+
+def processes_with(text):
+    shown = subprocess.run(["ps", "-axo", "args="], capture_output=True, text=True, check=True)
+    return [line for line in shown.stdout.splitlines() if text in line]
+
+
+def test_nodes_are_ready_at_once():
+    with running(SandboxConfig(nodes=3, cpu=2, gpu=1)) as sandbox:
+        nodes = sandbox.call(lambda s: s.registry.list(NODES))
+    assert [node["metadata"]["name"] for node in nodes] == ["node-0", "node-1", "node-2"]
+    assert nodes[0]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+
+
+def test_job_runs_and_its_log_can_be_read():
+    with running() as sandbox, client(sandbox) as http:
+        http.post("/apis/batch/v1/namespaces/default/jobs", json=job("hello", "echo", "hello there")).raise_for_status()
+        assert ended(sandbox, "hello") == {"Complete"}
+        (pod,) = http.get("/api/v1/namespaces/default/pods").json()["items"]
+        log = http.get(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/log")
+        assert log.text == "hello there\n"
+
+
+def test_nothing_runs_and_nothing_lies_about_after_the_end():
+    with running() as sandbox, client(sandbox) as http:
+        http.post("/apis/batch/v1/namespaces/default/jobs", json=job("long", "sleep", "98765", ranks=2))
+        until(lambda: len(processes_with("sleep 98765")) >= 2)
+        folder = sandbox.kubeconfig_path.parent
+        started = time.monotonic()
+    assert time.monotonic() - started < 10
+    assert not processes_with("sleep 98765")
+    assert not folder.exists()
+
+
+def test_end_does_not_wait_for_open_watches():
+    with running() as sandbox:
+        http = client(sandbox)
+        watch = http.send(http.build_request("GET", "/api/v1/pods?watch=1"), stream=True)
+        started = time.monotonic()
+    assert time.monotonic() - started < 10
+    watch.close()
+    http.close()
+
+
+def test_data_dir_survives_a_restart(tmp_path):
+    config = SandboxConfig(data_dir=tmp_path / "data")
+    with running(config) as sandbox:
+        token = sandbox.token
+        sandbox.call(lambda s: s.registry.create(CONFIGMAPS, {"metadata": {"name": "kept"}, "data": {"a": "1"}}))
+    with running(config) as sandbox:
+        assert sandbox.token == token
+        assert sandbox.call(lambda s: s.registry.get(CONFIGMAPS, "kept", "default"))["data"] == {"a": "1"}
+
+
+def test_only_the_owner_gets_in():
+    with running(SandboxConfig(nodes=0)) as sandbox, client(sandbox) as http:
+        assert sandbox.kubeconfig_path.stat().st_mode & 0o077 == 0
+        assert http.get("/api/v1/nodes").status_code == 200
+        assert http.get("/api/v1/nodes", headers={"Authorization": "Bearer x"}).status_code == 401
+
+
+def test_token_is_not_in_the_configs_repr():
+    assert "s3cret" not in repr(SandboxConfig(token="s3cret"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"cpu": "many"}, "cpu: 'many' is not a quantity"),
+        ({"memory": "-1Gi"}, "memory: -1Gi is less than 0"),
+        ({"kubernetes": "1.20"}, "kubernetes: '1.20' is not one of 1.35, 1.36, 1.37, none"),
+        ({"data_dir": Path("/dev/null/x")}, "data_dir /dev/null/x: Not a directory"),
+    ],
+    ids=["cpu", "memory", "release", "folder"],
+)
+def test_senseless_configuration_is_refused(wrong, complaint):
+    with pytest.raises(SandboxError, match=complaint), running(SandboxConfig(**wrong)):
+        pass
+
+
+def test_taken_port_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        config = SandboxConfig(port=other.getsockname()[1])
+        with pytest.raises(SandboxError, match="cannot be used: Address already in use"), running(config):
+            pass
+
+
+def test_folder_in_use_is_refused(tmp_path):
+    config = SandboxConfig(data_dir=tmp_path)
+    with running(config), pytest.raises(SandboxError, match="in use by another sandbox"), running(config):
+        pass
+
+
+async def test_error_of_the_body_comes_out_as_it_is():
+    with pytest.raises(KeyError, match="mine"):
+        async with Sandbox(SandboxConfig(nodes=0)):
+            raise KeyError("mine")
+
+
+def test_ranks_meet_by_name():
+    listen = "import socket; s=socket.create_server(('talk-0.talk', 7000)); print(s.accept()[0].recv(9).decode())"
+    talk = (
+        "import socket, time\n"
+        "for _ in range(200):\n"
+        "    try: s = socket.create_connection(('talk-0.talk', 7000)); break\n"
+        "    except OSError: time.sleep(0.05)\n"
+        "s.sendall(b'hi')"
+    )
+    program = f"import os; exec({json.dumps([listen, talk])}[int(os.environ['JOB_COMPLETION_INDEX']) > 0])"
+    body = job("talk", "python", "-c", program, ranks=2)
+    body["spec"]["template"]["spec"]["subdomain"] = "talk"
+    service = {
+        "metadata": {"name": "talk"},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": "talk"},
+        },
+    }
+    with running() as sandbox, client(sandbox) as http:
+        http.post("/api/v1/namespaces/default/services", json=service).raise_for_status()
+        http.post("/apis/batch/v1/namespaces/default/jobs", json=body).raise_for_status()
+        assert ended(sandbox, "talk") == {"Complete"}
+        assert len({pod["status"]["podIP"] for pod in sandbox.call(lambda s: s.registry.list(PODS))}) == 2
