@@ -22,6 +22,7 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig, Source
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
+from airflow_provider_gangjobs.cluster.kubeconfig_loop import run_apart
 from airflow_provider_gangjobs.cluster.kubeconfig_tls import certificates, secrets_of, without_certificates
 from airflow_provider_gangjobs.cluster.tls import TlsMaterial, environment_proxy
 
@@ -72,7 +73,7 @@ class CredentialSource:
             CredentialsFailed: the plugin, issuer or file that gives the token failed; it may work later.
         """
         try:
-            return asyncio.run(asyncio.wait_for(self._load(), self._timeout_s))
+            return run_apart(asyncio.wait_for(self._load(), self._timeout_s))
         except ClusterError:
             raise
         except TimeoutError:

@@ -1,0 +1,457 @@
+"""Where credentials come from, how they are renewed, and that they are nowhere to be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import stat
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.credentials import Credentials
+from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
+from airflow_provider_gangjobs.cluster.kubeconfig import CredentialSource, Material, redacted
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.tls import environment_proxy
+from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRET = "sesame-open-the-door"
+OTHER = "open-open-open-sesame"
+
+
+def extras(**given: Any) -> ClusterConfig:
+    return ClusterConfig.from_extras("k8s", given)
+
+
+def load(**given: Any) -> Material:
+    return CredentialSource(extras(**given)).load()
+
+
+def write_kubeconfig(path: Path, content: dict[str, Any]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No kubeconfig, no pod and no proxy of the machine that runs the tests."""
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The service account of a pod; gives its token file."""
+    token, ca = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text(f"{SECRET}\n")
+    ca.write_text("CA")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    library = "kubernetes_asyncio.config.incluster_config"
+    monkeypatch.setattr(f"{library}.SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(f"{library}.SERVICE_CERT_FILENAME", str(ca))
+    return token
+
+
+def plugin(tmp_path: Path, body: str) -> dict[str, Any]:
+    """A user whose token comes from a program."""
+    path = tmp_path / "plugin"
+    path.write_text(f"#!{sys.executable}\n{body}")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path), "interactiveMode": "Never"}}
+
+
+def prints(token: str, **more: str) -> str:
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": token, **more},
+    }
+    return f"print({json.dumps(json.dumps(credential))})"
+
+
+# -- where they come from --------------------------------------------------------------------------------------
+
+
+def test_kubeconfig_in_the_connection_is_used() -> None:
+    material = load(kube_config=kubeconfig("https://here:6443/"))
+    assert (material.base_url, material.authorization) == ("https://here:6443", f"Bearer {SECRET}")
+
+
+def test_context_chooses_among_clusters() -> None:
+    config = kubeconfig("https://here")
+    config["clusters"].append({"name": "that", "cluster": {"server": "https://there"}})
+    config["contexts"].append({"name": "there", "context": {"cluster": "that", "user": "me"}})
+    assert load(kube_config=config, cluster_context="there").base_url == "https://there"
+
+
+def test_file_is_read_with_paths_relative_to_it(tmp_path: Path) -> None:
+    config = kubeconfig("https://here", cluster={"certificate-authority": "pki/ca.crt"}, user={"tokenFile": "token"})
+    path = write_kubeconfig(tmp_path / "kube" / "config", config)
+    (tmp_path / "kube" / "pki").mkdir()
+    (tmp_path / "kube" / "pki" / "ca.crt").write_bytes(b"the CA")
+    (tmp_path / "kube" / "token").write_text(SECRET)
+    material = load(kube_config_path=path)
+    assert (material.tls.ca, material.authorization) == (b"the CA", f"Bearer {SECRET}")
+
+
+def test_default_file_is_merged_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = kubeconfig("https://first")
+    second = {k: v for k, v in kubeconfig("https://second").items() if k != "current-context"}
+    paths = [
+        write_kubeconfig(tmp_path / "1", first),
+        str(tmp_path / "missing"),
+        write_kubeconfig(tmp_path / "2", second),
+    ]
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(paths))
+    assert load().base_url == "https://first"
+
+
+def test_default_file_is_the_one_of_kubectl(tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "home" / ".kube" / "config", kubeconfig("https://home"))
+    assert load().base_url == "https://home"
+
+
+def test_default_goes_before_the_pod(pod: Path, tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "home" / ".kube" / "config", kubeconfig("https://home"))
+    assert load().base_url == "https://home"
+
+
+@pytest.mark.parametrize("given_extras", [{}, {"in_cluster": True}], ids=str)
+def test_pod_uses_its_service_account(pod: Path, given_extras: dict[str, Any]) -> None:
+    material = load(**given_extras)
+    assert (material.base_url, material.authorization, material.tls.ca) == (
+        "https://10.0.0.1:443",
+        f"Bearer {SECRET}",
+        b"CA",
+    )
+
+
+def test_basic_authentication_works() -> None:
+    user = {"username": "me", "password": SECRET}
+    basic = base64.b64encode(f"me:{SECRET}".encode()).decode()
+    assert load(kube_config=kubeconfig("https://here", user=user)).authorization == f"Basic {basic}"
+
+
+def test_cluster_settings_are_kept() -> None:
+    cluster = {"insecure-skip-tls-verify": True, "tls-server-name": "api", "proxy-url": "http://proxy:3128"}
+    material = load(kube_config=kubeconfig("https://here", cluster=cluster))
+    assert (material.tls.verify, material.server_hostname, material.proxy) == (False, "api", "http://proxy:3128")
+
+
+def test_verification_can_be_switched_off_by_the_connection() -> None:
+    assert not load(kube_config=kubeconfig("https://here"), disable_verify_ssl=True).tls.verify
+
+
+def test_process_default_is_left_alone() -> None:
+    from kubernetes_asyncio.client import Configuration
+
+    load(kube_config=kubeconfig("https://here"))
+    assert Configuration.get_default_copy().host != "https://here"
+
+
+@pytest.mark.parametrize(
+    ("given_extras", "message"),
+    [
+        ({}, "there is no kubeconfig in .* and this is not a pod"),
+        ({"in_cluster": True}, "the pod's service account cannot be used"),
+        ({"kube_config_path": "/nowhere/config"}, "there is no file /nowhere/config"),
+        ({"kube_config": {"apiVersion": "v1"}}, "extra kube_config cannot be used"),
+        ({"kube_config": kubeconfig("https://here"), "cluster_context": "gone"}, "name gone"),
+        ({"kube_config": kubeconfig("https://h", cluster={"certificate-authority": "/no/ca"})}, "'/no/ca'"),
+    ],
+    ids=str,
+)
+def test_missing_things_are_named(given_extras: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConnection, match=message):
+        load(**given_extras)
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "- a", "just words"])
+def test_unreadable_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(InvalidConnection, match="config"):
+        load(kube_config_path=str(path))
+
+
+# -- nothing to be seen ----------------------------------------------------------------------------------------
+
+
+def _all_that_a_log_would_show(config: ClusterConfig) -> str:
+    try:
+        return repr(CredentialSource(config).load())
+    except ClusterError as error:
+        return f"{error!r} {''.join(traceback.format_exception(error))}"
+
+
+USERS = [
+    {"token": SECRET},
+    {"username": "me", "password": SECRET},
+    {"auth-provider": {"name": "oidc", "config": {"refresh-token": SECRET, "id-token": "a.b"}}},
+    {"auth-provider": {"name": "gcp", "config": {"access-token": SECRET, "expiry": "yesterday"}}},
+    {"exec": {"command": "false", "env": [{"name": "KEY", "value": SECRET}]}},
+    {"client-certificate-data": base64.b64encode(b"x").decode(), "client-key-data": "!" + SECRET},
+]
+
+
+def _paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [p for key, inner in items for p in [(*at, key), *_paths(inner, (*at, key))]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(user=st.sampled_from(USERS), data=st.data())
+def test_no_secret_in_any_complaint(user: dict[str, Any], data: st.DataObject) -> None:
+    """Whatever is missing from a kubeconfig, or is of another type, no message shows what is secret in it."""
+    config = json.loads(json.dumps(kubeconfig("https://here", user=user)))
+    *parents, last = data.draw(st.sampled_from(_paths(config)))
+    place = config
+    for key in parents:
+        place = place[key]
+    broken = data.draw(st.sampled_from(["delete", None, "", 7, [], {}, [SECRET], {"name": SECRET}]))
+    if broken == "delete":
+        del place[last]
+    else:
+        place[last] = broken
+    with tempfile.TemporaryDirectory() as directory:
+        path = write_kubeconfig(Path(directory, "config"), config)
+        assert SECRET not in _all_that_a_log_would_show(extras(kube_config=config))
+        assert SECRET not in _all_that_a_log_would_show(extras(kube_config_path=path))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Expected key x in /f/{'name': 'u', 'token': {'a': 1}}/user", "Expected key x in /f/{...}/user"),
+        ("got eyJhbGciOi.eyJzdWIi.c2ln back", "got ... back"),
+        ("header was Bearer abc", "header was Bearer ..."),
+        ("a\n  b", "a b"),
+        ("x" * 999, "x" * 256),
+        ("the word hunter2 is secret", "the word ... is secret"),
+        (
+            "File does not exist: /a/very/long/path/with-many/parts",
+            "File does not exist: /a/very/long/path/with-many/parts",
+        ),
+    ],
+)
+def test_evidence_is_redacted(text: str, shown: str) -> None:
+    assert redacted(text, {"hunter2", "a"}) == shown
+
+
+# -- plugins ---------------------------------------------------------------------------------------------------
+
+
+def test_plugin_gives_the_token(tmp_path: Path) -> None:
+    material = load(kube_config=kubeconfig("https://here", user=plugin(tmp_path, prints(OTHER))))
+    assert (material.authorization, material.renew_in_s) == (f"Bearer {OTHER}", None)
+
+
+@pytest.mark.parametrize(
+    ("expiry", "low_s", "high_s"),
+    [("2999-01-01T00:00:00Z", 1e9, 1e11), ("2001-01-01T00:00:00Z", 1.0, 1.0)],
+    ids=["far", "past"],
+)
+def test_plugin_token_is_renewed_before_it_expires(tmp_path: Path, expiry: str, low_s: float, high_s: float) -> None:
+    user = plugin(tmp_path, prints(OTHER, expirationTimestamp=expiry))
+    renew_in_s = load(kube_config=kubeconfig("https://here", user=user)).renew_in_s
+    assert renew_in_s is not None
+    assert low_s <= renew_in_s <= high_s
+
+
+def test_plugin_that_fails_is_quoted_without_secrets(tmp_path: Path) -> None:
+    user = plugin(tmp_path, f"import sys; sys.exit('no login for {SECRET}')")
+    user["exec"]["env"] = [{"name": "PASSWORD", "value": SECRET}]
+    with pytest.raises(CredentialsFailed, match="no login for") as caught:
+        load(kube_config=kubeconfig("https://here", user=user))
+    assert SECRET not in str(caught.value)
+
+
+def test_plugin_that_hangs_is_given_up_and_gone(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    body = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    config = extras(kube_config=kubeconfig("https://here", user=plugin(tmp_path, body)))
+    with pytest.raises(CredentialsFailed, match="did not answer within 1 s"):
+        CredentialSource(config, timeout_s=1).load()
+    assert _ends(int(pid_file.read_text()))
+
+
+def _ends(pid: int) -> bool:
+    import time
+
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+    return False
+
+
+async def test_plugin_does_not_block_the_loop(tmp_path: Path) -> None:
+    user = plugin(tmp_path, "import time; time.sleep(0.3);" + prints(OTHER))
+    credentials = Credentials(extras(kube_config=kubeconfig("http://here", user=user)))
+    loading = asyncio.create_task(credentials.current())
+    turns = 0
+    while not loading.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    assert turns > 5
+    assert (await loading).authorization == f"Bearer {OTHER}"
+
+
+# -- renewal ---------------------------------------------------------------------------------------------------
+
+
+class Source:
+    """Gives another token at each load, or fails."""
+
+    def __init__(self, *, renew_in_s: float | None = None, fails: bool = False) -> None:
+        self.loads = 0
+        self.renew_in_s = renew_in_s
+        self.fails = fails
+
+    def load(self) -> Material:
+        self.loads += 1
+        if self.fails:
+            raise CredentialsFailed("k8s", "no")
+        return Material("http://here", f"Bearer {self.loads}", renew_in_s=self.renew_in_s)
+
+
+class Now:
+    now = 0.0
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(monotonic=lambda: self.now)
+
+
+async def test_credentials_are_loaded_once_for_all() -> None:
+    source = Source()
+    credentials = Credentials(extras(), load=source.load)
+    await asyncio.gather(*(credentials.current() for _ in range(20)))
+    assert source.loads == 1
+
+
+async def test_credentials_are_renewed_when_due() -> None:
+    source, now = Source(renew_in_s=60), Now()
+    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    seen = []
+    for now.now in (0, 59, 60, 119, 120):
+        seen.append((await credentials.current()).authorization)
+    assert seen == ["Bearer 1", "Bearer 1", "Bearer 2", "Bearer 2", "Bearer 3"]
+
+
+async def test_failed_renewal_keeps_what_there_is() -> None:
+    source, now = Source(renew_in_s=60), Now()
+    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    await credentials.current()
+    source.fails = True
+    for now.now in (60, 61, 119, 120):
+        assert (await credentials.current()).authorization == "Bearer 1"
+    assert source.loads == 3
+
+
+async def test_service_account_token_is_read_again_each_minute(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Now()
+    monkeypatch.setattr("airflow_provider_gangjobs.cluster.credentials.make_context", lambda _: None)
+    credentials = Credentials(extras(in_cluster=True), timing=now.timing)
+    await credentials.current()
+    pod.write_text(OTHER)  # noqa: ASYNC240 - as the kubelet does
+    now.now = 60
+    assert (await credentials.current()).authorization == f"Bearer {OTHER}"
+
+
+async def test_many_refusals_cost_one_renewal() -> None:
+    source, now = Source(), Now()
+    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    refused = await credentials.current()
+    renewed = await asyncio.gather(*(credentials.renew(refused) for _ in range(20)))
+    assert {access.authorization for access in renewed} == {"Bearer 2"}
+    assert source.loads == 2
+
+
+async def test_renewal_is_not_forced_again_at_once() -> None:
+    source, now = Source(), Now()
+    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    renewed = await credentials.renew(await credentials.current())
+    assert await credentials.renew(renewed) is renewed
+    now.now = 10
+    assert await credentials.renew(renewed) is not renewed
+
+
+def only_lets_in(token: str) -> Any:
+    async def handle(request: Request, connection: Connection) -> None:
+        if request.headers["authorization"] == f"Bearer {token}":
+            await connection.reply(200, {})
+        else:
+            await connection.reply(401, status(401, "Unauthorized"))
+
+    return handle
+
+
+async def test_refused_token_is_renewed_and_the_request_sent_again(tmp_path: Path) -> None:
+    async with FaultServer(only_lets_in(OTHER)) as server:
+        path = write_kubeconfig(tmp_path / "config", kubeconfig(server.url))
+        async with Client(extras(kube_config_path=path)) as client:
+            await client._credentials.current()
+            write_kubeconfig(tmp_path / "config", kubeconfig(server.url, user={"token": OTHER}))
+            await client.version()
+            assert client.statistics().renewals == 1
+    assert len(server.requests) == 2
+
+
+async def test_token_refused_twice_is_an_error() -> None:
+    async with FaultServer(only_lets_in(OTHER)) as server, Client(config_for(server.url)) as client:
+        with pytest.raises(Unauthorized):
+            await client.version()
+    assert len(server.requests) == 2
+
+
+# -- proxies ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "no_proxy", "proxy"),
+    [
+        ("https://10.96.0.1:443", "", "http://proxy:3128"),
+        ("https://10.96.0.1:443", "10.0.0.0/8,example.org", None),
+        ("https://10.96.0.1:443", "10.96.0.1", None),
+        ("https://api.example.org", ".example.org", None),
+        ("https://api.example.org", "10.0.0.0/8", "http://proxy:3128"),
+        ("https://[fd00::1]:443", "fd00::/8", None),
+        ("http://api.example.org", "", None),
+    ],
+)
+def test_proxy_of_the_environment(url: str, no_proxy: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "proxy:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert environment_proxy(url) == proxy
+
+
+async def test_requests_go_through_the_proxy() -> None:
+    async def handle(request: Request, connection: Connection) -> None:
+        await connection.reply(200, {"asked": request.headers["host"]})
+
+    async with FaultServer(handle) as proxy:
+        config = kubeconfig("http://api.invalid", cluster={"proxy-url": proxy.url})
+        async with Client(extras(kube_config=config)) as client:
+            assert await client.version() == {"asked": "api.invalid"}
