@@ -23,18 +23,24 @@ _SCORED = {"cpu": Decimal("0.1"), "memory": Decimal(200 * 1024**2)}
 """The resources that the score is about, with what a pod that names none is taken to use."""
 _SCORE_MAX = 100
 
+Likeness = tuple[str, frozenset[tuple[str, Decimal]]]
+Rank = tuple[int, Decimal]
+"""The higher, the better: score, then places left."""
+
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pod to place."""
+    """A pod to place. Pods of equal likeness suit the same nodes equally well."""
 
     pod: Obj
     request: ResourceList
     shape: str
+    likeness: Likeness
 
     @classmethod
     def of(cls, pod: Obj) -> Candidate:
-        return cls(pod, request_of(pod), filters.shape_of(pod))
+        request, shape = request_of(pod), filters.shape_of(pod)
+        return cls(pod, request, shape, (shape, frozenset(request.items())))
 
     @property
     def uid(self) -> str:
@@ -71,10 +77,9 @@ def place(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed
     snapshot = _Snapshot(nodes)
     placement = Placement()
     for position, candidate in enumerate(candidates):
-        node = snapshot.best_for(candidate)
+        node = snapshot.take_best(candidate)
         if node is not None:
-            node.take(candidate.request)
-            placement.nodes[candidate.uid] = node.name
+            placement.nodes[candidate.uid] = node
             continue
         diagnosis = snapshot.diagnose(candidate)
         placement.refused[candidate.uid] = diagnosis
@@ -87,30 +92,48 @@ def place(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed
 
 
 class _Snapshot:
-    """The nodes during one placement. Room only shrinks, so a request that failed fails again."""
+    """The nodes during one placement. Room only shrinks, so a request that failed fails again.
+
+    Ranks are kept per likeness until something is placed on the node: a gang of equal pods ranks one node for each pod.
+    """
 
     def __init__(self, nodes: Iterable[NodeState]) -> None:
         self._nodes = sorted((node.copy() for node in nodes), key=lambda node: node.name)
+        self._placed = [0] * len(self._nodes)
+        self._ranks: dict[Likeness, list[tuple[int, Rank | None]]] = {}
         self._refusals: dict[str, list[str | None]] = {}
-        self._failed: dict[tuple[str, frozenset[tuple[str, Decimal]]], str] = {}
+        self._failed: dict[Likeness, str] = {}
 
-    def best_for(self, candidate: Candidate) -> NodeState | None:
-        if _likeness(candidate) in self._failed:
+    def take_best(self, candidate: Candidate) -> str | None:
+        """Place the candidate where it leaves the most room. Returns the node, None if no node suits."""
+        if candidate.likeness in self._failed:
             return None
-        refusals = self._refusals_of(candidate)
-        fitting = (
-            node
-            for node, refused in zip(self._nodes, refusals, strict=True)
-            if refused is None and not filters.shortages(candidate.request, node)
-        )
-        return max(fitting, key=lambda node: (_score(candidate.request, node), node.free[PODS]), default=None)
+        ranks = self._ranks_for(candidate)
+        best = max(range(len(ranks)), key=lambda position: ranks[position] or (-1, Decimal(0)), default=None)
+        if best is None or ranks[best] is None:
+            return None
+        self._nodes[best].take(candidate.request)
+        self._placed[best] += 1
+        return self._nodes[best].name
+
+    def _ranks_for(self, candidate: Candidate) -> list[Rank | None]:
+        known = self._ranks.setdefault(candidate.likeness, [(-1, None)] * len(self._nodes))
+        for position, placed in enumerate(self._placed):
+            if known[position][0] != placed:
+                known[position] = (placed, self._rank(candidate, position))
+        return [rank for _, rank in known]
+
+    def _rank(self, candidate: Candidate, position: int) -> Rank | None:
+        node = self._nodes[position]
+        if self._refusals_of(candidate)[position] or filters.shortages(candidate.request, node):
+            return None
+        return _score(candidate.request, node), node.free[PODS]
 
     def diagnose(self, candidate: Candidate) -> str:
         """`0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
-        likeness = _likeness(candidate)
-        if likeness not in self._failed:
-            self._failed[likeness] = self._diagnose(candidate)
-        return self._failed[likeness]
+        if candidate.likeness not in self._failed:
+            self._failed[candidate.likeness] = self._diagnose(candidate)
+        return self._failed[candidate.likeness]
 
     def _diagnose(self, candidate: Candidate) -> str:
         if not self._nodes:
@@ -137,7 +160,3 @@ def _score(request: Mapping[str, Decimal], node: NodeState) -> int:
         left = node.free.get(name, Decimal(0)) - (request.get(name) or assumed)
         scores.append(int(left * _SCORE_MAX / whole) if whole > 0 and left > 0 else 0)
     return sum(scores) // len(scores)
-
-
-def _likeness(candidate: Candidate) -> tuple[str, frozenset[tuple[str, Decimal]]]:
-    return candidate.shape, frozenset(candidate.request.items())
