@@ -168,7 +168,8 @@ class ControlPlane:
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd_port}",
             "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+            # No Service leads to the API server, and from 1.37 on a loopback address is refused as its endpoint.
+            "--endpoint-reconciler-type=none",
             f"--secure-port={self.port}",
             f"--cert-dir={self.folder / 'certs'}",
             f"--token-auth-file={tokens}",

@@ -74,7 +74,11 @@ class Tenant:
             issued = _post(
                 admin,
                 f"/api/v1/namespaces/{name}/serviceaccounts/{ACCOUNT}/token",
-                {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_S}},
+                {
+                    "apiVersion": "authentication.k8s.io/v1",
+                    "kind": "TokenRequest",
+                    "spec": {"expirationSeconds": TOKEN_S},
+                },
             )
             try:
                 yield cls(plane, name, plane.kubeconfig(name, issued["status"]["token"], namespace=name))

@@ -20,16 +20,19 @@ MEET = """
 import json, os, socket
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-if rank == 0:
-    with socket.create_server(address) as listener:
-        met = [listener.accept()[0].recv(1)[0] for _ in range(size - 1)]
-else:
+
+def patiently(do):  # as in any cluster, a name is known a moment after its pod has started
     while True:
         try:
-            socket.create_connection(address, timeout=5).sendall(bytes([rank]))
-            break
+            return do()
         except OSError:
             continue
+
+if rank == 0:
+    with patiently(lambda: socket.create_server(address)) as listener:
+        met = [listener.accept()[0].recv(1)[0] for _ in range(size - 1)]
+else:
+    patiently(lambda: socket.create_connection(address, timeout=5)).sendall(bytes([rank]))
     met = [0]
 print("rank", rank, "met", sorted(met), flush=True)
 open(os.environ["GANG_RESULT_PATH"], "w").write(json.dumps(sorted(met)))
@@ -85,7 +88,8 @@ async def test_submitting_twice_is_one_gang(tenant: Tenant) -> None:
     async with Gangs.of(tenant.config) as gangs:
         first, second = await submitted(gangs, a_gang()), await submitted(gangs, a_gang())
         assert (second.ref, second.adopted) == (first.ref, True)
-        assert (await followed(tenant, second)).status is Status.SUCCEEDED
+        event = await followed(tenant, second)
+        assert event.status is Status.SUCCEEDED, [event.ranks, await gangs.outcomes(second.ref)]
 
 
 async def test_the_documented_role_is_enough(tenant: Tenant) -> None:

@@ -93,7 +93,9 @@ def main(releases: list[str]) -> int:
         if shutil.which("go") is None:
             print("Go is needed to build the control planes (https://go.dev/dl, 1.26 or later)", file=sys.stderr)
             return 1
-        print(f"Kubernetes {release}: building {pinned_version(release)} (about five minutes when cold) ...", flush=True)
+        print(
+            f"Kubernetes {release}: building {pinned_version(release)} (about five minutes when cold) ...", flush=True
+        )
         started = time.monotonic()
         build(release)
         print(f"Kubernetes {release}: built in {time.monotonic() - started:.0f} s: {binary(release)}")
