@@ -101,7 +101,7 @@ class Scheduler:
         if self._has_new_room:
             self._has_new_room = False
             self._activate_all()
-        due = [unit for unit in self._active if self._ready_at(unit) <= now]
+        due = [unit for unit in self._active if self._ready_at(unit, now) <= now]
         for unit in sorted(due, key=self._rank):
             self._active.pop(unit, None)
             self._try(unit)
@@ -207,9 +207,10 @@ class Scheduler:
         backoff_s = min(BACKOFF_BASE_S * 2.0 ** min(failures - 1, 10), BACKOFF_MAX_S)
         self._attempts[unit] = Attempts(failures, self._clock.now() + timedelta(seconds=backoff_s))
 
-    def _ready_at(self, unit: Unit) -> datetime:
+    def _ready_at(self, unit: Unit, now: datetime) -> datetime:
+        """When the unit may be tried; `now` if it has not failed, as the clock itself has gone on since."""
         attempts = self._attempts.get(unit)
-        return attempts.ready_at if attempts else self._clock.now()
+        return attempts.ready_at if attempts else now
 
     def _rank(self, unit: Unit) -> tuple[int, str, str]:
         kind, key = unit
@@ -221,7 +222,7 @@ class Scheduler:
 
     def _wake_for_rest(self) -> None:
         now = self._clock.now()
-        moments = [self._ready_at(unit) for unit in self._active]
+        moments = [self._ready_at(unit, now) for unit in self._active]
         moments.extend(self._permits.deadlines())
         if moments:
             self.queue.add(_CYCLE, after_s=(min(moments) - now).total_seconds())
@@ -273,7 +274,8 @@ class Scheduler:
 
     def _activate(self, unit: Unit) -> None:
         self._active[unit] = None
-        after_s = (self._ready_at(unit) - self._clock.now()).total_seconds()
+        now = self._clock.now()
+        after_s = (self._ready_at(unit, now) - now).total_seconds()
         self.queue.add(_CYCLE, after_s=after_s)
 
 
