@@ -97,6 +97,9 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # asyncio does it only for sockets made with an explicit protocol number, which those of a listener are not;
+        # without it each answer of two parts waits 40 ms for the client's delayed acknowledgement.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.app = _with_abort(self.app, transport)
 
 
