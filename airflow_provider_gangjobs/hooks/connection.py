@@ -15,8 +15,8 @@ from asgiref.sync import sync_to_async
 DEFAULT_CONN_ID: Final = "kubernetes_default"
 
 
-def read_extras(conn_id: str) -> dict[str, Any]:
-    """Extras of the connection. Blocks, so not for an event loop.
+def read_extras(conn_id: str) -> dict[str, Any] | None:
+    """Extras of the connection, `None` if it is the default one and missing. Blocks, so not for an event loop.
 
     Raises:
         AirflowNotFoundException: there is no such connection, and it is not the default one.
@@ -26,13 +26,13 @@ def read_extras(conn_id: str) -> dict[str, Any]:
     except AirflowNotFoundException:
         if conn_id != DEFAULT_CONN_ID:
             raise
-        return {}
+        return None
     extras: dict[str, Any] = connection.extra_dejson
     return extras
 
 
-async def aread_extras(conn_id: str) -> dict[str, Any]:
-    """Extras of the connection, on an event loop.
+async def aread_extras(conn_id: str) -> dict[str, Any] | None:
+    """Extras of the connection, `None` if it is the default one and missing; on an event loop.
 
     The asynchronous lookup is used from Airflow 3.3.2 on, which `aextra_dejson` tells: before, it masks
     secrets by a blocking call on the loop. It knows no connections of the metadata database under

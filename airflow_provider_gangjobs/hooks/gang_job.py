@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach
@@ -42,6 +43,8 @@ class GangJobHook(BaseHook):
 
     :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
         documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.
+    :param must_exist: Never do without the connection. Airflow says that there is none also when it could not be
+        read, and to look for a gang in another cluster is worse than not to look.
     """
 
     conn_name_attr = "kubernetes_conn_id"
@@ -49,9 +52,12 @@ class GangJobHook(BaseHook):
     conn_type = "kubernetes"
     hook_name = "Kubernetes gang jobs"
 
-    def __init__(self, kubernetes_conn_id: str = DEFAULT_CONN_ID) -> None:
+    def __init__(self, kubernetes_conn_id: str = DEFAULT_CONN_ID, *, must_exist: bool = False) -> None:
         super().__init__()
         self.kubernetes_conn_id = kubernetes_conn_id
+        self.must_exist = must_exist
+        self.exists: bool | None = None
+        """Whether Airflow had the connection when it was read last."""
 
     def config(self) -> ClusterConfig:
         """Which cluster, and by which credentials.
@@ -60,11 +66,21 @@ class GangJobHook(BaseHook):
             AirflowNotFoundException: there is no such connection.
             InvalidConnection: its extras contradict each other.
         """
-        return _config(self.kubernetes_conn_id, read_extras(self.kubernetes_conn_id))
+        return self._config(read_extras(self.kubernetes_conn_id))
 
     async def aconfig(self) -> ClusterConfig:
         """As `config`, on an event loop."""
-        return _config(self.kubernetes_conn_id, await aread_extras(self.kubernetes_conn_id))
+        return self._config(await aread_extras(self.kubernetes_conn_id))
+
+    def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
+        from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+
+        self.exists = extras is not None
+        if self.must_exist and extras is None:
+            raise AirflowNotFoundException(
+                f"Connection {self.kubernetes_conn_id!r} was there before, and cannot be read"
+            )
+        return ClusterConfig.from_extras(self.kubernetes_conn_id, extras or {})
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Gangs]:
@@ -151,12 +167,6 @@ class GangJobHook(BaseHook):
         except (ClusterError, GangJobError) as error:
             return False, str(error)
         return True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}"
-
-
-def _config(conn_id: str, extras: dict[str, Any]) -> ClusterConfig:
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-
-    return ClusterConfig.from_extras(conn_id, extras)
 
 
 async def _call(config: ClusterConfig, action: Callable[[Gangs], Awaitable[T]]) -> T:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_gangjobs.gang.event import GangEvent
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.operators.custody import Custody
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.triggers.watch import Watch
@@ -55,8 +54,8 @@ XCOM_GANG: Final = "gang"
 XCOM_RETURN_KEY: Final = "return_value"
 # The operator's attribute by field of GangSpec. Airflow means something else by `resources`, and renders none.
 _SPEC_PARAMETERS: Final = {
-    field.name: field.name for field in fields(GangSpec) if field.name not in ("resources", "keep_suspended")
-} | {"resources": "rank_resources"}
+    field.name: "rank_resources" if field.name == "resources" else field.name for field in fields(GangSpec)
+}
 
 
 class GangJobOperator(BaseOperator):
@@ -85,8 +84,11 @@ class GangJobOperator(BaseOperator):
     :param kubernetes_conn_id: A connection of type `kubernetes`.
     :param gang: What to do if the cluster cannot place a gang: `required` refuses, `preferred` runs plain pods and
         says so, `off` always runs plain pods.
-    :param dialect: The Workload API to use, by name; the best one that is served if not given.
     :param rendezvous: Headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE...: on for several ranks.
+    :param dialect: The Workload API to use, by name; the best one that is served if not given.
+    :param keep_suspended: Leave the Job suspended for someone else to start.
+    :param termination_grace: How long a rank may take to end once it is told to.
+    :param ttl_after_finished: The Job is deleted this long after its end, whoever may still want to read it.
     :param results: What is returned: `rank0`, `all` (a list by rank) or `none`. A rank's result is what it writes to
         the file named by `GANG_RESULT_PATH`, JSON or text.
     :param logs: Whose log ends up in the task's log: `rank0+failed`, `all` or `none`.
@@ -183,6 +185,7 @@ class GangJobOperator(BaseOperator):
         scheduler_name: str | None = None,
         termination_grace: timedelta | int | None = None,
         ttl_after_finished: timedelta | int | None = None,
+        keep_suspended: bool = False,
         results: Results | str = Results.RANK0,
         logs: Logs | str = Logs.RANK0_AND_FAILED,
         queue_timeout: timedelta | float | None = None,
@@ -226,8 +229,9 @@ class GangJobOperator(BaseOperator):
         self.security_context = security_context
         self.working_dir = working_dir
         self.scheduler_name = scheduler_name
-        self.termination_grace_s = parameters.seconds_of(termination_grace)
-        self.ttl_after_finished_s = parameters.seconds_of(ttl_after_finished)
+        self.termination_grace_s = parameters.whole_seconds_of(termination_grace)
+        self.ttl_after_finished_s = parameters.whole_seconds_of(ttl_after_finished)
+        self.keep_suspended = keep_suspended
         self.queue_timeout_s = parameters.seconds_of(queue_timeout)
         self.assemble_timeout_s = parameters.seconds_of(assemble_timeout)
         self.run_timeout_s = parameters.seconds_of(run_timeout)
@@ -260,7 +264,7 @@ class GangJobOperator(BaseOperator):
         for line in told(submission):
             self.log.info("%s", line)
         context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
-        watch = self._watch(submission.ref, submission.attempt, custody.claim)
+        watch = self._watch(submission, custody)
         if self.deferrable:
             self._defer(watch, context["ti"].start_date)
         return self._conclude(context, run(event_of(watch, "ended", self.log)))
@@ -321,14 +325,15 @@ class GangJobOperator(BaseOperator):
         )
         return self._custody
 
-    def _watch(self, ref: GangRef, attempt: int, claim: str) -> Watch:
+    def _watch(self, submission: Submission, custody: Custody) -> Watch:
         from airflow_provider_gangjobs.triggers.watch import Watch
 
         return Watch(
             kubernetes_conn_id=self.kubernetes_conn_id,
-            **asdict(ref),
-            claim=claim,
-            attempt=attempt,
+            must_exist=bool(custody.hook.exists),
+            **asdict(submission.ref),
+            claim=custody.claim,
+            attempt=submission.attempt,
             queue_timeout_s=self.queue_timeout_s,
             assemble_timeout_s=self.assemble_timeout_s,
             run_timeout_s=self.run_timeout_s,

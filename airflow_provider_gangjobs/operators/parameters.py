@@ -62,6 +62,11 @@ def seconds_of(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+def whole_seconds_of(value: Any) -> Any:
+    """A timedelta in whole seconds, as Kubernetes counts; anything else as it is."""
+    return int(value.total_seconds()) if isinstance(value, timedelta) else value
+
+
 def duration_problems(**durations: Any) -> list[Problem]:
     """Those that are neither `None` (no limit) nor a number of seconds above zero."""
     return [

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
 from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.phases import PhaseLog
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ async def event_of(watch: Watch, until: Until, log: Logger) -> GangEvent:
 
 
 async def _follow(watch: Watch, until: Until, phases: PhaseLog) -> GangEvent:
-    hook = GangJobHook(watch.kubernetes_conn_id)
-    return await hook.afollow(watch.ref, until=until, deadlines=watch.deadlines, report=phases)
+    return await watch.hook.afollow(watch.ref, until=until, deadlines=watch.deadlines, report=phases)
 
 
 def _remaining_s(watch: Watch) -> float | None:

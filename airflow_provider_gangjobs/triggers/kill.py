@@ -15,8 +15,6 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.utils.state import TaskInstanceState
 from asgiref.sync import sync_to_async
 
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
@@ -48,7 +46,7 @@ async def kill(watch: Watch, task_instance: Any, log: Logger) -> bool:
 
 
 async def _delete(watch: Watch) -> bool:
-    async with GangJobHook(watch.kubernetes_conn_id).connect() as gangs:
+    async with watch.hook.connect() as gangs:
         return await gangs.delete_claimed(watch.ref, watch.claim)
 
 

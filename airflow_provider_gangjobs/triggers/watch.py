@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_gangjobs.gang.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class Watch:
     queue_timeout_s: float | None = None
     assemble_timeout_s: float | None = None
     run_timeout_s: float | None = None
+    must_exist: bool = False
+    """Whether the worker found the connection in Airflow, so that a triggerer that does not is mistaken."""
     deadline: float | None = None
     """Unix time when the task's `execution_timeout` has passed. Airflow 3 ignores it while a task is deferred."""
     execution_timeout_s: float | None = None
@@ -41,6 +44,10 @@ class Watch:
     @property
     def deadlines(self) -> Deadlines:
         return Deadlines(self.queue_timeout_s, self.assemble_timeout_s, self.run_timeout_s)
+
+    @property
+    def hook(self) -> GangJobHook:
+        return GangJobHook(self.kubernetes_conn_id, must_exist=self.must_exist)
 
     def to_kwargs(self) -> dict[str, Any]:
         """Plain JSON values, without those at their default."""

@@ -1,0 +1,57 @@
+"""Gangs of three ranks, one DAG for each way that a task can go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+
+TELL = """
+import json, os
+rank = int(os.environ["RANK"])
+print("rank", rank, "of", os.environ["WORLD_SIZE"])
+with open(os.environ["GANG_RESULT_PATH"], "w") as result:
+    json.dump({"rank": rank, "square": rank * rank}, result)
+"""
+RANK_1_FAILS = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    print("rank 1 gives up")
+    sys.exit(3)
+time.sleep(60)
+"""
+RESOURCES = {"cpu": "100m", "memory": "64Mi"}
+
+
+def gang(program: str, **parameters: object) -> GangJobOperator:
+    return GangJobOperator(
+        task_id="gang",
+        image="python:3.12-slim",
+        command=["python", "/gang/files/program.py"],
+        files={"program.py": program},
+        workers=3,
+        resources=RESOURCES,
+        assemble_timeout=timedelta(seconds=60),
+        run_timeout=timedelta(seconds=60),
+        **parameters,
+    )
+
+
+with DAG("three_ranks", schedule=None):
+
+    @task
+    def total(ranks: list[dict[str, int]]) -> int:
+        return sum(rank["square"] for rank in ranks)
+
+    total(gang(TELL, results="all").output)
+
+with DAG("three_ranks_in_worker", schedule=None):
+    gang(TELL, deferrable=False)
+
+with DAG("failing_rank", schedule=None):
+    gang(RANK_1_FAILS, on_finish="delete")
+
+with DAG("endless", schedule=None):
+    gang("import time\ntime.sleep(600)\n", execution_timeout=timedelta(minutes=5))

@@ -1,0 +1,218 @@
+"""What an operator says about its parameters while the DAG file is parsed, and how it reads them later."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.definitions._internal.templater import LiteralValue
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.operators.parameters import (
+    file_contents,
+    is_manifest_file,
+    is_templated,
+    read_text,
+    whole_number,
+)
+
+SOUND = {"task_id": "train", "image": "trainer:1", "command": ["train"], "workers": 2}
+
+
+def problems_of(**parameters: Any) -> str:
+    with pytest.raises(InvalidGangSpec) as raised:
+        GangJobOperator(**{**SOUND, **parameters})
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({"workers": 0}, "workers"),
+        ({"workers": -3}, "workers"),
+        ({"gang": "perhaps"}, "gang"),
+        ({"reattach": "always"}, "reattach"),
+        ({"results": "rank1"}, "results"),
+        ({"logs": "rank0"}, "logs"),
+        ({"on_finish": "burn"}, "on_finish"),
+        ({"on_kill": "ignore"}, "on_kill"),
+        ({"run_timeout": 0}, "run_timeout"),
+        ({"queue_timeout": timedelta(seconds=-1)}, "queue_timeout"),
+        ({"assemble_timeout": True}, "assemble_timeout"),
+        ({"name": "Train_Digits"}, "name"),
+        ({"namespace": "a/b"}, "namespace"),
+        ({"labels": {"team": "a b"}}, "labels"),
+        ({"env": {"DEBUG": True}}, "env"),
+        ({"resources": {"cpu": "lots"}}, "resources"),
+        ({"manifest": {"kind": "Pod"}}, "manifest"),
+        ({"image": None}, "image"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_wrong_value_is_refused_while_parsing(parameters: dict[str, Any], named: str) -> None:
+    assert named in problems_of(**parameters)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    told = problems_of(workers=0, reattach="always", run_timeout=0)
+
+    assert all(name in told for name in ("workers", "reattach", "run_timeout"))
+
+
+def test_unknown_parameter_is_refused() -> None:
+    with pytest.raises(TypeError, match="worker_count"):
+        GangJobOperator(**SOUND, worker_count=3)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"workers": "{{ params.workers }}"},
+        {"namespace": "{{ var.value.namespace }}"},
+        {"image": None, "manifest": "{% include 'job.yaml' %}\n"},
+        {"image": None, "manifest": "jobs/train.yaml"},
+        {"labels": {"run": "{{ run_id }}"}},
+        {"env": {"DEBUG": "{{ params.debug }}"}},
+    ],
+    ids=str,
+)
+def test_template_is_not_judged_before_it_is_rendered(parameters: dict[str, Any]) -> None:
+    GangJobOperator(**{**SOUND, **parameters})
+
+
+def test_static_parameter_is_judged_beside_a_template() -> None:
+    assert "workers" in problems_of(image="{{ params.image }}", workers=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{{ x }}", True),
+        ("{% if x %}", True),
+        (["a", "{{ x }}"], True),
+        ({"a": {"b": "{{ x }}"}}, True),
+        (LiteralValue("x"), True),
+        (lambda context, jinja_env: 4, True),
+        ("plain", False),
+        ({"a": ["b", 1, None]}, False),
+        (Path("a"), False),
+        (None, False),
+    ],
+)
+def test_templates_are_recognised(value: Any, expected: bool) -> None:
+    assert is_templated(value) is expected
+
+
+def test_output_of_a_task_is_a_template() -> None:
+    with DAG("d", schedule=None):
+        before = BaseOperator(task_id="before")
+        train = GangJobOperator(**{**SOUND, "image": before.output})
+
+    assert is_templated(train.image)
+    assert train.upstream_task_ids == {"before"}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ("jobs/train.yaml", True),
+        ("train.json", True),
+        ("kind: Job\nmetadata:\n  name: a.yaml", False),
+        ("kind: Job", False),
+        ({"kind": "Job"}, False),
+        (None, False),
+    ],
+)
+def test_manifest_file_is_told_from_text(manifest: Any, expected: bool) -> None:
+    assert is_manifest_file(manifest) is expected
+
+
+def test_argument_that_looks_like_a_file_stays_an_argument(tmp_path: Path) -> None:
+    with DAG("d", schedule=None):
+        train = GangJobOperator(**SOUND, args=["--config", "model.yaml"])
+    train.resolve_template_files()
+    train.render_template_fields({}, jinja_env=train.get_template_env())
+
+    assert train.args == ["--config", "model.yaml"]
+
+
+def test_manifest_file_is_read_and_rendered(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("kind: Job\nmetadata: {namespace: '{{ team }}'}\n")
+    with DAG("d", schedule=None, template_searchpath=[str(tmp_path)]):
+        train = GangJobOperator(task_id="train", manifest="job.yaml")
+    train.resolve_template_files()
+    train.render_template_fields({"team": "blue"}, jinja_env=train.get_template_env())
+
+    assert train.manifest == "kind: Job\nmetadata: {namespace: 'blue'}"
+
+
+def test_missing_manifest_file_fails_the_parsing() -> None:
+    with DAG("d", schedule=None):
+        train = GangJobOperator(task_id="train", manifest="nowhere.yaml")
+
+    with pytest.raises(FileNotFoundError):
+        train.resolve_template_files()
+
+
+def test_entry_without_a_line_end_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('{{ not a template }}')\n")
+    files = {"train.py": "train.py", "config": "a: 1\n", "again.py": Path("train.py")}
+
+    contents, problems = file_contents(files, lambda path: read_text(path, [str(tmp_path)]))
+
+    program = "print('{{ not a template }}')\n"
+    assert (contents, problems) == ({"train.py": program, "config": "a: 1\n", "again.py": program}, [])
+
+
+def test_unreadable_files_are_all_named(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"\xff\xfe\x00")
+
+    contents, problems = file_contents(
+        {"a": "nowhere.py", "b": "weights"}, lambda path: read_text(path, [str(tmp_path)])
+    )
+
+    assert contents == {}
+    assert [problem.path for problem in problems] == ["files['a']", "files['b']"]
+    assert "No such file" in str(problems[0])
+    assert "not UTF-8" in str(problems[1])
+
+
+def test_first_folder_that_has_a_file_wins(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a").write_text(folder)
+
+    assert read_text("a", [str(tmp_path / "none"), str(tmp_path / "first"), str(tmp_path / "second")]) == "first"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("4", 4), (" 4 ", 4), ("-1", -1), (4, 4), ("four", "four"), ("4.0", "4.0"), (None, None)]
+)
+def test_number_rendered_as_text_is_a_number(value: Any, expected: Any) -> None:
+    assert whole_number(value) == expected
+
+
+def test_every_parameter_of_the_spec_can_be_given() -> None:
+    seconds_elsewhere = {"assemble_timeout_s", "run_timeout_s", "termination_grace_s", "ttl_after_finished_s"}
+    durations = {name.removesuffix("_s") for name in seconds_elsewhere}
+    names = set(GangSpec.__dataclass_fields__) - seconds_elsewhere | durations
+    taken = set(GangJobOperator.__init__.__wrapped__.__annotations__)  # type: ignore[attr-defined]
+
+    assert names - taken == set()
+
+
+def test_durations_become_seconds() -> None:
+    train = GangJobOperator(**SOUND, queue_timeout=timedelta(hours=2), assemble_timeout=90)
+
+    assert (train.queue_timeout_s, train.assemble_timeout_s, train.run_timeout_s) == (7200.0, 90, None)
+
+
+def test_every_template_field_is_an_attribute() -> None:
+    train = GangJobOperator(**SOUND)
+
+    assert [name for name in train.template_fields if not hasattr(train, name)] == []
