@@ -1,0 +1,370 @@
+"""List and watch in virtual time: exact delays, and what each ending of a watch leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import (
+    ClusterError,
+    CredentialsFailed,
+    Forbidden,
+    Gone,
+    MethodNotAllowed,
+    NotFound,
+    ReplyLost,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from airflow_provider_gangjobs.cluster.informer.health import Health
+from airflow_provider_gangjobs.cluster.informer.pace import Pace
+from airflow_provider_gangjobs.cluster.informer.reflector import Ending, Reflector, Target, ending_of
+from airflow_provider_gangjobs.cluster.informer.store import Store
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.resources import JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    resource_version: str = ""
+
+
+class View(msgspec.Struct, frozen=True):
+    metadata: Meta
+    value: str = ""
+
+
+def obj(uid: str, version: int, value: str = "") -> dict[str, Any]:
+    return {"metadata": {"uid": uid, "resourceVersion": str(version)}, "value": value}
+
+
+def page(version: int, *items: Any, more: str = "") -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": str(version), "continue": more}, "items": list(items)}
+
+
+def event(kind: str, of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": kind, "object": of}
+
+
+def bookmark(version: int) -> dict[str, Any]:
+    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+
+
+def expired() -> dict[str, Any]:
+    return event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
+
+
+@dataclass
+class Lives:
+    """A watch that is open for so long, and then ends or breaks."""
+
+    seconds: float
+    broken_by: ClusterError | None = None
+
+
+class ScriptEndedError(Exception):
+    """The script is through; whatever is asked next is of no interest."""
+
+
+@dataclass
+class Script:
+    """Answers to the requests of a reflector, in their order, and the times at which they came."""
+
+    answers: list[Any]
+    now: float = 0.0
+    requests: list[tuple[float, str]] = field(default_factory=list)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(7))
+
+    def _next(self, request: str) -> Any:
+        if not self.answers:
+            raise ScriptEndedError
+        self.requests.append((round(self.now, 3), request))
+        return self.answers.pop(0)
+
+    async def list_page(self, *_: Any, limit: int = 500, continue_token: str | None = None, **__: Any) -> bytes:
+        answer = self._next(f"list {continue_token or ''}".strip() + ("" if limit else " whole"))
+        if isinstance(answer, Exception):
+            raise answer
+        return json.dumps(answer).encode() if isinstance(answer, dict) else answer
+
+    async def watch(
+        self, *_: Any, resource_version: str, on_open: Callable[[], None], **__: Any
+    ) -> AsyncGenerator[bytes, None]:
+        answer = self._next(f"watch {resource_version}")
+        if isinstance(answer, Exception):
+            raise answer
+        on_open()
+        for step in answer:
+            if isinstance(step, Lives):
+                self.now += step.seconds
+                if step.broken_by:
+                    raise step.broken_by
+            else:
+                yield step if isinstance(step, bytes) else json.dumps(step).encode()
+
+    @property
+    def asked(self) -> list[str]:
+        return [request for _, request in self.requests]
+
+    @property
+    def gaps(self) -> list[float]:
+        times = [at for at, _ in self.requests]
+        return [round(b - a, 3) for a, b in itertools.pairwise(times)]
+
+
+def everything(_: View) -> str:
+    return "all"
+
+
+async def play(*answers: Any, pace: Pace | None = None) -> tuple[Script, Store[View], Reflector[View]]:
+    """Run a reflector until the script is through."""
+    script = Script(list(answers))
+    store: Store[View] = Store(everything)
+    pace = pace or Pace()
+    health = Health("jobs", script.timing, proven_s=pace.proven_s)
+    target = Target(JOBS, "team")
+    reflector = Reflector(script, target, View, store, health=health, timing=script.timing, pace=pace)
+    with pytest.raises(ScriptEndedError):
+        await reflector.run()
+    return script, store, reflector
+
+
+def values(store: Store[View]) -> dict[str, str]:
+    return {uid: view.value for uid, view in store.objects("all").items()}
+
+
+# -- how it goes on --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        (None, Ending.RESUME),
+        (Gone(410, request=""), Ending.RELIST),
+        (ServerError(504, request="", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), Ending.RELIST),
+        (ServerError(504, request=""), Ending.RESUME),
+        (Forbidden(403, request=""), Ending.POLL),
+        (MethodNotAllowed(405, request=""), Ending.POLL),
+        (Unauthorized(401, request=""), Ending.RESUME),
+        (NotFound(404, request=""), Ending.RESUME),
+        (ReplyLost("", ""), Ending.RESUME),
+        (Unreachable("", ""), Ending.RESUME),
+        (CredentialsFailed("", ""), Ending.RESUME),
+    ],
+    ids=str,
+)
+def test_ending_decides_how_to_go_on(error: ClusterError | None, ending: Ending) -> None:
+    assert ending_of(error) is ending
+
+
+async def test_list_then_watch_from_its_version() -> None:
+    changes = [event("ADDED", obj("b", 6, "new")), event("MODIFIED", obj("a", 7, "changed")), Lives(300)]
+    script, store, _ = await play(page(5, obj("a", 3)), changes)
+    assert script.asked == ["list", "watch 5"]
+    assert values(store) == {"a": "changed", "b": "new"}
+
+
+async def test_pages_are_read_to_the_end() -> None:
+    script, store, _ = await play(page(5, obj("a", 1), more="x"), page(5, obj("b", 2), more="y"), page(5), [Lives(300)])
+    assert script.asked == ["list", "list x", "list y", "watch 5"]
+    assert set(values(store)) == {"a", "b"}
+
+
+async def test_watch_that_ended_well_is_resumed_at_once() -> None:
+    script, _, _ = await play(page(5), [event("ADDED", obj("a", 6)), Lives(300)], [Lives(300)])
+    assert script.requests == [(0.0, "list"), (0.0, "watch 5"), (300.0, "watch 6")]
+
+
+async def test_bookmark_moves_the_version_to_resume_from() -> None:
+    script, _, reflector = await play(page(5), [bookmark(90), Lives(300)], [Lives(300)])
+    assert script.asked == ["list", "watch 5", "watch 90"]
+    assert reflector.statistics().bookmarks == 1
+
+
+@pytest.mark.parametrize("how", [[expired()], Gone(410, request="")], ids=["in band", "by status"])
+async def test_expired_version_means_list_again(how: Any) -> None:
+    relisted = page(9, obj("b", 9))
+    script, store, reflector = await play(page(5, obj("a", 1)), how, relisted, [Lives(300)])
+    assert script.asked == ["list", "watch 5", "list", "watch 9"]
+    assert values(store) == {"b": ""}
+    assert reflector.statistics().lists == 2
+
+
+async def test_expired_list_begins_again_without_what_it_saw() -> None:
+    script, store, _ = await play(
+        page(5, obj("old", 1), more="x"), Gone(410, request=""), page(8, obj("a", 2)), [Lives(300)]
+    )
+    assert script.asked == ["list", "list x", "list", "watch 8"]
+    assert set(values(store)) == {"a"}
+
+
+async def test_list_that_cannot_be_paged_is_read_whole() -> None:
+    gone = Gone(410, request="", continue_token="leaves-a-gap")
+    script, _, _ = await play(page(5, more="x"), gone, page(6, more="y"), gone, page(7), [Lives(300)])
+    assert script.asked == ["list", "list x", "list", "list y", "list whole", "watch 7"]
+
+
+async def test_failed_page_is_asked_for_again() -> None:
+    script, store, _ = await play(page(5, obj("a", 1), more="x"), ReplyLost("", ""), page(5, obj("b", 1)), [Lives(300)])
+    assert script.asked == ["list", "list x", "list x", "watch 5"]
+    assert set(values(store)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"metadata":{}}', {"kind": "Status"}], ids=str)
+async def test_what_is_no_list_is_asked_for_again(answer: Any) -> None:
+    script, _, _ = await play(answer, page(5), [Lives(300)])
+    assert script.asked == ["list", "list", "watch 5"]
+
+
+async def test_version_that_never_works_is_listed_again() -> None:
+    script, _, _ = await play(page(5), *[ServerError(500, request="")] * 5, page(6), [Lives(300)])
+    assert script.asked == ["list", *["watch 5"] * 5, "list", "watch 6"]
+
+
+# -- how long it waits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        [bookmark(5)],
+        [b"<html>"],
+        ServerError(500, request=""),
+        Unreachable("", ""),
+        [Lives(0.1, ReplyLost("", ""))],
+    ],
+    ids=["closed", "bookmark and closed", "html", "500", "unreachable", "broken"],
+)
+async def test_short_watches_come_ever_more_rarely(answer: Any) -> None:
+    script, _, reflector = await play(*[part for _ in range(20) for part in (page(5), *[answer] * 5)])
+    assert all(0.5 <= gap <= 30.2 for gap in script.gaps if gap)
+    assert script.now / len(script.requests) > 5
+    assert reflector.statistics().problem is not None
+
+
+async def test_delays_do_not_shrink_by_relisting() -> None:
+    script, _, _ = await play(*[part for _ in range(60) for part in (page(5), [expired()])])
+    assert script.now / len(script.requests) > 5
+
+
+async def test_watch_that_lived_makes_delays_small_again() -> None:
+    fails = ServerError(500, request="")
+    script, _, reflector = await play(page(5), *[fails] * 4, [Lives(6, ReplyLost("", ""))], [Lives(300)])
+    assert 6.5 <= script.gaps[-1] <= 7.5
+    assert reflector.statistics().problem is None
+
+
+async def test_retry_after_is_waited_for() -> None:
+    busy = TooManyRequests(429, request="", retry_after_s=77.0)
+    script, _, _ = await play(busy, page(5), busy, [Lives(300)])
+    assert script.requests == [(0.0, "list"), (77.0, "list"), (77.0, "watch 5"), (154.0, "watch 5")]
+
+
+async def test_excessive_retry_after_is_cut() -> None:
+    script, _, _ = await play(TooManyRequests(429, request="", retry_after_s=86400.0), page(5), [Lives(300)])
+    assert script.gaps[0] == 300.0
+
+
+# -- clusters that refuse to watch -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refusal", [Forbidden(403, request=""), MethodNotAllowed(405, request="")], ids=str)
+async def test_refused_watch_becomes_one_poll_for_all(refusal: ClusterError) -> None:
+    script, store, reflector = await play(page(5, obj("a", 1)), refusal, page(6), page(7, obj("b", 7)))
+    assert script.asked == ["list", "watch 5", "list", "list"]
+    assert all(8 <= gap <= 12 for gap in script.gaps[1:])
+    assert set(values(store)) == {"b"}
+    assert reflector.statistics().polling
+
+
+async def test_watch_is_tried_again_after_a_while() -> None:
+    polls = [page(5)] * 60
+    script, _, reflector = await play(page(5), Forbidden(403, request=""), *_until_watched(polls))
+    watched = [at for at, request in script.requests if request.startswith("watch")]
+    assert len(watched) == 2
+    assert 300 <= watched[1] - watched[0] <= 312
+    assert not reflector.statistics().polling
+
+
+def _until_watched(polls: list[Any]) -> list[Any]:
+    """As many polls as fit before the watch is tried again, with the seed that the script uses."""
+    timing = Timing(random=random.Random(7))
+    timing.jittered(240, 360)
+    waited, count = 0.0, 0
+    while waited < 300:
+        waited += timing.jittered(8, 12)
+        count += 1
+    return [*polls[:count], [Lives(300)]]
+
+
+# -- odd objects -----------------------------------------------------------------------------------------------
+
+ODD = [{"metadata": {"uid": 7}}, {"metadata": {"uid": "", "resourceVersion": "9"}}, {}, [], "x", None]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+async def test_undecodable_object_in_a_list_is_skipped(odd: Any) -> None:
+    _, store, reflector = await play(page(5, odd, obj("a", 1)), [Lives(300)])
+    assert set(values(store)) == {"a"}
+    assert reflector.statistics().decode_errors == 1
+
+
+async def test_undecodable_event_is_skipped_and_not_repeated() -> None:
+    odd = event("MODIFIED", {"metadata": {"uid": "a", "resourceVersion": "6"}, "value": 7})
+    script, store, reflector = await play(page(5, obj("a", 1, "old")), [odd, Lives(300)], [Lives(300)])
+    assert script.asked[-1] == "watch 6"
+    assert values(store) == {"a": "old"}
+    assert reflector.statistics().decode_errors == 1
+
+
+async def test_cancelled_reflector_ends() -> None:
+    waiting = asyncio.Event()
+
+    class Stuck(Script):
+        async def list_page(self, *_: Any, **__: Any) -> bytes:
+            waiting.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    script = Stuck([])
+    health = Health("jobs", script.timing, proven_s=5)
+    reflector = Reflector(
+        script, Target(JOBS), View, Store(everything), health=health, timing=script.timing, pace=Pace()
+    )
+    task = asyncio.create_task(reflector.run())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+# -- staleness -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_heard_is_infinitely_stale() -> None:
+    assert Health("jobs", Script([]).timing, proven_s=5).staleness_s == float("inf")
+
+
+async def test_staleness_counts_from_the_last_word() -> None:
+    script, _, reflector = await play(page(5), [Lives(100), bookmark(6), Lives(200)])
+    assert script.now == 300
+    assert reflector.statistics().staleness_s == 200

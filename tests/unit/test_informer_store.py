@@ -1,0 +1,296 @@
+"""The store against a plain dict: whatever happens in whatever order, both hold the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from airflow_provider_gangjobs.cluster.informer.store import InformerClosedError, Store, Subscription
+
+
+class Meta(msgspec.Struct, frozen=True):
+    uid: str
+    resource_version: str
+    key: str | None
+
+
+class View(msgspec.Struct, frozen=True):
+    metadata: Meta
+
+
+def view(uid: str, version: int | str = 1, key: str | None = "k") -> View:
+    return View(Meta(uid, str(version), key))
+
+
+def by_key(view: View) -> str | None:
+    return view.metadata.key
+
+
+def store_with(*views: View) -> Store[View]:
+    store: Store[View] = Store(by_key)
+    for each in views:
+        store.put(each)
+    return store
+
+
+async def woken(subscription: Subscription[View]) -> bool:
+    return await subscription.changed(timeout_s=0)
+
+
+# -- one behaviour each ----------------------------------------------------------------------------------------
+
+
+async def test_subscriber_is_woken_by_its_own_objects_only() -> None:
+    store = store_with()
+    mine, other = store.subscribe("mine"), store.subscribe("other")
+    store.put(view("a", key="mine"))
+    assert (await woken(mine), await woken(other)) == (True, False)
+
+
+async def test_many_changes_are_one_wake_up() -> None:
+    store = store_with()
+    subscription = store.subscribe("k")
+    for version in range(10):
+        store.put(view("a", version))
+    assert (await woken(subscription), await woken(subscription)) == (True, False)
+
+
+async def test_change_before_waiting_is_not_missed() -> None:
+    store = store_with()
+    subscription = store.subscribe("k")
+    subscription.objects()
+    store.put(view("a"))
+    assert await woken(subscription)
+
+
+async def test_waiting_ends_with_the_change() -> None:
+    store = store_with()
+    subscription = store.subscribe("k")
+    waiting = asyncio.create_task(subscription.changed())
+    await asyncio.sleep(0)
+    store.put(view("a"))
+    assert await waiting
+
+
+async def test_same_version_wakes_nobody() -> None:
+    store = store_with(view("a", 5))
+    subscription = store.subscribe("k")
+    store.put(view("a", 5))
+    assert not await woken(subscription)
+
+
+async def test_versions_have_no_order() -> None:
+    store = store_with(view("a", 10))
+    store.put(view("a", 9))
+    assert store.objects("k") == {"a": view("a", 9)}
+
+
+async def test_first_take_gives_all_and_later_ones_what_changed() -> None:
+    store = store_with(view("a"), view("b"))
+    subscription = store.subscribe("k")
+    assert set(subscription.take_updated()) == {"a", "b"}
+    store.put(view("b", 2))
+    assert subscription.take_updated() == {"b": view("b", 2)}
+    assert subscription.take_updated() == {}
+
+
+async def test_deleted_object_is_told_once_with_its_last_state() -> None:
+    store = store_with(view("a"))
+    subscription = store.subscribe("k")
+    store.remove(view("a", 2))
+    assert (subscription.objects(), subscription.take_updated()) == ({}, {})
+    assert subscription.take_deleted() == {"a": view("a", 2)}
+    assert subscription.take_deleted() == {}
+
+
+async def test_object_first_seen_as_deleted_is_told() -> None:
+    store = store_with()
+    subscription = store.subscribe("k")
+    store.remove(view("a"))
+    assert await woken(subscription)
+    assert subscription.take_deleted() == {"a": view("a")}
+
+
+async def test_object_that_comes_back_is_not_deleted() -> None:
+    store = store_with(view("a"))
+    subscription = store.subscribe("k")
+    store.remove(view("a", 2))
+    store.put(view("a", 3))
+    assert (subscription.objects(), subscription.take_deleted()) == ({"a": view("a", 3)}, {})
+
+
+async def test_object_that_changes_its_key_leaves_the_old_one() -> None:
+    store = store_with(view("a", key="old"))
+    old, new = store.subscribe("old"), store.subscribe("new")
+    store.put(view("a", 2, key="new"))
+    assert (old.objects(), old.take_deleted()) == ({}, {"a": view("a", 2, key="new")})
+    assert new.objects() == {"a": view("a", 2, key="new")}
+
+
+async def test_object_without_key_is_not_kept() -> None:
+    store = store_with(view("a", key=None))
+    store.put(view("b", key="k"))
+    store.put(view("b", 2, key=None))
+    assert len(store) == 0
+
+
+async def test_list_tells_what_has_vanished() -> None:
+    store = store_with(view("a"), view("b"))
+    subscription = store.subscribe("k")
+    relist = store.relist()
+    relist.put(view("b"))
+    relist.finish()
+    assert (subscription.objects(), subscription.take_deleted()) == ({"b": view("b")}, {"a": view("a")})
+
+
+async def test_unfinished_list_removes_nothing() -> None:
+    store = store_with(view("a"))
+    store.relist().put(view("b"))
+    assert set(store.objects("k")) == {"a", "b"}
+    assert not store.is_synced
+
+
+async def test_first_list_wakes_those_who_have_nothing() -> None:
+    store = store_with()
+    subscription = store.subscribe("nothing")
+    store.relist().finish()
+    assert await store.synced(timeout_s=0)
+    assert await woken(subscription)
+
+
+async def test_not_synced_is_told_in_time() -> None:
+    assert not await store_with().synced(timeout_s=0)
+
+
+async def test_closed_subscription_hears_nothing() -> None:
+    store = store_with()
+    subscription = store.subscribe("k")
+    subscription.close()
+    subscription.close()
+    store.put(view("a"))
+    assert not await woken(subscription)
+    assert store.subscription_count == 0
+
+
+async def test_closed_store_ends_all_waiting() -> None:
+    store = store_with()
+    subscription = store.subscribe("k")
+    store.close()
+    with pytest.raises(InformerClosedError):
+        await subscription.changed()
+    with pytest.raises(InformerClosedError):
+        await store.synced()
+    with pytest.raises(InformerClosedError):
+        store.subscribe("k")
+
+
+async def test_failing_index_leaves_an_object_where_it_was() -> None:
+    def brittle(view: View) -> str | None:
+        if view.metadata.resource_version == "2":
+            raise KeyError("label")
+        return view.metadata.key
+
+    store: Store[View] = Store(brittle)
+    store.put(view("a", 1))
+    store.put(view("a", 2))
+    store.put(view("b", 2))
+    assert store.objects("k") == {"a": view("a", 2)}
+    assert store.index_errors == 2
+
+
+# -- against a model -------------------------------------------------------------------------------------------
+
+UIDS = st.sampled_from("abcdef")
+KEYS = st.sampled_from(["k1", "k2", "k3", None])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Any mix of events, lists that finish or not, and subscribers that come, look and go."""
+
+    subscriptions = Bundle("subscriptions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.store: Store[View] = Store(by_key)
+        self.model: dict[str, View] = {}
+        self.version = 0
+        self.seen: dict[Subscription[View], dict[str, View]] = {}
+
+    def _next(self, uid: str, key: str | None) -> View:
+        self.version += 1
+        return view(uid, self.version, key)
+
+    def _put(self, new: View) -> None:
+        if new.metadata.key is None:
+            self.model.pop(new.metadata.uid, None)
+        else:
+            self.model[new.metadata.uid] = new
+
+    def of_key(self, key: str) -> dict[str, View]:
+        return {uid: v for uid, v in self.model.items() if v.metadata.key == key}
+
+    def teardown(self) -> None:
+        self.loop.close()
+
+    @rule(uid=UIDS, key=KEYS)
+    def put(self, uid: str, key: str | None) -> None:
+        new = self._next(uid, key)
+        self.store.put(new)
+        self._put(new)
+
+    @rule(uid=UIDS, key=KEYS)
+    def remove(self, uid: str, key: str | None) -> None:
+        self.store.remove(self._next(uid, key))
+        self.model.pop(uid, None)
+
+    @rule(alive=st.dictionaries(UIDS, KEYS), unchanged=st.sets(UIDS), finishes=st.booleans())
+    def relist(self, alive: dict[str, str | None], unchanged: set[str], finishes: bool) -> None:
+        relist = self.store.relist()
+        for uid, key in alive.items():
+            new = self.model[uid] if uid in unchanged and uid in self.model else self._next(uid, key)
+            relist.put(new)
+            self._put(new)
+        if finishes:
+            relist.finish()
+            self.model = {uid: v for uid, v in self.model.items() if uid in alive}
+
+    @rule(target=subscriptions, key=st.sampled_from(["k1", "k2"]))
+    def subscribe(self, key: str) -> Subscription[View]:
+        subscription = self.store.subscribe(key)
+        self.seen[subscription] = {}
+        return subscription
+
+    @rule(subscription=subscriptions)
+    def look(self, subscription: Subscription[View]) -> None:
+        """What was taken, applied to what was seen before, is what there is."""
+        if subscription not in self.seen:
+            return
+        was_woken = self.loop.run_until_complete(subscription.changed(timeout_s=0))
+        before, now = self.seen[subscription], self.of_key(subscription.key)
+        deleted, updated = subscription.take_deleted(), subscription.take_updated()
+        assert {**{uid: v for uid, v in before.items() if uid not in deleted}, **updated} == now
+        assert not deleted.keys() & now.keys()
+        assert was_woken or before == now or not before
+        self.seen[subscription] = now
+
+    @rule(subscription=subscriptions)
+    def close(self, subscription: Subscription[View]) -> None:
+        subscription.close()
+        self.seen.pop(subscription, None)
+
+    @invariant()
+    def store_is_the_model(self) -> None:
+        for key in ("k1", "k2", "k3"):
+            assert self.store.objects(key) == self.of_key(key)
+        assert len(self.store) == len(self.model)
+        assert self.store.subscription_count == len(self.seen)
+
+
+StoreMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestStore = StoreMachine.TestCase
