@@ -195,7 +195,9 @@ class _Follower:
         phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
         if not verdict.job_is_there:
             self.harvester.forget_ledger()
-        self.reporter.tell(observe(job, self.seen.pods, None, self.ref))
+        seen = observe(job, self.seen.pods, None, self.ref)
+        if seen.phase is Phase.FINISHING:
+            self.reporter.tell(seen)
         settled = await self._settle()
         observation = _at_the_end(observe(job, settled.pods, None, self.ref), verdict, settled)
         self.reporter.tell(observation)

@@ -1,0 +1,252 @@
+"""A control plane over HTTP in virtual time: API server, controllers, scheduler, and a hand that plays the nodes.
+
+    async with Plane.running() as plane:
+        ref = plane.submit("train", workers=4)
+        await plane.until(lambda: plane.running_ranks("train") == 4)
+        plane.finish("train", 2, exit_code=1)
+
+The kubelets start what is placed and end what is deleted; how a rank ends by itself is the test's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG, LABEL_ROLE, Role
+from airflow_provider_gangjobs.sandbox.api.app import create_app
+from airflow_provider_gangjobs.sandbox.api.faults import Fault, Faults
+from airflow_provider_gangjobs.sandbox.api.server import serving
+from airflow_provider_gangjobs.sandbox.clock import timestamp
+from airflow_provider_gangjobs.sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
+from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
+from airflow_provider_gangjobs.sandbox.scheduler import Scheduler
+from airflow_provider_gangjobs.sandbox.store import Event
+from tests.provider.virtual_time import LoopClock
+
+Obj = dict[str, Any]
+NAMESPACE = "default"
+INDEX = "batch.kubernetes.io/job-completion-index"
+PATIENCE_S = 3600.0
+START_S = 1.0
+"""How long a container takes to start."""
+STOP_S = 2.0
+"""How long a program takes to end after SIGTERM."""
+
+
+def config_for(url: str) -> ClusterConfig:
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    return ClusterConfig.from_extras("test", {"kube_config": kubeconfig})
+
+
+def timing() -> Timing:
+    """Virtual time and a fixed random sequence."""
+    return Timing(monotonic=asyncio.get_running_loop().time, random=random.Random(1))
+
+
+@dataclass
+class Plane:
+    """One control plane; everything in it can be read and changed at once through `registry`."""
+
+    registry: Registry
+    clock: LoopClock
+    faults: Faults
+    config: ClusterConfig
+    client: Client
+    plays_nodes: bool = True
+    dead_nodes: set[str] = field(default_factory=set)
+    history: list[Event] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls, *, release: str = "1.37", nodes: int = 1, cpu: str = "64", plays_nodes: bool = True, jobs: bool = True
+    ) -> AsyncIterator[Plane]:
+        """Serve a plane. With `jobs=False` no controller runs, and pods are the test's to make."""
+        clock = LoopClock()
+        registry = Registry(clock=clock, release=release, rng=random.Random(1))
+        faults = Faults()
+        async with AsyncExitStack() as stack:
+            app = create_app(registry, token=None, faults=faults)
+            address = await stack.enter_async_context(serving(app))
+            config = config_for(address.url)
+            client = await stack.enter_async_context(Client(config, timing=timing()))
+            stack.push_async_callback(informers().aclose)
+            plane = cls(registry, clock, faults, config, client, plays_nodes)
+            stack.callback(registry.observe(plane._observe))
+            for number in range(nodes):
+                plane.node(f"node-{number}", cpu=cpu)
+            work = [plane._play_nodes()]
+            if jobs:
+                controllers = build_controllers(registry, clock, ControllerSettings())
+                controllers = [one for one in controllers if one.name != "node-lifecycle"]
+                work.append(ControllerManager(registry, clock, [*controllers, Scheduler(registry, clock)]).run())
+            tasks = [asyncio.create_task(one) for one in work]
+            stack.push_async_callback(_end, tasks)
+            yield plane
+
+    def _observe(self, event: Event) -> None:
+        self.history.append(event)
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], Any], *, within_s: float = PATIENCE_S) -> None:
+        """Wait in virtual time until this holds."""
+        async with asyncio.timeout(within_s):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    # -- objects ---------------------------------------------------------------------------------------------
+
+    def node(self, name: str, *, cpu: str = "64") -> None:
+        self.registry.create(NODES, {"metadata": {"name": name}, "spec": {}})
+        resources = {"cpu": cpu, "memory": "64Gi", "pods": "1000"}
+        status = {"allocatable": resources, "capacity": resources}
+        self.registry.patch(NODES, name, None, {"status": status}, PatchKind.MERGE, subresource="status")
+
+    def submit(self, name: str = "train", *, workers: int = 4, gang: bool = True, **spec: Any) -> GangRef:
+        """A gang as the provider would submit it; `spec` adds to the Job's."""
+        labels = {LABEL_GANG: name, LABEL_ATTEMPT: "0"}
+        pod_spec: Obj = {"restartPolicy": "Never", "containers": [_container(spec.pop("cpu", "1"))]}
+        if gang:
+            pod_spec["schedulingGroup"] = {"podGroupName": name}
+            group = {"metadata": {"name": name, "labels": labels}, "spec": {"schedulingPolicy": _policy(workers)}}
+            self.registry.create(PODGROUPS, group, NAMESPACE)
+        template = {"metadata": {"labels": labels, "finalizers": [FINALIZER_HARVEST]}, "spec": pod_spec}
+        sized = {"completionMode": "Indexed", "completions": workers, "parallelism": workers, "backoffLimit": 0}
+        job_spec = {**sized, "podReplacementPolicy": "Failed", "template": template, **spec}
+        meta = {"name": name, "labels": labels}
+        stored = self.registry.create(JOBS, {"metadata": meta, "spec": job_spec}, NAMESPACE)
+        return GangRef(NAMESPACE, name, stored["metadata"]["uid"])
+
+    def job(self, name: str = "train") -> Obj | None:
+        return self.registry.find(JOBS, NAMESPACE, name)
+
+    def pods(self, name: str = "train") -> list[Obj]:
+        found = self.registry.list(PODS, NAMESPACE, f"{LABEL_GANG}={name}")
+        return sorted(found, key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))
+
+    def pod(self, name: str, rank: int) -> Obj:
+        return next(pod for pod in self.pods(name) if pod["metadata"]["annotations"][INDEX] == str(rank))
+
+    def held(self, name: str = "train") -> list[Obj]:
+        return [pod for pod in self.pods(name) if is_held(pod)]
+
+    def ledger(self, name: str = "train") -> dict[str, str]:
+        """Entries of all the gang's ledger ConfigMaps."""
+        shards = self.registry.list(CONFIGMAPS, NAMESPACE, f"{LABEL_GANG}={name},{LABEL_ROLE}={Role.LEDGER}")
+        return {uid: text for shard in shards for uid, text in shard.get("data", {}).items()}
+
+    def running_ranks(self, name: str = "train") -> int:
+        return sum(pod["status"].get("phase") == "Running" for pod in self.pods(name))
+
+    def delete_job(self, name: str = "train", *, propagation: str = "Background") -> None:
+        self.registry.delete(JOBS, name, NAMESPACE, propagation=propagation)
+
+    def arm(self, kind: str, **conditions: Any) -> None:
+        self.faults.add(Fault(kind, **conditions))
+
+    # -- the nodes' part -------------------------------------------------------------------------------------
+
+    def finish(self, name: str, rank: int, exit_code: int = 0, message: str = "") -> None:
+        """A rank's program ends by itself."""
+        self._end(self.pod(name, rank), exit_code, message)
+
+    def finish_all(self, name: str = "train", message: str = "") -> None:
+        for pod in self.pods(name):
+            self._end(pod, 0, message)
+
+    async def _play_nodes(self) -> None:
+        """Start what is placed, end what is deleted, each after its time."""
+        while True:
+            self._changed.clear()
+            if self.plays_nodes:
+                self._play()
+            await self._changed.wait()
+
+    def _play(self) -> None:
+        loop = asyncio.get_running_loop()
+        for pod in self.registry.list(PODS):
+            node, phase = pod["spec"].get("nodeName"), pod["status"].get("phase", "Pending")
+            if node is None or node in self.dead_nodes:
+                continue
+            if _is_deleting(pod):
+                loop.call_later(STOP_S, self._stop, pod["metadata"]["uid"])
+            elif phase == "Pending":
+                loop.call_later(START_S, self._start, pod["metadata"]["uid"])
+
+    def _find(self, uid: str) -> Obj | None:
+        return next((pod for pod in self.registry.list(PODS) if pod["metadata"]["uid"] == uid), None)
+
+    def _start(self, uid: str) -> None:
+        pod = self._find(uid)
+        if pod and not _is_deleting(pod) and pod["status"].get("phase") == "Pending":
+            self._status(pod, "Running", {"running": {"startedAt": self._now()}})
+
+    def _stop(self, uid: str) -> None:
+        pod = self._find(uid)
+        if pod is None or not _is_deleting(pod):
+            return
+        if pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+            self._end(pod, 143, "")
+        if self._find(uid) is not None and pod["metadata"].get("deletionGracePeriodSeconds") != 0:
+            self.registry.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_period_s=0)
+
+    def _end(self, pod: Obj, exit_code: int, message: str) -> None:
+        state = {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "message": message}
+        times = {"startedAt": self._started(pod), "finishedAt": self._now()}
+        self._status(pod, "Failed" if exit_code else "Succeeded", {"terminated": {**state, **times}})
+
+    def _started(self, pod: Obj) -> str:
+        statuses = pod["status"].get("containerStatuses") or [{"state": {}}]
+        return statuses[0]["state"].get("running", {}).get("startedAt", self._now())
+
+    def _status(self, pod: Obj, phase: str, state: Obj) -> None:
+        container = {"name": "main", "image": "i", "imageID": "i", "ready": phase == "Running", "restartCount": 0}
+        status = {"phase": phase, "containerStatuses": [{**container, "state": state}]}
+        self.registry.patch(
+            PODS, pod["metadata"]["name"], NAMESPACE, {"status": status}, PatchKind.MERGE, subresource="status"
+        )
+
+    def _now(self) -> str:
+        return timestamp(self.clock.now())
+
+
+def is_held(pod: Obj) -> bool:
+    return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
+
+
+def _is_deleting(pod: Obj) -> bool:
+    return pod["metadata"].get("deletionTimestamp") is not None
+
+
+def _policy(workers: int) -> Obj:
+    return {"gang": {"minCount": workers}}
+
+
+def _container(cpu: str) -> Obj:
+    return {"name": "main", "image": "trainer:1", "resources": {"requests": {"cpu": cpu}}}
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
