@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.sandbox.controllers import node_lifecycle, podgc
 from airflow_provider_gangjobs.sandbox.controllers.garbage import GarbageCollector
 from airflow_provider_gangjobs.sandbox.controllers.job.controller import BATCH_PERIOD_S, JobController
+from airflow_provider_gangjobs.sandbox.controllers.job.workload import WorkloadWithJob
 from airflow_provider_gangjobs.sandbox.controllers.manager import Controller, ControllerManager
 from airflow_provider_gangjobs.sandbox.controllers.namespaces import NamespaceController
 from airflow_provider_gangjobs.sandbox.controllers.node_lifecycle import NodeLifecycle
@@ -27,7 +28,7 @@ class ControllerSettings:
     """What kube-controller-manager takes as flags and gates; the defaults are its own."""
 
     workload_with_job: bool = False
-    """Let the Job controller create Workload and PodGroup (KEP-5547, alpha)."""
+    """Let the Job controller create Workload and PodGroup (KEP-5547, alpha); nothing before 1.36."""
     job_batch_period_s: float = BATCH_PERIOD_S
     finished_pods_max: int = podgc.FINISHED_PODS_MAX
     """Over it PodGC deletes the oldest; 0 keeps all."""
@@ -36,8 +37,9 @@ class ControllerSettings:
 
 def build_controllers(registry: Registry, clock: Clock, settings: ControllerSettings) -> list[Controller]:
     """All controllers, each with what it needs to know at its start."""
+    gangs = WorkloadWithJob(registry) if settings.workload_with_job and registry.release.has_pod_groups else None
     return [
-        JobController(registry, clock, batch_period_s=settings.job_batch_period_s),
+        JobController(registry, clock, batch_period_s=settings.job_batch_period_s, gangs=gangs),
         GarbageCollector(registry, clock),
         TtlAfterFinished(registry, clock),
         PodGc(registry, clock, finished_pods_max=settings.finished_pods_max),

@@ -67,6 +67,8 @@ class JobSync:
         status.setdefault("uncountedTerminatedPods", {})
         claim(job, self._pods, self._control)
         pods = self._pods.controlled_by(uid_of(job))
+        # Before startTime is set: objects are made for a Job that has never started.
+        group = None if self._gangs is None or is_deleting(job) else self._gangs.ensure(job, has_pods=bool(pods))
         if not status.get("startTime") and not is_suspended(job):
             status["startTime"] = timestamp(self._clock.now())
         key = (namespace_of(job), name_of(job))
@@ -74,7 +76,7 @@ class JobSync:
         if assessment.decision is not None:
             refusal, retry_s = self._end_pods(job, assessment), None
         else:
-            refusal, retry_s = self._keep_going(job, assessment)
+            refusal, retry_s = self._keep_going(job, assessment, group)
         status.update(active=assessment.active, ready=assessment.ready, terminating=assessment.terminating)
         # The pods as this sync found them: those it created or deleted are counted by the next.
         self._tracking.track(
@@ -96,8 +98,10 @@ class JobSync:
         assessment.deleted(deleted)
         return refusal
 
-    def _keep_going(self, job: Obj, assessment: Assessment) -> tuple[StatusError | None, float | None]:
-        refusal, retry_s = (None, None) if is_deleting(job) else self._manage(job, assessment)
+    def _keep_going(
+        self, job: Obj, assessment: Assessment, group: str | None
+    ) -> tuple[StatusError | None, float | None]:
+        refusal, retry_s = (None, None) if is_deleting(job) else self._manage(job, assessment, group)
         completions = job["spec"].get("completions")
         reached = assessment.succeeded > 0 if completions is None else assessment.succeeded >= completions
         if reached and assessment.active == 0:
@@ -106,11 +110,8 @@ class JobSync:
             self._tell_suspension(job)
         return refusal, retry_s
 
-    def _manage(self, job: Obj, assessment: Assessment) -> tuple[StatusError | None, float | None]:
+    def _manage(self, job: Obj, assessment: Assessment, group: str | None) -> tuple[StatusError | None, float | None]:
         """Bring the number of active pods to what is wanted. Returns the first refusal, and when to look again."""
-        group = None
-        if self._gangs is not None:
-            group = self._gangs.ensure(job, has_pods=bool(self._pods.controlled_by(uid_of(job))))
         wanted = plan(job, assessment, self._clock.now())
         if wanted.delete:
             deleted, refusal = self._control.delete(job, wanted.delete, uncounted=True)

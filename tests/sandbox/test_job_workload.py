@@ -1,0 +1,172 @@
+"""KEP-5547 as 1.36 and 1.37 do it: Workload and PodGroup that the Job controller makes itself."""
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings
+from airflow_provider_gangjobs.sandbox.controllers.job.workload import pod_group_name, workload_name
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODGROUPS, WORKLOADS
+from tests.sandbox.builders import NAMESPACE, Bench
+
+GANG = {"schedulingPolicy": {"gang": {}}}
+
+
+def bench_of(release):
+    bench = Bench(release, settings=ControllerSettings(workload_with_job=True))
+    bench.node(cpu="4")
+    return bench
+
+
+@pytest.fixture
+def old():
+    return bench_of("1.36")
+
+
+@pytest.fixture
+def new():
+    return bench_of("1.37")
+
+
+def objects(bench):
+    return bench.registry.list(WORKLOADS, NAMESPACE), bench.registry.list(PODGROUPS, NAMESPACE)
+
+
+def groups_of_pods(bench):
+    return {(pod["spec"].get("schedulingGroup") or {}).get("podGroupName") for pod in bench.pods("train")}
+
+
+def test_gang_is_inferred_from_the_shape(old):
+    job = old.job(workers=3)
+    old.run()
+    (workload,), (group,) = objects(old)
+    name = workload["metadata"]["name"]
+    assert name == workload_name(job)
+    assert workload["spec"] == {
+        "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "train"},
+        "podGroupTemplates": [{"name": "train-pgt-0", "schedulingPolicy": {"gang": {"minCount": 3}}}],
+    }
+    assert group["metadata"]["name"] == pod_group_name(name, "train-pgt-0")
+    assert group["spec"]["podGroupTemplateRef"] == {
+        "workload": {"workloadName": name, "podGroupTemplateName": "train-pgt-0"}
+    }
+    assert groups_of_pods(old) == {group["metadata"]["name"]}
+    assert len(old.bound("train")) == 3
+
+
+def test_group_is_owned_by_job_and_workload(old):
+    old.job(workers=2)
+    old.run()
+    (workload,), (group,) = objects(old)
+    owners = [(ref["kind"], ref.get("controller", False)) for ref in group["metadata"]["ownerReferences"]]
+    assert owners == [("Job", True), ("Workload", False)]
+    assert [ref["kind"] for ref in workload["metadata"]["ownerReferences"]] == ["Job"]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"workers": 1},
+        {"workers": None, "completions": 2, "parallelism": 2},
+        {"workers": 4, "parallelism": 2},
+        {"workers": 2, "pod_spec": {"schedulingGroup": {"podGroupName": "mine"}}},
+    ],
+    ids=["one worker", "not indexed", "less parallel", "own group"],
+)
+def test_other_shapes_are_left_alone_in_136(old, shape):
+    old.job(**shape)
+    old.run()
+    assert objects(old) == ([], [])
+
+
+def test_suspended_job_gets_its_objects_at_once(old):
+    old.job(workers=2, suspend=True)
+    old.run()
+    workloads, groups = objects(old)
+    assert (len(workloads), len(groups)) == (1, 1)
+    assert [reason for reason, _ in old.events("train")] == ["WorkloadCreated", "Suspended"]
+    old.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"suspend": False}})
+    old.run()
+    assert groups_of_pods(old) == {groups[0]["metadata"]["name"]}
+
+
+def test_foreign_workload_of_the_name_disables_the_gang(old):
+    policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    spec = {
+        "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "train"},
+        "podGroupTemplates": [{"name": "mine", **policy}],
+    }
+    old.registry.create(WORKLOADS, {"metadata": {"name": "mine"}, "spec": spec}, NAMESPACE)
+    old.job(workers=2)
+    old.run()
+    assert groups_of_pods(old) == {None}
+
+
+def test_job_name_that_is_no_template_name_gets_no_pods(old):
+    """The template is called <job>-pgt-0, a DNS label; over 57 characters the Workload is refused for ever."""
+    old.job("a" * 58, workers=2)
+    old.run(120)
+    assert old.pods() == []
+
+
+def test_gang_follows_the_spec_in_137(new):
+    new.job(workers=3, scheduling=GANG)
+    new.run()
+    (workload,), (group,) = objects(new)
+    (template,) = workload["spec"]["podGroupTemplates"]
+    assert template["schedulingPolicy"] == {"gang": {"minCount": 3}}
+    assert group["spec"]["workloadRef"] == {
+        "workloadName": workload["metadata"]["name"],
+        "templateName": "train-pgt-0",
+    }
+    assert groups_of_pods(new) == {group["metadata"]["name"]}
+    assert [reason for reason, _ in new.events("train")][:2] == ["WorkloadCreated", "PodGroupCreated"]
+
+
+def test_job_without_scheduling_is_basic_in_137(new):
+    new.job(workers=6, cpu="1")
+    new.run()
+    _, (group,) = objects(new)
+    assert group["spec"]["schedulingPolicy"] == {"basic": {}}
+    assert len(new.bound("train")) == 4
+
+
+def test_controlled_job_is_left_alone_in_137(new):
+    parent = {"apiVersion": "example.com/v1", "kind": "Set", "name": "p", "uid": "u", "controller": True}
+    new.job(workers=2, metadata={"ownerReferences": [parent]}, scheduling=GANG)
+    new.run()
+    assert objects(new) == ([], [])
+    assert len(new.bound("train")) == 2
+
+
+def test_size_of_an_elastic_gang_follows_the_job(new):
+    new.job(workers=2, scheduling=GANG)
+    new.run()
+    new.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 3, "completions": 3}})
+    new.run()
+    (workload,), (group,) = objects(new)
+    assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 3
+    assert workload["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] == 3
+
+
+def test_deleting_the_job_takes_its_objects(new):
+    new.job(workers=2, scheduling=GANG)
+    new.run()
+    new.registry.delete(JOBS, "train", NAMESPACE, propagation="Background")
+    new.run()
+    new.stop_deleted()
+    new.run()
+    assert objects(new) == ([], [])
+
+
+def test_gate_that_is_off_makes_nothing():
+    bench = Bench("1.37")
+    bench.job(workers=2, scheduling=GANG)
+    bench.run()
+    assert objects(bench) == ([], [])
+
+
+@pytest.mark.parametrize(("workload", "template"), [(10, 300), (300, 10), (300, 300)], ids=str)
+def test_long_names_are_cut_to_fit(workload, template):
+    name = pod_group_name("w" * workload, "t" * template)
+    assert len(name) == 253
+    assert name.count("w") >= min(workload, 100)
+    assert name.count("t") >= min(template, 100)
