@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from tests.cluster.controlplane.build import RELEASES, binary, is_current
 from tests.cluster.farm import Farm
 from tests.cluster.plane import ControlPlane
 from tests.cluster.tenant import Tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HOW_TO_GET_THEM = "run `make clusters` (needs Go), or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
 
@@ -44,6 +47,6 @@ def farm(plane: ControlPlane) -> Iterator[Farm]:
 
 @pytest.fixture
 def tenant(plane: ControlPlane, farm: Farm, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """A namespace of the test's own and a kubeconfig of a ServiceAccount that is bound to exactly the documented Role."""
+    """A namespace of the test's own, as a ServiceAccount that is bound to exactly the documented Role."""
     with Tenant.admitted(plane, request.node.name) as tenant:
         yield tenant

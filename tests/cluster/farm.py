@@ -6,18 +6,21 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_gangjobs.sandbox.node.client import ApiClient
 from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
 from airflow_provider_gangjobs.sandbox.node.network import PodNetwork
 from airflow_provider_gangjobs.sandbox.node.node import Node
-from tests.cluster.plane import ControlPlane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.plane import ControlPlane
 
 JOINED_WITHIN_S = 30.0
 

@@ -16,10 +16,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import yaml
@@ -27,6 +25,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.cluster.releases import COMMON_CONTROLLERS, RELEASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 READY_WITHIN_S = 60
 STOPPED_WITHIN_S = 75  # the API server may take up to a minute to exit on SIGTERM
@@ -250,7 +252,7 @@ class ControlPlane:
                 [str(self.binary), name, *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - so that a killed test run leaves no etcd behind
+                preexec_fn=_die_with_parent,
             )
 
     def _wait(self, name: str, is_ready: Callable[[], bool]) -> None:
@@ -268,4 +270,4 @@ class ControlPlane:
 
 def _healthy(port: int) -> bool:
     # /healthz answers without authentication; the certificate is the component's own, made a moment ago.
-    return httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False).status_code == 200  # noqa: S501
+    return httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False).status_code == 200

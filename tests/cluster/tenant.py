@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import httpx
 import yaml
 
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from tests.cluster.plane import ControlPlane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+    from tests.cluster.plane import ControlPlane
 
 ROLE = Path(__file__).resolve().parents[2] / "docs" / "rbac.yaml"
 ACCOUNT = "airflow"

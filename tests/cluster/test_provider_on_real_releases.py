@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import yaml
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
@@ -10,9 +12,11 @@ from airflow_provider_gangjobs.gang.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gangs import Gangs
-from airflow_provider_gangjobs.submission.submit import Submission
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.tenant import ROLE, Tenant
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.submission.submit import Submission
 
 DIALECTS = {"1.35": "gang:v1alpha1", "1.36": "gang:v1alpha2", "1.37": "gang:v1beta1"}
 

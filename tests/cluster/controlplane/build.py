@@ -71,8 +71,10 @@ def build(release: str) -> None:
     package = "k8s.io/component-base/version"
     flags = f"-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     subprocess.run(
-        ["go", "build", f"-modfile=releases/{release}.mod", "-mod=readonly", "-trimpath", "-ldflags", flags]
-        + ["-o", str(unfinished), "."],
+        [
+            *("go", "build", f"-modfile=releases/{release}.mod", "-mod=readonly", "-trimpath"),
+            *("-ldflags", flags, "-o", str(unfinished), "."),
+        ],
         cwd=HERE,
         check=True,
         env={**os.environ, "CGO_ENABLED": "0"},
