@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.objects import selector as selectors
 from airflow_provider_gangjobs.sandbox import errors
-from airflow_provider_gangjobs.sandbox.registry import naming
+from airflow_provider_gangjobs.sandbox.registry import gates, naming
 from airflow_provider_gangjobs.sandbox.registry.deletion import Propagation
 from airflow_provider_gangjobs.sandbox.registry.job_status import status_causes
 from airflow_provider_gangjobs.sandbox.registry.pod_defaults import default_pod_spec
@@ -70,6 +70,7 @@ class JobStrategy(Strategy):
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1
+        gates.drop_from_job(obj["spec"], context.release)
         if not obj["spec"]["manualSelector"]:
             _generate_selector(obj)
         labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.clock import timestamp
+from airflow_provider_gangjobs.sandbox.registry import gates
 from airflow_provider_gangjobs.sandbox.registry.pod_defaults import default_pod_spec
 from airflow_provider_gangjobs.sandbox.registry.pod_validation import pod_spec_causes
 from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strategy, count_generation
@@ -49,6 +50,7 @@ class PodStrategy(Strategy):
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1
         spec = obj["spec"]
+        gates.drop_from_pod(spec, context.release)
         _admit_priority(obj, context)
         _tolerate_lost_nodes(spec)
         obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
