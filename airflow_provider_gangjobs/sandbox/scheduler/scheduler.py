@@ -32,6 +32,7 @@ from airflow_provider_gangjobs.sandbox.scheduler.cache import (
     in_order,
     priority_of,
 )
+from airflow_provider_gangjobs.sandbox.scheduler.eviction import Evictor
 from airflow_provider_gangjobs.sandbox.scheduler.permit import Permits
 from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, Placement, place
 from airflow_provider_gangjobs.sandbox.scheduler.report import Reporter
@@ -73,6 +74,7 @@ class Scheduler:
         self._cache = ClusterCache()
         self._report = Reporter(registry, clock, self._release.pod_group_condition)
         self._permits = Permits(clock)
+        self._evictor = Evictor(registry, clock, self._cache)
         self._active: dict[Unit, None] = {}
         self._has_new_room = False
         self._attempts: dict[Unit, Attempts] = {}
@@ -119,8 +121,7 @@ class Scheduler:
         group = group_key(pod)
         if group is not None and self._ready_group(group) is None:
             return
-        placement = place([Candidate.of(pod)], self._cache.nodes.values(), needed=1)
-        self._settle(unit, [pod], placement)
+        self._place(unit, [pod], needed=1)
 
     def _try_group(self, unit: Unit, key: GroupKey) -> None:
         group = self._ready_group(key)
@@ -128,11 +129,18 @@ class Scheduler:
         if group is None or not pods:
             return
         minimum = group.min_count or 1
-        needed = minimum - self._cache.bound_count(key)
-        placement = place([Candidate.of(pod) for pod in pods], self._cache.nodes.values(), needed=needed)
+        bound = self._cache.bound_count(key)
+        placement = self._place(unit, pods, needed=minimum - bound)
         if group.pod_group is not None:
-            self._tell_group(group.pod_group, minimum, self._cache.bound_count(key), placement)
+            self._tell_group(group.pod_group, minimum, bound, placement)
+
+    def _place(self, unit: Unit, pods: list[Obj], *, needed: int) -> Placement:
+        candidates = [Candidate.of(pod) for pod in pods]
+        placement = place(candidates, self._cache.nodes.values(), needed=needed)
         self._settle(unit, pods, placement)
+        if not placement.is_feasible:
+            self._evictor.make_room(candidates, needed=needed)
+        return placement
 
     def _ready_group(self, key: GroupKey) -> Group | None:
         """The group if it may be tried. If not, nothing is written anywhere: the real one holds it before its queue."""

@@ -1,0 +1,89 @@
+"""Carries out preemption: looks who may be evicted for a unit that does not fit, and evicts them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.sandbox.controllers import meta
+from airflow_provider_gangjobs.sandbox.controllers.meta import is_deleting, name_of, namespace_of, node_of, uid_of
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
+from airflow_provider_gangjobs.sandbox.resources import PODS
+from airflow_provider_gangjobs.sandbox.scheduler import groups, preemption
+from airflow_provider_gangjobs.sandbox.scheduler.cache import (
+    SCHEDULER_NAME,
+    ClusterCache,
+    group_key,
+    priority_of,
+)
+from airflow_provider_gangjobs.sandbox.scheduler.nodes import Obj, request_of
+from airflow_provider_gangjobs.sandbox.scheduler.preemption import Occupant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_provider_gangjobs.sandbox.clock import Clock
+    from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate
+
+_AS_ONE: tuple[object, ...] = ("PodGroup", {"all": {}})
+"""Disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
+
+
+class Evictor:
+    """Evicts for one scheduler."""
+
+    def __init__(self, registry: Registry, clock: Clock, cache: ClusterCache) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._cache = cache
+
+    def make_room(self, candidates: Sequence[Candidate], *, needed: int) -> None:
+        """Evict what is less important, if that lets the candidates in. Raises StatusError.
+
+        Nothing is promised to them: they are tried again when the room is free.
+        """
+        pods = [candidate.pod for candidate in candidates]
+        priority = min(priority_of(pod) for pod in pods)
+        if any(pod["spec"].get("preemptionPolicy") == "Never" for pod in pods):
+            return
+        if not any(priority_of(pod) < priority for pod in self._cache.pods.values() if node_of(pod)):
+            return
+        nodes = list(self._cache.nodes.values())
+        victims = preemption.choose(candidates, nodes, self._occupants(), needed=needed, priority=priority)
+        for occupant in (occupant for victim in victims for occupant in victim.occupants):
+            self._evict(occupant, by=pods[0])
+
+    def _occupants(self) -> Iterator[Occupant]:
+        for pod in self._cache.pods.values():
+            node = node_of(pod)
+            if node is not None:
+                unit = self._unit_of(pod)
+                yield Occupant(pod, node, request_of(pod), priority_of(pod), unit, is_deleting(pod))
+
+    def _unit_of(self, pod: Obj) -> str:
+        key = group_key(pod)
+        group = groups.find(self._registry, key) if key is not None else None
+        if (
+            group is not None
+            and group.pod_group is not None
+            and group.pod_group["spec"].get("disruptionMode") in _AS_ONE
+        ):
+            return f"group {uid_of(group.pod_group)}"
+        return f"pod {uid_of(pod)}"
+
+    def _evict(self, occupant: Occupant, *, by: Obj) -> None:
+        pod = occupant.pod
+        text = f"{SCHEDULER_NAME}: preempting to accommodate a higher priority pod"
+        target = meta.condition("DisruptionTarget", "True", "PreemptionByScheduler", text, self._clock.now())
+        patch = {"metadata": {"uid": uid_of(pod)}, "status": {"conditions": [target]}}
+        try:
+            self._registry.patch(
+                PODS, name_of(pod), namespace_of(pod), patch, PatchKind.STRATEGIC, subresource="status"
+            )
+            self._registry.delete(PODS, name_of(pod), namespace_of(pod), uid=uid_of(pod))
+        except StatusError as exc:
+            if exc.code != 404:
+                raise
+            return
+        message = f"Preempted by pod {uid_of(by)} on node {occupant.node}"
+        self._registry.record_event(pod, "Normal", "Preempted", message, SCHEDULER_NAME)

@@ -1,0 +1,154 @@
+"""Preemption: what is less important goes, as little of it as possible, and only if that helps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.sandbox.resources import NODES, PODGROUPS, PRIORITYCLASSES
+from airflow_provider_gangjobs.sandbox.scheduler.nodes import node_state, request_of
+from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, place
+from airflow_provider_gangjobs.sandbox.scheduler.preemption import Occupant, choose
+from tests.sandbox.builders import NAMESPACE, Bench, container, is_deleting
+
+URGENT = {"priorityClassName": "urgent"}
+
+
+@pytest.fixture(params=["1.36", "1.37"])
+def bench(request):
+    bench = Bench(request.param)
+    bench.registry.create(PRIORITYCLASSES, {"metadata": {"name": "urgent"}, "value": 1000})
+    for name in ("node-1", "node-2"):
+        bench.node(name, cpu="2")
+    return bench
+
+
+def start_all(bench, job):
+    for pod in bench.pods(job):
+        bench.start(pod)
+
+
+def leaving(bench, job=None):
+    return [pod for pod in bench.pods(job) if is_deleting(pod)]
+
+
+def test_urgent_gang_takes_the_place_of_a_calm_one(bench):
+    bench.gang("calm", workers=4, cpu="1")
+    bench.run()
+    start_all(bench, "calm")
+    bench.gang("hasty", workers=4, cpu="1", pod_spec=URGENT)
+    bench.run()
+    assert bench.bound("hasty") == []
+    bench.stop_deleted()
+    bench.run(15)
+    assert len(bench.bound("hasty")) == 4
+
+
+def test_only_as_many_go_as_are_needed(bench):
+    for number in range(4):
+        bench.pod(f"calm-{number}")
+    bench.run()
+    bench.pod("hasty", spec=URGENT)
+    bench.run(30)
+    assert len(leaving(bench)) == 1
+
+
+def test_victim_says_that_it_was_preempted(bench):
+    bench.pod("calm", cpu="2", finalizers=["example.com/hold"])
+    bench.pod("other", cpu="2", spec=URGENT)
+    bench.run()
+    bench.pod("hasty", cpu="2", spec=URGENT)
+    bench.run()
+    (victim,) = leaving(bench)
+    (condition,) = [one for one in victim["status"]["conditions"] if one["type"] == "DisruptionTarget"]
+    assert condition["reason"] == "PreemptionByScheduler"
+    assert bench.events("calm")[-1][0] == "Preempted"
+
+
+def test_nobody_goes_when_that_would_not_help(bench):
+    bench.gang("calm", workers=4, cpu="1")
+    bench.run()
+    bench.gang("hasty", workers=6, cpu="1", pod_spec=URGENT)
+    bench.run(30)
+    assert leaving(bench) == []
+
+
+def test_equal_priority_is_left_alone(bench):
+    bench.gang("first", workers=4, cpu="1")
+    bench.run()
+    bench.gang("second", workers=4, cpu="1")
+    bench.run(30)
+    assert leaving(bench) == []
+
+
+def test_polite_class_waits(bench):
+    polite = {"metadata": {"name": "polite"}, "value": 1000, "preemptionPolicy": "Never"}
+    bench.registry.create(PRIORITYCLASSES, polite)
+    bench.gang("calm", workers=4, cpu="1")
+    bench.run()
+    bench.pod("hasty", spec={"priorityClassName": "polite"})
+    bench.run(30)
+    assert leaving(bench) == []
+
+
+def test_group_that_lives_as_one_goes_as_one(bench):
+    mode = {"1.36": "PodGroup", "1.37": {"all": {}}}[bench.registry.release.name]
+    spec = {"schedulingPolicy": {"gang": {"minCount": 4}}, "disruptionMode": mode}
+    bench.registry.create(PODGROUPS, {"metadata": {"name": "calm"}, "spec": spec}, NAMESPACE)
+    bench.job("calm", workers=4, cpu="1", pod_spec={"schedulingGroup": {"podGroupName": "calm"}}, backoffLimit=6)
+    bench.run()
+    start_all(bench, "calm")
+    bench.pod("hasty", spec=URGENT)
+    bench.run(0)
+    assert len(leaving(bench, "calm")) == 4
+
+
+def test_no_second_victim_while_the_first_leaves(bench):
+    for number in range(4):
+        bench.start(bench.pod(f"calm-{number}", spec={"terminationGracePeriodSeconds": 600}))
+    bench.run()
+    bench.pod("hasty", spec=URGENT)
+    for tick in range(20):
+        bench.registry.patch(NODES, "node-1", None, {"metadata": {"labels": {"tick": str(tick)}}})
+        bench.run(5)
+    assert len(leaving(bench)) == 1
+
+
+def node(name, cpu):
+    return node_state({"metadata": {"name": name}, "status": {"allocatable": {"cpu": str(cpu)}}})
+
+
+def pod(name, cpu):
+    return {"metadata": {"name": name, "uid": name}, "spec": {"containers": [container(str(cpu))]}}
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=6),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+)
+def test_victims_suffice_and_none_is_needless(sizes, running, wanted):
+    nodes = [node(f"n{number}", cpu) for number, cpu in enumerate(sizes)]
+    occupants = []
+    for number, (cpu, priority, place_number, is_leaving) in enumerate(running):
+        target, body = nodes[place_number % len(nodes)], pod(f"r{number}", cpu)
+        request = request_of(body)
+        if all(target.free.get(name, 0) >= amount for name, amount in request.items()):
+            target.take(request)
+            occupants.append(Occupant(body, target.name, request, priority, f"u{number}", is_leaving))
+    candidates = [Candidate.of(pod(f"c{number}", cpu)) for number, cpu in enumerate(wanted)]
+    needed = len(candidates)
+    victims = choose(candidates, nodes, occupants, needed=needed, priority=2)
+
+    def fits_without(gone):
+        rest = {one.name: one.copy() for one in nodes}
+        for occupant in gone:
+            rest[occupant.node].give_back(occupant.request)
+        return place(candidates, list(rest.values()), needed=needed).is_feasible
+
+    gone = [occupant for victim in victims for occupant in victim.occupants]
+    already = [occupant for occupant in occupants if occupant.is_leaving]
+    assert all(occupant.priority < 2 and not occupant.is_leaving for occupant in gone)
+    if victims:
+        assert fits_without([*already, *gone])
+        for spared in gone:
+            assert not fits_without([*already, *(one for one in gone if one is not spared)])
