@@ -7,10 +7,13 @@ absent satisfies `!=` and `notin`. Knows nothing of the objects that carry the l
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.objects import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -130,7 +133,6 @@ class _Parser:
     """Recursive descent over the parts of one selector."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
         self.tokens = _tokens(text)
         self.position = 0
 
@@ -143,9 +145,7 @@ class _Parser:
         return part
 
     def fail(self, expected: str, found: str | None) -> ValueError:
-        return ValueError(
-            f"unable to parse requirement: found {found or 'end of text'!r}, expected: {expected} in {self.text!r}"
-        )
+        return ValueError(f"unable to parse requirement: found '{found or ''}', expected: {expected}")
 
     def word(self) -> str:
         part = self.take()
@@ -153,20 +153,33 @@ class _Parser:
             raise self.fail("identifier", part)
         return part
 
+    def key(self) -> str:
+        key = self.word()
+        if problem := names.problem_with_qualified_name(key):
+            raise ValueError(f"unable to parse requirement: <nil>: Invalid value: {json.dumps(key)}: {problem}")
+        return key
+
     def requirement(self) -> Requirement:
         if self.peek() == "!":
             self.take()
-            return Requirement(self.word(), Operator.DOES_NOT_EXIST)
-        key = self.word()
+            return Requirement(self.key(), Operator.DOES_NOT_EXIST)
+        key = self.key()
         operator = self.peek()
         if operator is None or operator == ",":
             return Requirement(key, Operator.EXISTS)
         self.take()
         if operator in _COMPARISONS:
-            return Requirement(key, _COMPARISONS[operator], frozenset({self.value()}))
+            return self.checked(key, _COMPARISONS[operator], [self.value()])
         if operator in _SETS:
-            return Requirement(key, _SETS[operator], frozenset(self.values()))
-        raise self.fail("in, notin, =, ==, !=, >, <", operator)
+            return self.checked(key, _SETS[operator], self.values())
+        raise self.fail("in, notin, =, ==, !=, gt, lt", operator)
+
+    def checked(self, key: str, operator: Operator, values: list[str]) -> Requirement:
+        for position, value in enumerate(values):
+            if problem := names.problem_with_label_value(value):
+                where = f"values[{position}][{key}]: Invalid value: {json.dumps(value)}"
+                raise ValueError(f"unable to parse requirement: {where}: {problem}")
+        return Requirement(key, operator, frozenset(values))
 
     def value(self) -> str:
         """A value may be empty: `a=` asks for the empty string."""

@@ -64,7 +64,7 @@ _FIELDS: dict[str, dict[str, str | ListRule]] = {
     "Service": {"metadata": "ObjectMeta", "spec": "ServiceSpec", "status": "ConditionsStatus"},
     "ServiceSpec": {"ports": ListRule("port")},
     "Node": {"metadata": "ObjectMeta", "spec": "NodeSpec", "status": "NodeStatus"},
-    "NodeSpec": {"taints": ListRule("key"), "podCIDRs": ListRule(None)},
+    "NodeSpec": {"podCIDRs": ListRule(None)},
     "NodeStatus": {"conditions": ListRule("type"), "addresses": ListRule("type")},
     "Namespace": {"metadata": "ObjectMeta", "status": "ConditionsStatus"},
     "PodGroup": {"metadata": "ObjectMeta", "status": "ConditionsStatus"},
@@ -149,11 +149,12 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], rule: ListRule) -
     if any(isinstance(item, Mapping) and item.get("$patch") == "replace" and len(item) == 1 for item in patch):
         return [item for item in patch if item.get("$patch") != "replace"]
     if rule.key is None:
-        return [*original, *(item for item in dict.fromkeys(patch) if item not in original)]
-    merged = list(original)
-    for item in patch:
-        _merge_item(merged, item, rule.key, rule.item)
-    return merged
+        merged = list(dict.fromkeys([*original, *patch]))
+    else:
+        merged = list(original)
+        for item in patch:
+            _merge_item(merged, item, rule.key, rule.item)
+    return _arranged(merged, patch, original, rule)
 
 
 def _merge_item(merged: list[Any], item: Any, key: str, kind: str) -> None:
@@ -182,18 +183,21 @@ def _delete_primitives(merged: Object, name: str, values: Any) -> None:
 def _order_list(
     merged: Object, original: Mapping[str, Any], name: str, order: Any, fields: Mapping[str, str | ListRule]
 ) -> None:
-    """Items that the patch names stand in its order; the server's own keep their place among them."""
     rule = fields.get(name)
     if not isinstance(order, list) or not isinstance(rule, ListRule):
         raise ValueError(f"{ELEMENT_ORDER}{name} must be a list and belong to a list that merges")
+    if items := merged.get(name):
+        merged[name] = _arranged(items, order, original.get(name) or (), rule)
+
+
+def _arranged(items: Sequence[Any], order: Sequence[Any], original: Sequence[Any], rule: ListRule) -> list[Any]:
+    """The items that `order` names stand in its order; the others keep their place among them as far as it goes."""
     identity = _identity(rule)
     ranks = _positions(identity(item) for item in order)
-    items = merged.get(name) or []
     named = sorted((item for item in items if identity(item) in ranks), key=lambda item: ranks[identity(item)])
     others = [item for item in items if identity(item) not in ranks]
-    if items:
-        server = _positions(identity(item) for item in original.get(name) or ())
-        merged[name] = _interleave(named, others, server, identity)
+    places = _positions(identity(item) for item in original)
+    return _interleave(others, named, places, identity)
 
 
 def _identity(rule: ListRule) -> Any:
@@ -205,14 +209,14 @@ def _positions(keys: Iterable[Any]) -> dict[Any, int]:
     return {key: position for position, key in reversed(list(enumerate(keys)))}
 
 
-def _interleave(named: list[Any], others: list[Any], server: Mapping[Any, int], identity: Any) -> list[Any]:
+def _interleave(others: list[Any], named: list[Any], places: Mapping[Any, int], identity: Any) -> list[Any]:
     result: list[Any] = []
-    named, others = named[:], others[:]
-    while named and others:
-        left, right = server.get(identity(named[0])), server.get(identity(others[0]))
-        first = left is not None and right is not None and left < right
-        result.append((named if first else others).pop(0))
-    return result + named + others
+    others, named = others[:], named[:]
+    while others and named:
+        left, right = places.get(identity(others[0])), places.get(identity(named[0]))
+        is_before = left is not None and right is not None and left < right
+        result.append((others if is_before else named).pop(0))
+    return result + others + named
 
 
 def _without_directives(value: Any) -> Any:

@@ -101,6 +101,7 @@ class StatusError(Exception):
         self.reason = reason
         self.message = message
         self.details = dict(details or {})
+        self._has_details = details is not None or retry_after_s is not None
         self.retry_after_s = retry_after_s
         if retry_after_s is not None:
             self.details["retryAfterSeconds"] = retry_after_s
@@ -113,10 +114,11 @@ class StatusError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         }
-        if self.details:
+        if self.reason:
+            status["reason"] = self.reason
+        if self._has_details:
             status["details"] = self.details
         return status
 
@@ -139,12 +141,14 @@ def conflict(resource: Resource, name: str, why: str) -> StatusError:
     return StatusError(409, "Conflict", message, _details(resource, name))
 
 
-def invalid(resource: Resource, name: str, causes: Iterable[Cause]) -> StatusError:
-    """422: the object breaks the rules of its kind; every cause is told at once."""
+def invalid(resource: Resource, name: str, causes: Iterable[Cause], *, as_resource: bool = False) -> StatusError:
+    """422: the object breaks the rules of its kind (or of its resource); every cause is told at once."""
     found = list(causes)
     text = str(found[0]) if len(found) == 1 else "[" + ", ".join(str(cause) for cause in found) + "]"
-    details = _details(resource, name, kind=resource.kind) | {"causes": [cause.to_dict() for cause in found]}
-    return StatusError(422, "Invalid", f'{resource.qualified_kind} "{name}" is invalid: {text}', details)
+    kind = resource.plural if as_resource else resource.kind
+    subject = resource.key if as_resource else resource.qualified_kind
+    details = _details(resource, name, kind=kind) | {"causes": [cause.to_dict() for cause in found]}
+    return StatusError(422, "Invalid", f'{subject} "{name}" is invalid: {text}', details)
 
 
 def forbidden(resource: Resource, name: str, why: str, causes: Iterable[Cause] = ()) -> StatusError:
@@ -164,7 +168,7 @@ def unauthorized() -> StatusError:
 
 
 def method_not_allowed() -> StatusError:
-    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
@@ -179,7 +183,7 @@ def expired(message: str) -> StatusError:
 
 def too_large_resource_version(wanted: int, current: int) -> StatusError:
     """504: the client knows of a version that this server has not reached."""
-    message = f"Too large resource version: {wanted}, current: {current}"
+    message = f"Timeout: Too large resource version: {wanted}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return StatusError(504, "Timeout", message, {"causes": [cause]}, retry_after_s=1)
 

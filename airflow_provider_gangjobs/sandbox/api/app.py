@@ -159,8 +159,9 @@ class _Server:
         """Whoever has the token may do everything."""
         if request.method != "POST":
             raise errors.method_not_allowed()
-        review = await bodies.read_object(request)
-        return json_response({**review, "status": {"allowed": True, "reason": "the sandbox has one user"}}, 201)
+        review = await bodies.read_object(request, "SelfSubjectAccessReview")
+        head = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "metadata": {}}
+        return json_response(head | review | {"status": {"allowed": True}}, 201)
 
     async def _object(self, request: Request) -> Response:
         parameters = request.path_params
@@ -193,7 +194,7 @@ def _found(value: object | None) -> Response:
 
 
 def _no_such_page() -> StatusError:
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 async def _on_status_error(request: Request, error: Exception) -> Response:

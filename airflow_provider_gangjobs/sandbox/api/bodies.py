@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.sandbox.api.versions import from_version, to_vers
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry.patching import PatchKind
 from airflow_provider_gangjobs.sandbox.registry.schema import DecodingError, Schema
+from airflow_provider_gangjobs.sandbox.resources import by_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +28,11 @@ __all__ = ["FieldValidation", "decoder", "flag", "integer", "is_dry_run", "optio
 BODY_BYTES_MAX = 3 * 1024 * 1024
 """The API server's own limit on a request body."""
 
+SUMMARY_BYTES_MAX = 30
+"""How much of a body is repeated in the message that it cannot be read."""
+
 _JSON, _YAML = "application/json", "application/yaml"
-_TRUE, _FALSE = {"1", "t", "true"}, {"0", "f", "false", ""}
+_FALSE = {"0", "false"}
 
 
 class FieldValidation(StrEnum):
@@ -40,17 +44,9 @@ class FieldValidation(StrEnum):
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """A boolean parameter as Go reads it: clients send `true`, `True` and `1`.
-
-    Raises:
-        StatusError: 400, it is none of them.
-    """
-    text = query.get(name, "").lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise errors.bad_request(f"strconv.ParseBool: parsing {query[name]!r}: invalid syntax")
+    """A boolean parameter as the API server reads it: anything but `false` and `0` is true, also nothing at all."""
+    text = query.get(name)
+    return text is not None and text.lower() not in _FALSE
 
 
 def integer(query: Mapping[str, str], name: str) -> int | None:
@@ -79,7 +75,7 @@ def is_dry_run(query: Any, kind: str) -> bool:
     wanted = query.getlist("dryRun")
     for value in wanted:
         if value != "All":
-            raise options_error(kind, errors.not_supported("dryRun", value, ("All",)))
+            raise options_error(kind, errors.not_supported("dryRun", wanted, ("All",)))
     return bool(wanted)
 
 
@@ -91,19 +87,30 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _parsed(body: bytes, media: str) -> Any:
+def _parsed(body: bytes, media: str, kind: str) -> Object:
     try:
-        return yaml.safe_load(body) if media == _YAML else msgspec.json.decode(body)
+        parsed: Any = yaml.safe_load(body) if media == _YAML else msgspec.json.decode(body)
     except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise errors.bad_request(f"the object provided is unrecognized: couldn't get version/kind: {exc}") from exc
+        raise _unrecognized(kind, str(exc), body) from exc
+    if not isinstance(parsed, dict):
+        raise _unrecognized(kind, "it is no object", body)
+    return parsed
+
+
+def _unrecognized(kind: str, problem: str, body: bytes) -> StatusError:
+    summary = body[:SUMMARY_BYTES_MAX].decode(errors="replace") or "<empty>"
+    return errors.bad_request(
+        f"the object provided is unrecognized (must be of type {kind}): "
+        f"couldn't get version/kind; json parse error: {problem} ({summary})"
+    )
 
 
 def _media(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read_object(request: Request, *, optional: bool = False) -> Object:
-    """The JSON or YAML object in the body; an empty one if that is allowed.
+async def read_object(request: Request, kind: str, *, optional: bool = False) -> Object:
+    """The JSON or YAML object of this kind in the body; an empty one if that is allowed.
 
     Raises:
         StatusError: 400, 413, 415.
@@ -114,10 +121,7 @@ async def read_object(request: Request, *, optional: bool = False) -> Object:
         return {}
     if media not in {_JSON, _YAML, ""}:
         raise errors.unsupported_media_type([_JSON, _YAML])
-    obj = _parsed(body, media)
-    if not isinstance(obj, dict):
-        raise errors.bad_request("the object provided is unrecognized: it is no object")
-    return obj
+    return _parsed(body, media, kind)
 
 
 async def read_patch(request: Request) -> tuple[PatchKind, Any]:
@@ -173,21 +177,21 @@ def _field_validation(query: Mapping[str, str]) -> FieldValidation:
     try:
         return FieldValidation(text)
     except ValueError:
-        supported = [mode.value for mode in FieldValidation]
+        supported = ["", *sorted(FieldValidation)]
         raise options_error("CreateOptions", errors.not_supported("fieldValidation", text, supported)) from None
 
 
 def _check_kind(obj: Object, target: Target) -> None:
     version, kind = obj.get("apiVersion"), obj.get("kind")
-    if version and version != target.api_version:
-        raise errors.bad_request(
-            f"the API version in the data ({version}) does not match the expected API version ({target.api_version})"
-        )
-    if kind and kind != target.resource.kind:
-        raise errors.bad_request(
-            f'{kind} in version "{target.version}" cannot be handled as a {target.resource.kind}: '
-            f"no kind {kind!r} is served here"
-        )
+    wanted, sent = target.resource.kind, str(version or target.api_version)
+    if (kind or wanted, sent) == (wanted, target.api_version):
+        return
+    short = sent.rpartition("/")[2]
+    if by_kind(sent, str(kind or wanted)) is None:
+        why = f'no kind "{kind or wanted}" is registered for version "{sent}"'
+    else:
+        why = f"converting ({short}.{kind}) to ({target.group or 'core'}.{wanted}): unknown conversion"
+    raise errors.bad_request(f'{kind or wanted} in version "{short}" cannot be handled as a {wanted}: {why}')
 
 
 def _undecodable(obj: Object, target: Target, text: str, *, is_patch: bool) -> StatusError:

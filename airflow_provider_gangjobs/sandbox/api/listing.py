@@ -101,10 +101,10 @@ def parse_revision(text: str | None) -> int:
     Raises:
         StatusError: 400, it is no version of this server.
     """
-    try:
-        return int(text or 0)
-    except ValueError as exc:
-        raise errors.bad_request(f"invalid resource version {text!r}: it must be a number") from exc
+    if not (text or "0").isdecimal():
+        problem = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise errors.bad_request(f"invalid resource version: {problem}")
+    return int(text or 0)
 
 
 def _revision(query: Mapping[str, str], current: int) -> int | None:
@@ -141,4 +141,6 @@ def _decode(text: str) -> _Token:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(text), type=_Token)
     except (binascii.Error, msgspec.DecodeError, ValueError) as exc:
-        raise errors.bad_request("continue key is not valid: it does not come from this server") from exc
+        raise errors.bad_request(
+            "invalid continue token: continue key is not valid: it does not come from this server"
+        ) from exc

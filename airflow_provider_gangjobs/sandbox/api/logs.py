@@ -51,7 +51,7 @@ async def log_response(source: LogSource | None, pod: Object, query: Mapping[str
     container = _container(pod, query.get("container"))
     options = _options(query, clock)
     if source is None or not pod["spec"].get("nodeName"):
-        return Response(b"", media_type="text/plain")
+        return Response(status_code=204)
     _require_started(pod, container, previous=options["previous"])
     metadata = pod["metadata"]
     stream = source.open(metadata["namespace"], metadata["name"], container, **options)

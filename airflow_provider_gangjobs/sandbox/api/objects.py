@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response, StreamingResponse
 
@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.sandbox.api.negotiation import Form, form_of
 from airflow_provider_gangjobs.sandbox.api.responses import json_response, success
 from airflow_provider_gangjobs.sandbox.api.watching import Watch, WatchHub
 from airflow_provider_gangjobs.sandbox.registry import Propagation, Registry
+from airflow_provider_gangjobs.sandbox.registry.deletion import DeleteOptions
 from airflow_provider_gangjobs.sandbox.registry.schema import schema_of
 from airflow_provider_gangjobs.sandbox.store import Object, Stored
 
@@ -93,7 +94,7 @@ class ObjectsApi:
     async def _create(self, request: Request, target: Target) -> Response:
         if target.resource.namespaced and target.namespace is None:
             raise errors.method_not_allowed()
-        obj = await bodies.read_object(request)
+        obj = await bodies.read_object(request, target.resource.kind)
         dry_run = bodies.is_dry_run(request.query_params, "CreateOptions")
         warnings: list[str] = []
         created = self._registry.create(
@@ -107,10 +108,13 @@ class ObjectsApi:
         return self._reply(request, target, created, code=201, warnings=warnings)
 
     async def _update(self, request: Request, target: Target) -> Response:
-        obj = await bodies.read_object(request)
+        obj = await bodies.read_object(request, target.resource.kind)
         dry_run = bodies.is_dry_run(request.query_params, "UpdateOptions")
         metadata = obj.get("metadata") or {}
-        if metadata.get("name") not in {target.name, None, ""}:
+        if not metadata.get("name"):
+            undeterminable = f"the name of the object ({target.name} based on URL) was undeterminable"
+            raise errors.bad_request(f"{undeterminable}: name must be provided")
+        if metadata["name"] != target.name:
             message = (
                 f"the name of the object ({metadata.get('name')}) does not match the name on the URL ({target.name})"
             )
@@ -118,7 +122,7 @@ class ObjectsApi:
         warnings: list[str] = []
         updated = self._registry.update(
             target.resource,
-            {**obj, "metadata": {**metadata, "name": target.name}},
+            obj,
             subresource=target.subresource,
             namespace=target.namespace,
             dry_run=dry_run,
@@ -143,10 +147,9 @@ class ObjectsApi:
         return self._reply(request, target, patched, warnings=warnings)
 
     async def _delete(self, request: Request, target: Target) -> Response:
-        options = await self._delete_options(request)
+        options, dry_run = await self._delete_options(request)
         name = target.name or ""
-        last = self._registry.delete(target.resource, name, target.namespace, **options)
-        is_gone = options["dry_run"] or self._stored(target, name) is None
+        last, is_gone = self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
         if is_gone and not self._registry.returns_deleted(target.resource):
             details = {"name": name, "group": target.group, "kind": target.resource.plural}
             details["uid"] = last["metadata"]["uid"]
@@ -156,41 +159,47 @@ class ObjectsApi:
     async def _delete_collection(self, request: Request, target: Target) -> Response:
         if target.resource.namespaced and target.namespace is None:
             raise errors.method_not_allowed()
-        options = await self._delete_options(request)
+        options, dry_run = await self._delete_options(request)
         page = page_of(self._registry.store, target, request.query_params)
         for stored in page.items:
-            self._registry.delete(target.resource, stored.obj["metadata"]["name"], target.namespace, **options)
+            name = stored.obj["metadata"]["name"]
+            self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
         return json_response(self._form(request, target).page(page))
 
-    async def _delete_options(self, request: Request) -> dict[str, Any]:
-        """DeleteOptions from the body, or from the parameters if there is none."""
-        body = await bodies.read_object(request, optional=True)
+    async def _delete_options(self, request: Request) -> tuple[DeleteOptions, bool]:
+        """DeleteOptions from the body, else from the parameters; and whether nothing shall be written."""
+        body = await bodies.read_object(request, "DeleteOptions", optional=True)
         query = request.query_params
         preconditions = body.get("preconditions") or {}
         grace_s = body.get("gracePeriodSeconds")
-        return {
-            "propagation": _propagation(body, query),
-            "grace_period_s": bodies.integer(query, "gracePeriodSeconds") if grace_s is None else grace_s,
-            "uid": preconditions.get("uid"),
-            "resource_version": preconditions.get("resourceVersion"),
-            "dry_run": bool(body.get("dryRun")) or bodies.is_dry_run(query, "DeleteOptions"),
-        }
+        options = DeleteOptions(
+            propagation=_propagation(body, query),
+            grace_period_s=bodies.integer(query, "gracePeriodSeconds") if grace_s is None else grace_s,
+            uid=preconditions.get("uid"),
+            resource_version=preconditions.get("resourceVersion"),
+        )
+        return options, bool(body.get("dryRun")) or bodies.is_dry_run(query, "DeleteOptions")
 
     async def _log(self, request: Request, target: Target) -> Response:
         pod = self._registry.get(target.resource, target.name or "", target.namespace)
         return await log_response(self._logs, pod, request.query_params, self._registry.clock)
 
     async def _bind(self, request: Request, target: Target) -> Response:
-        binding = await bodies.read_object(request)
+        binding = await bodies.read_object(request, "Binding")
+        metadata = binding.get("metadata") or {}
+        if metadata.get("name") != target.name:
+            raise errors.bad_request("name in URL does not match name in Binding object")
         node = (binding.get("target") or {}).get("name")
         if not node:
-            raise errors.bad_request("Binding needs target.name: the node")
-        annotations = (binding.get("metadata") or {}).get("annotations")
+            cause = errors.required("target.name")
+            details = {"name": target.name, "kind": "Binding", "causes": [cause.to_dict()]}
+            raise errors.StatusError(422, "Invalid", f'Binding "{target.name}" is invalid: {cause}', details)
+        annotations = metadata.get("annotations")
         self._registry.bind(target.name or "", target.namespace or "", node, annotations=annotations)
         return json_response(success(201), 201)
 
     async def _evict(self, request: Request, target: Target) -> Response:
-        eviction = await bodies.read_object(request)
+        eviction = await bodies.read_object(request, "Eviction")
         options = eviction.get("deleteOptions") or {}
         dry_run = bool(options.get("dryRun")) or bodies.is_dry_run(request.query_params, "CreateOptions")
         self._registry.evict(
@@ -203,13 +212,16 @@ class ObjectsApi:
         return json_response(success(201), 201)
 
 
-def _propagation(body: Object, query: Mapping[str, str]) -> str | None:
+def _propagation(body: Object, query: Mapping[str, str]) -> Propagation | None:
     wanted = body.get("propagationPolicy") or query.get("propagationPolicy")
     orphan = body.get("orphanDependents")
+    if orphan is not None and wanted:
+        detail = "orphanDependents and deletionPropagation cannot be both set"
+        raise bodies.options_error("DeleteOptions", errors.invalid_value("propagationPolicy", wanted, detail))
     if orphan is not None:
-        return (Propagation.ORPHAN if orphan else Propagation.BACKGROUND).value
+        return Propagation.ORPHAN if orphan else Propagation.BACKGROUND
     if wanted and wanted not in {policy.value for policy in Propagation}:
         supported = ("Foreground", "Background", "Orphan", "nil")
         cause = errors.not_supported("propagationPolicy", wanted, supported)
         raise bodies.options_error("DeleteOptions", cause)
-    return wanted or None
+    return Propagation(wanted) if wanted else None

@@ -73,6 +73,8 @@ async def serving(
         app.state.hub.close()
         server.should_exit = True
         await task
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()  # a TLS peer that does not answer the farewell would keep it for half a minute
         listener.close()
 
 

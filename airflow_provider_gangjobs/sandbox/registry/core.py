@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigMapStrategy",
+    "EventStrategy",
     "LeaseStrategy",
     "NamespaceStrategy",
     "NodeStrategy",
@@ -115,12 +116,12 @@ def _service_causes(service: Object) -> Iterator[Cause]:
     if not ports and spec.get("clusterIP") != "None":
         yield errors.required("spec.ports")
     for position, port in enumerate(ports):
+        if len(ports) > 1 and not port.get("name"):
+            yield errors.required(f"spec.ports[{position}].name")
         number = port.get("port")
         if number is None or not 1 <= number <= 65535:
             detail = "must be between 1 and 65535, inclusive"
             yield errors.invalid_value(f"spec.ports[{position}].port", number or 0, detail)
-        if len(ports) > 1 and not port.get("name"):
-            yield errors.required(f"spec.ports[{position}].name")
 
 
 class ConfigMapStrategy(Strategy):
@@ -130,7 +131,8 @@ class ConfigMapStrategy(Strategy):
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
         if not old.get("immutable"):
             return []
-        changed = [field for field in ("data", "binaryData") if new.get(field) != old.get(field)]
+        fields = ("immutable", "data", "binaryData")
+        changed = [field for field in fields if new.get(field) != old.get(field)]
         return [errors.forbidden_field(field, "field is immutable when `immutable` is set") for field in changed]
 
 
@@ -140,15 +142,19 @@ class SecretStrategy(ConfigMapStrategy):
         for key, value in (obj.pop("stringData", None) or {}).items():
             data = obj["data"] = obj.get("data") or {}
             data[key] = base64.b64encode(str(value).encode()).decode()
-        for key, value in (obj.get("data") or {}).items():
-            _check_base64(key, value)
+        for value in (obj.get("data") or {}).values():
+            _check_base64(value)
+
+    def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        causes = super().validate_update(new, old, context)
+        return causes if new["type"] == old["type"] else [errors.immutable("type", new["type"]), *causes]
 
 
-def _check_base64(key: str, value: str) -> None:
+def _check_base64(value: str) -> None:
     try:
         base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as exc:
-        message = f'Secret in version "v1" cannot be handled as a Secret: illegal base64 data in data.{key}'
+        message = 'Secret in version "v1" cannot be handled as a Secret: illegal base64 data at input byte 0'
         raise errors.bad_request(message) from exc
 
 
@@ -160,7 +166,7 @@ def _data_causes(obj: Object) -> Iterator[Cause]:
                 yield errors.invalid_value(f"{field}[{key}]", key, complaint)
             size += len(str(value).encode())
     if size > DATA_BYTES_MAX:
-        yield Cause("FieldValueTooLong", "", f"Too long: may not be more than {DATA_BYTES_MAX} bytes")
+        yield Cause("FieldValueTooLong", "[]", f"Too long: may not be more than {DATA_BYTES_MAX} bytes")
 
 
 def _problem_with_key(key: str) -> str | None:
@@ -174,3 +180,20 @@ def _problem_with_key(key: str) -> str | None:
 
 class LeaseStrategy(Strategy):
     unconditional_update = False
+
+
+class EventStrategy(Strategy):
+    """Events have no owner who would clean them up; the sandbox keeps them as long as it lives."""
+
+    def default(self, obj: Object, context: Context) -> None:
+        for field in ("eventTime", "firstTimestamp", "lastTimestamp"):
+            obj.setdefault(field, None)
+        for field in ("reportingComponent", "reportingInstance"):
+            obj.setdefault(field, "")
+        obj.setdefault("source", {})
+
+    def validate(self, obj: Object, context: Context) -> list[Cause]:
+        involved, place = (obj.get("involvedObject") or {}).get("namespace", ""), obj["metadata"]["namespace"]
+        if involved == place or (not involved and place == "default"):
+            return []
+        return [errors.invalid_value("involvedObject.namespace", involved, "does not match event.namespace")]

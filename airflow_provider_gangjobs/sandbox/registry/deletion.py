@@ -52,21 +52,29 @@ class Outcome:
     is_removed: bool
 
 
-def check_preconditions(resource: Resource, obj: Object, *, uid: str | None, resource_version: str | None) -> None:
+def check_preconditions(resource: Resource, obj: Object, options: DeleteOptions) -> None:
     """Refuse (409) if the object is not the one, or not in the version, that the client means."""
+    uid, resource_version = options.uid, options.resource_version
     metadata = obj["metadata"]
     if uid is not None and uid != metadata["uid"]:
         why = (
             f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']}). "
             "The object might have been deleted and then recreated"
         )
-        raise errors.conflict(resource, metadata["name"], why)
+        raise _unmet(resource, metadata["name"], why)
     if resource_version is not None and resource_version != metadata["resourceVersion"]:
         why = (
             f"the ResourceVersion in the precondition ({resource_version}) does not match the ResourceVersion "
             f"in record ({metadata['resourceVersion']}). The object might have been modified"
         )
-        raise errors.conflict(resource, metadata["name"], why)
+        raise _unmet(resource, metadata["name"], why)
+
+
+def _unmet(resource: Resource, name: str, why: str) -> errors.StatusError:
+    """409; these two, unlike other conflicts, name the kind and not the resource."""
+    message = f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {why}'
+    details = {"name": name, "group": resource.group, "kind": resource.kind}
+    return errors.StatusError(409, "Conflict", message, {key: value for key, value in details.items() if value})
 
 
 def ends_with_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:

@@ -116,7 +116,7 @@ def validate(metadata: Mapping[str, Any], name_rule: Callable[[str], list[str]])
 def label_causes(labels: Mapping[str, str] | None, path: str) -> Iterable[Cause]:
     """What is wrong with the keys and values of labels."""
     for key, value in (labels or {}).items():
-        yield from (errors.invalid_value(path, key, text) for text in naming.qualified_name(key))
+        yield from (errors.invalid_value(path, key, text) for text in naming.qualified_name(key, "valid label key"))
         yield from (errors.invalid_value(path, value, text) for text in naming.label_value(value))
 
 

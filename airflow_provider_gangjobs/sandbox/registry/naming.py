@@ -32,8 +32,10 @@ _QUALIFIED = (
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 _TWO_SLASHES = (
-    "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-    "alphanumeric character with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+    "a {what} must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' "
+    "(e.g. 'example.com/MyName')"
 )
 _LABEL_VALUE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
@@ -43,7 +45,7 @@ _LABEL_VALUE = (
 
 
 def _too_long(text: str, limit: int) -> list[str]:
-    return [f"must be no more than {limit} bytes"] if len(text) > limit else []
+    return [f"must be no more than {limit} characters"] if len(text) > limit else []
 
 
 def dns_subdomain(text: str) -> list[str]:
@@ -73,11 +75,11 @@ def label_value(text: str) -> list[str]:
     return too_long + ([_LABEL_VALUE] if names.problem_with_label_value(short) else [])
 
 
-def qualified_name(text: str) -> list[str]:
+def qualified_name(text: str, what: str = "qualified name") -> list[str]:
     """Keys of labels and annotations, finalizers, names of extended resources."""
     prefix, slash, name = text.rpartition("/")
     if prefix.count("/"):
-        return [_TWO_SLASHES]
+        return [_TWO_SLASHES.format(what=what)]
     found = []
     if slash and not prefix:
         found.append("prefix part must be non-empty")

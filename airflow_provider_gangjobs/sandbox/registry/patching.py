@@ -49,15 +49,13 @@ def patched(resource: Resource, current: Object, patch: Any, kind: PatchKind) ->
 
 def _json_patched(resource: Resource, current: Object, patch: Any) -> Object:
     if not isinstance(patch, list):
-        raise errors.bad_request("error decoding patch: a JSON patch must be an array of operations")
+        raise errors.bad_request("error decoding patch: json: cannot unmarshal the patch into a list of operations")
     if len(patch) > OPERATIONS_MAX:
         detail = f"The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {len(patch)}"
         raise errors.StatusError(413, "RequestEntityTooLarge", detail)
     try:
         result: Object = jsonpatch.apply_patch(current, patch)
-    except (jsonpatch.InvalidJsonPatch, TypeError) as exc:
-        raise errors.bad_request(f"error decoding patch: {exc}") from exc
-    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as exc:
-        message = f"the server rejected our request due to an error in our request: {exc}"
-        raise errors.StatusError(422, "Invalid", message, {"name": current["metadata"]["name"]}) from exc
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as exc:
+        message = "the server rejected our request due to an error in our request"
+        raise errors.StatusError(422, "Invalid", message, {}) from exc
     return result

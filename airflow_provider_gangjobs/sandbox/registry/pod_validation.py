@@ -27,11 +27,12 @@ _CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("dnsPolicy", ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")),
 )
 _CONTAINER_CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("imagePullPolicy", ("Always", "IfNotPresent", "Never")),
     ("terminationMessagePolicy", ("File", "FallbackToLogsOnError")),
+    ("imagePullPolicy", ("Always", "IfNotPresent", "Never")),
 )
 _OVERCOMMIT = frozenset({"cpu", "memory", "ephemeral-storage"})
 """Resources whose request may be below the limit; of all others one must say the same in both."""
+_NOT_A_RESOURCE = ("must be a standard resource type or fully qualified", "must be a standard resource for containers")
 _NOT_A_QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _TWO_SOURCES = "may not have more than one field specified at a time"
 _NO_SOURCE = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
@@ -65,7 +66,7 @@ def pod_spec_causes(spec: Mapping[str, Any], path: str) -> list[Cause]:
 def _choice_causes(obj: Mapping[str, Any], choices: Iterable[tuple[str, Sequence[str]]], path: str) -> Iterator[Cause]:
     for field, allowed in choices:
         if field in obj and obj[field] not in allowed:
-            yield errors.not_supported(f"{path}.{field}", obj[field], sorted(allowed))
+            yield errors.not_supported(f"{path}.{field}", obj[field], allowed)
 
 
 def _number_causes(spec: Mapping[str, Any], path: str) -> Iterator[Cause]:
@@ -73,9 +74,6 @@ def _number_causes(spec: Mapping[str, Any], path: str) -> Iterator[Cause]:
     if deadline is not None and not 1 <= deadline <= _INT32_MAX:
         detail = f"must be between 1 and {_INT32_MAX}, inclusive"
         yield errors.invalid_value(f"{path}.activeDeadlineSeconds", deadline, detail)
-    grace = spec.get("terminationGracePeriodSeconds")
-    if grace is not None and grace < 0:
-        yield errors.invalid_value(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0")
 
 
 def _group_causes(spec: Mapping[str, Any], path: str) -> Iterator[Cause]:
@@ -152,7 +150,7 @@ def _mount_causes(mounts: Iterable[Mapping[str, Any]], path: str, volumes: set[A
         name, target = mount.get("name") or "", mount.get("mountPath") or ""
         if not name:
             yield errors.required(f"{at}.name")
-        elif name not in volumes:
+        if name not in volumes:
             yield Cause("FieldValueNotFound", f"{at}.name", f'Not found: "{name}"')
         if not target:
             yield errors.required(f"{at}.mountPath")
@@ -178,13 +176,13 @@ def _resource_causes(resources: Mapping[str, Any], path: str) -> Iterator[Cause]
         for name, amount in amounts.items():
             at = f"{path}.{part}[{name}]"
             if "/" not in name and name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
-                detail = "must be a standard resource type or fully qualified"
-                yield errors.invalid_value(f"{path}.{part}", name, detail)
+                for detail in _NOT_A_RESOURCE:
+                    yield errors.invalid_value(at, name, detail)
             if (value := _number(amount)) is None:
                 yield errors.invalid_value(at, str(amount), _NOT_A_QUANTITY)
             elif value < 0:
                 yield errors.invalid_value(at, str(amount), "must be greater than or equal to 0")
-    for name, amount in requests.items():
+    for name, amount in sorted(requests.items()):
         yield from _request_causes(name, amount, limits.get(name), path)
 
 

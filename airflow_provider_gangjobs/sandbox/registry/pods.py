@@ -45,7 +45,9 @@ class PodStrategy(Strategy):
     returns_deleted = True
 
     def default(self, obj: Object, context: Context) -> None:
-        default_pod_spec(obj.setdefault("spec", {}))
+        spec = obj.setdefault("spec", {})
+        default_pod_spec(spec)
+        spec.setdefault("enableServiceLinks", True)
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1

@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strat
 from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
 from airflow_provider_gangjobs.sandbox.resources import (
     CONFIGMAPS,
+    EVENTS,
     JOBS,
     LEASES,
     NAMESPACES,
@@ -50,6 +51,7 @@ Decode = Callable[[Object], Object]
 
 _STRATEGIES: dict[Resource, Strategy] = {resource: Strategy() for resource in RESOURCES} | {
     CONFIGMAPS: core.ConfigMapStrategy(),
+    EVENTS: core.EventStrategy(),
     JOBS: jobs.JobStrategy(),
     LEASES: core.LeaseStrategy(),
     NAMESPACES: core.NamespaceStrategy(),
@@ -150,7 +152,7 @@ class Registry:
         strategy.default(new, context)
         strategy.prepare_create(new, context)
         causes = metadata.validate(meta, strategy.problems_with_name)
-        self._refuse(kind, new, [*causes, *(strategy.validate(new, context) if not causes else [])])
+        self._refuse(kind, new, [*causes, *strategy.validate(new, context)])
         if self.find(kind, meta.get("namespace"), meta["name"]) is not None:
             raise errors.already_exists(kind, meta["name"])
         if warnings is not None:
@@ -225,17 +227,32 @@ class Registry:
     ) -> Object:
         """Remove an object, or mark it until its grace period, finalizers and dependents allow it.
 
-        Returns the last version; it has gone if `find` says so.
+        Returns its last version; it has gone if `find` says so.
 
         Raises:
             StatusError: 404, 409 a precondition does not hold.
         """
+        options = DeleteOptions(
+            propagation=Propagation(propagation) if propagation else None,
+            grace_period_s=grace_period_s,
+            uid=uid,
+            resource_version=resource_version,
+        )
+        return self.delete_told(resource, name, namespace, options, dry_run=dry_run)[0]
+
+    def delete_told(
+        self,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None,
+        options: DeleteOptions,
+        *,
+        dry_run: bool = False,
+    ) -> tuple[Object, bool]:
+        """As `delete`; also tells whether the object is gone (or would be)."""
         kind, strategy, context = self._open(resource)
         old = self.get(kind, name, namespace)
-        deletion.check_preconditions(kind, old, uid=uid, resource_version=resource_version)
-        options = DeleteOptions(
-            propagation=Propagation(propagation) if propagation else None, grace_period_s=grace_period_s
-        )
+        deletion.check_preconditions(kind, old, options)
         outcome = deletion.plan(
             old,
             options,
@@ -245,7 +262,7 @@ class Registry:
         )
         if kind is NAMESPACES:
             outcome = _terminate_namespace(outcome, timestamp(context.now))
-        return outcome.obj if dry_run else self._carry_out(kind, outcome)
+        return self._carry_out(kind, outcome, dry_run=dry_run), outcome.is_removed
 
     def bind(self, name: str, namespace: str, node: str, *, annotations: dict[str, str] | None = None) -> Object:
         """Give a pod to a node, once (what `pods/binding` does).
@@ -282,7 +299,7 @@ class Registry:
             StatusError: 404, 409 a precondition does not hold.
         """
         pod = self.get(PODS, name, namespace)
-        deletion.check_preconditions(PODS, pod, uid=uid, resource_version=None)
+        deletion.check_preconditions(PODS, pod, DeleteOptions(uid=uid))
         if not dry_run and not pods.is_terminal(pod):
             now = timestamp(self.clock.now())
             told = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
@@ -359,7 +376,7 @@ class Registry:
         version = sent.get("resourceVersion")
         if not version and not strategy.unconditional_update:
             cause = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise errors.invalid(kind, stored["name"], [cause])
+            raise errors.invalid(kind, stored["name"], [cause], as_resource=True)
         if version and version != stored["resourceVersion"]:
             raise errors.conflict(kind, stored["name"], _OPTIMISTIC_LOCK)
 

@@ -30,6 +30,9 @@ class PriorityClassStrategy(Strategy):
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
         obj.setdefault("value", 0)
 
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        obj["metadata"]["generation"] = 1
+
     def validate(self, obj: Object, context: Context) -> list[Cause]:
         if obj["value"] > USER_PRIORITY_MAX and not obj["metadata"]["name"].startswith("system-"):
             detail = f"maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}"

@@ -12,8 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.objects import quantity
 from airflow_provider_gangjobs.sandbox.clock import parse_time
+from airflow_provider_gangjobs.sandbox.registry.quantities import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class Schema:
         if kind.startswith("{}"):
             item = kind[2:]
             _require(value, dict, f"map[string]{_go_name(item)}", path, owner)
-            return {key: self._value(part, item, f"{path}.{key}", owner, unknown) for key, part in value.items()}
+            return {key: self._value(part, item, path, owner, unknown) for key, part in value.items()}
         if kind in _SCALARS:
             return _SCALARS[kind](value, path, owner)
         _require(value, dict, _go_name(kind), path, owner)
@@ -151,14 +151,13 @@ def _float(value: Any, path: str, owner: str) -> Any:
 
 
 def _quantity(value: Any, path: str, owner: str) -> str:
-    """Numbers are accepted, and kept as text."""
+    """Numbers are accepted too; all are kept in the canonical form."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise DecodingError(_QUANTITY_RULE)
     try:
-        quantity.parse(value)
+        return canonical(value)
     except ValueError as exc:
         raise DecodingError(_QUANTITY_RULE) from exc
-    return str(value)
 
 
 def _int_or_string(value: Any, path: str, owner: str) -> Any:
