@@ -37,7 +37,7 @@ from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_dead
 from airflow_provider_gangjobs.tracking.harvest import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.reporting import Reporter
-from airflow_provider_gangjobs.tracking.settle import Settled, Settler, list_pods
+from airflow_provider_gangjobs.tracking.settle import Settled, Settler, list_pods, of_gang
 from airflow_provider_gangjobs.tracking.sights import Sights, sights
 
 if TYPE_CHECKING:
@@ -137,10 +137,14 @@ class _Follower:
         """Wait until what is not seen is known not to exist."""
         for watch in self.watches:
             while not await watch.synced(SYNC_PATIENCE_S):
-                await ask(self._listed_job, timing=self.timing)
+                await self._may_see()
 
-    async def _listed_job(self) -> None:
-        await self.client.list(JOBS, self.ref.namespace, field_selector=f"metadata.name={self.ref.name}")
+    async def _may_see(self) -> None:
+        """Ask what the watches ask, for this gang only. Tells a server that is away from one that refuses."""
+        await ask(
+            lambda: self.client.list(JOBS, self.ref.namespace, label_selector=of_gang(self.ref)), timing=self.timing
+        )
+        await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
 
     async def _look(self) -> GangEvent | None:
         """One look at the gang. Returns the event that ends the following, if it is time for it."""
@@ -175,7 +179,7 @@ class _Follower:
             pause_s = min(pause_s, EVIDENCE_AFTER_S - self._age_s(observation))
         await self.seen.changed(min(max(pause_s, 0.0), STALE_S))
         if any(watch.staleness_s >= STALE_S and watch.problem for watch in self.watches):
-            await ask(self._listed_job, timing=self.timing)
+            await self._may_see()
 
     def _age_s(self, observation: Observation) -> float:
         return (self.now() - observation.since).total_seconds() if observation.since else 0.0

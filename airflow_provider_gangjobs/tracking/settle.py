@@ -122,6 +122,11 @@ class Settler:
         return Settled(tuple(pods), held, tuple(_notes(len(waiting), held, error)))
 
 
+def of_gang(ref: GangRef) -> str:
+    """Label selector of everything that belongs to a gang."""
+    return f"{LABEL_GANG}={ref.name}"
+
+
 async def list_pods(client: Client, ref: GangRef) -> list[PodView]:
     """The gang's pods as the server has them now.
 
@@ -129,7 +134,7 @@ async def list_pods(client: Client, ref: GangRef) -> list[PodView]:
         ClusterError: they could not be listed.
     """
     found: dict[str, PodView] = {}
-    async for page in client.pages(PODS, ref.namespace, label_selector=f"{LABEL_GANG}={ref.name}"):
+    async for page in client.pages(PODS, ref.namespace, label_selector=of_gang(ref)):
         found |= {pod["metadata"]["uid"]: view(PodView, pod) for pod in page}
     return pods_of(ref, found.values())
 

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
-from airflow_provider_gangjobs.tracking.follow import follow
-from tests.provider.plane import Plane, timing
-from tests.provider.virtual_time import in_virtual_time
-
-
-class Following:
-    """A follower at work, with what it has reported."""
-
-    def __init__(self, plane: Plane, ref, **options) -> None:
-        self.reports: list[Observation] = []
-        options = {"now": plane.clock.now, "timing": timing()} | options
-        self.task = asyncio.create_task(follow(plane.config, ref, report=self.reports.append, **options))
-
-    @property
-    def phases(self) -> list[Phase]:
-        seen = [report.phase for report in self.reports]
-        return [phase for n, phase in enumerate(seen) if n == 0 or seen[n - 1] is not phase]
-
-    async def event(self, within_s: float = 3600):
-        async with asyncio.timeout(within_s):
-            return await self.task
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.tracking.outcomes import outcomes
+from tests.provider.following import Following
+from tests.provider.plane import Plane, is_held
+from tests.provider.virtual_time import elapsed, in_virtual_time
 
 
 @in_virtual_time
@@ -41,7 +28,225 @@ async def test_gang_that_succeeds_is_told_once():
         assert event.status is Status.SUCCEEDED
         assert event.completed_indexes == "0-2"
         assert [rank.rank for rank in event.ranks] == [0, 1, 2]
-        assert following.phases[-1] is Phase.SUCCEEDED
         assert Phase.RUNNING in following.phases
+        assert following.phases[-1] is Phase.SUCCEEDED
         assert plane.held() == []
-        assert len(plane.ledger()) == 3
+        assert [found.result for found in await outcomes(plane.client, ref)] == [{"acc": 0.9}] * 3
+
+
+@in_virtual_time
+async def test_failed_rank_is_told_as_the_cause():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=4)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 4)
+        await asyncio.sleep(5)
+        plane.finish("train", 2, exit_code=3, message="boom")
+        event = await following.event()
+        assert (event.status, event.reason) == (Status.FAILED, "AppFailed")
+        assert event.message == "rank 2 exited with code 3 on node-0; 3 other ranks ended after it"
+        assert [(event.ranks[0].rank, event.ranks[0].message)] == [(2, "boom")]
+        found = await outcomes(plane.client, ref)
+        assert [one.outcome for one in found] == [Ending.DELETED, Ending.DELETED, Ending.FAILED, Ending.DELETED]
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_pods_are_let_go_while_the_gang_still_runs():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish("train", 0)
+        await plane.until(lambda: not is_held(plane.pod("train", 0)), within_s=2)
+        assert is_held(plane.pod("train", 1))
+        await following.die()
+
+
+@in_virtual_time
+async def test_running_gang_ends_the_first_half():
+    async with Plane.running() as plane:
+        event = await Following(plane, plane.submit(workers=3), until="running").event()
+        assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
+        assert event.counts["started"] == 3
+        assert plane.running_ranks() == 3
+
+
+@in_virtual_time
+async def test_gang_that_ended_before_it_was_followed_is_told_from_the_ledger():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2)
+        first = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish("train", 1, exit_code=7)
+        told = await first.event()
+        for pod in plane.pods():
+            plane.registry.delete("pods", pod["metadata"]["name"], "default", grace_period_s=0)
+        await plane.until(lambda: not plane.pods())
+        again = await Following(plane, ref, until="running").event()
+        assert again.to_payload()["ranks"] == told.to_payload()["ranks"]
+        assert (again.status, again.message) == (Status.FAILED, told.message)
+
+
+@in_virtual_time
+async def test_follower_that_dies_is_replaced_without_loss():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=3)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 3)
+        plane.finish("train", 0)
+        await following.die()
+        plane.finish("train", 1)
+        following = Following(plane, ref)
+        await plane.until(lambda: len(plane.ledger()) == 2)
+        plane.finish("train", 2)
+        event = await following.event()
+        assert (event.status, len(event.ranks)) == (Status.SUCCEEDED, 3)
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_two_followers_tell_the_same():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=4)
+        both = [Following(plane, ref), Following(plane, ref)]
+        await plane.until(lambda: plane.running_ranks() == 4)
+        plane.finish("train", 3, exit_code=1)
+        events = [await one.event() for one in both]
+        assert events[0].to_payload() == events[1].to_payload()
+        assert len(await outcomes(plane.client, ref)) == 4
+
+
+@in_virtual_time
+async def test_cancellation_passes_and_leaves_nothing_behind():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit())
+        await plane.until(lambda: plane.running_ranks() == 4)
+        before = {task.get_name() for task in asyncio.all_tasks()}
+        await following.die()
+        assert following.task.cancelled()
+        after = {task.get_name() for task in asyncio.all_tasks()}
+        assert not any("follow" in name or "sights" in name for name in after)
+        assert before > after
+
+
+@in_virtual_time
+async def test_waiting_gangs_share_their_watches():
+    async with Plane.running(cpu="1000") as plane:
+        followings = [Following(plane, plane.submit(f"gang-{n}", workers=2)) for n in range(10)]
+        await plane.until(lambda: all(plane.running_ranks(f"gang-{n}") == 2 for n in range(10)))
+        await asyncio.sleep(60)
+        statistics = informers().statistics()
+        assert len(statistics) == 3
+        assert all(one.lists == 1 for one in statistics.values())
+        for one in followings:
+            await one.die()
+
+
+@in_virtual_time
+async def test_each_phase_is_reported_once():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=6))
+        await plane.until(lambda: plane.running_ranks() == 6)
+        plane.finish_all()
+        await following.event()
+        told = [(report.phase, report.wait.cause) for report in following.reports]
+        assert len(told) == len(set(told))
+        assert following.phases == sorted(following.phases, key=list(Phase).index)
+
+
+PROPAGATIONS = ["Background", "Foreground", "Orphan"]
+
+
+@pytest.mark.parametrize("propagation", PROPAGATIONS)
+@in_virtual_time
+async def test_deleted_job_is_told_and_holds_no_pod(propagation):
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=3)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 3)
+        await asyncio.sleep(1)
+        plane.delete_job(propagation=propagation)
+        event = await following.event()
+        assert (event.status, event.phase, event.reason) == (Status.DELETED, Phase.RUNNING, "JobDeleted")
+        assert len(event.ranks) == 3
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_orphaned_pods_that_run_on_are_given_up():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.delete_job(propagation="Orphan")
+        event = await following.event(within_s=120)
+        assert {rank.outcome for rank in event.ranks} == {Ending.UNKNOWN}
+        assert event.notes == ("2 pods had not ended when the gang was over. Their outcome is unknown.",)
+        assert plane.running_ranks() == 2
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_job_deleted_while_nobody_followed_is_told():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.delete_job()
+        await plane.until(lambda: plane.job() is None)
+        event = await Following(plane, ref).event()
+        assert event.status is Status.DELETED
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_job_of_the_same_name_is_not_ours():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2, gang=False)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.delete_job()
+        await plane.until(lambda: plane.job() is None)
+        other = plane.submit(workers=1, gang=False)
+        event = await following.event()
+        assert event.status in {Status.REPLACED, Status.DELETED}
+        await plane.until(lambda: plane.running_ranks() == 1)
+        assert [is_held(pod) for pod in plane.pods()] == [True]
+        again = await Following(plane, ref).event()
+        assert (again.status, again.reason) == (Status.REPLACED, "JobReplaced")
+        assert other.uid in again.message
+        assert [is_held(pod) for pod in plane.pods()] == [True]
+
+
+@in_virtual_time
+async def test_job_that_its_ttl_removes_has_succeeded():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2, ttlSecondsAfterFinished=0))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish_all()
+        event = await following.event()
+        assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, "0,1")
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_pod_deleted_by_a_person_is_told_as_deleted():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=3))
+        await plane.until(lambda: plane.running_ranks() == 3)
+        await asyncio.sleep(5)
+        plane.registry.delete("pods", plane.pod("train", 1)["metadata"]["name"], "default")
+        event = await following.event()
+        assert (event.status, event.reason) == (Status.FAILED, "PodDeleted")
+        assert event.ranks[0].rank == 1
+
+
+@in_virtual_time
+async def test_end_is_noticed_at_once():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(1000)
+        plane.finish_all()
+        await plane.until(lambda: any(c["type"] == "Complete" for c in plane.job()["status"].get("conditions", ())))
+        completed = elapsed()
+        await following.event()
+        assert elapsed() - completed < 1

@@ -1,0 +1,36 @@
+"""A follower at work beside a test, with what it has reported."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from airflow_provider_gangjobs.gang.event import GangEvent
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
+from airflow_provider_gangjobs.tracking.follow import follow
+from tests.provider.plane import PATIENCE_S, Plane, timing
+
+
+class Following:
+    """Follows a gang of a plane in virtual time."""
+
+    def __init__(self, plane: Plane, ref: GangRef, **options: Any) -> None:
+        self.reports: list[Observation] = []
+        options = {"now": plane.clock.now, "timing": timing(), "report": self.reports.append} | options
+        self.task = asyncio.create_task(follow(plane.config, ref, **options))
+
+    @property
+    def phases(self) -> list[Phase]:
+        """In the order in which they were reported."""
+        seen = [report.phase for report in self.reports]
+        return [phase for number, phase in enumerate(seen) if number == 0 or seen[number - 1] is not phase]
+
+    async def event(self, within_s: float = PATIENCE_S) -> GangEvent:
+        async with asyncio.timeout(within_s):
+            return await self.task
+
+    async def die(self) -> None:
+        """As if its process had ended here."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)

@@ -1,0 +1,139 @@
+"""Deadlines: the gang is halted in time, its capacity given back, its outcomes kept, and the reason told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_provider_gangjobs.gang.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.sandbox.registry import PatchKind
+from airflow_provider_gangjobs.sandbox.resources import JOBS
+from airflow_provider_gangjobs.tracking.outcomes import outcomes
+from tests.provider.following import Following
+from tests.provider.plane import NAMESPACE, Plane
+from tests.provider.virtual_time import elapsed, in_virtual_time
+
+
+@in_virtual_time
+async def test_gang_that_does_not_fit_times_out_with_the_reason():
+    async with Plane.running(nodes=2, cpu="2") as plane:
+        ref = plane.submit(workers=8)
+        event = await Following(plane, ref, deadlines=Deadlines(assemble_s=120)).event()
+        assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.ASSEMBLING, 120)
+        assert event.reason == "Deadline.assembling.unschedulable"
+        assert "assembling: 8 pods, none placed" in event.message
+        assert "fewer workers" in event.remedy
+        assert elapsed() == pytest.approx(120, abs=4)
+        assert plane.job()["spec"]["suspend"] is True
+        await plane.until(lambda: not plane.pods())
+        assert {one.outcome for one in await outcomes(plane.client, ref)} == {Ending.DELETED}
+
+
+@in_virtual_time
+async def test_halted_gang_gives_its_capacity_back():
+    async with Plane.running(cpu="4") as plane:
+        first = Following(plane, plane.submit("first", workers=4), deadlines=Deadlines(run_s=60))
+        second = Following(plane, plane.submit("second", workers=4))
+        await plane.until(lambda: plane.running_ranks("first") == 4)
+        event = await first.event()
+        assert (event.status, event.phase, event.reason) == (Status.TIMEOUT, Phase.RUNNING, "Deadline.running.ranks")
+        assert (len(event.ranks), event.notes) == (4, ())
+        assert plane.held("first") == []
+        await plane.until(lambda: plane.running_ranks("second") == 4, within_s=60)
+        await second.die()
+
+
+@in_virtual_time
+async def test_queued_gang_times_out_from_its_creation():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2, suspend=True)
+        plane.registry.patch(
+            JOBS, ref.name, NAMESPACE, {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}, PatchKind.MERGE
+        )
+        event = await Following(plane, ref, deadlines=Deadlines(queue_s=600)).event()
+        assert (event.status, event.phase) == (Status.TIMEOUT, Phase.QUEUED)
+        assert "Kueue queue gpu" in event.message
+        assert elapsed() == pytest.approx(600, abs=3)
+
+
+@in_virtual_time
+async def test_refused_pods_are_told_when_time_is_over():
+    async with Plane.running(jobs=False) as plane:
+        ref = plane.submit(workers=2)
+        status = {"startTime": "2026-01-01T00:00:00Z"}
+        plane.registry.patch(JOBS, ref.name, NAMESPACE, {"status": status}, PatchKind.MERGE, subresource="status")
+        plane.registry.record_event(plane.job(), "Warning", "FailedCreate", "exceeded quota: pods", "job-controller")
+        following = Following(plane, ref, deadlines=Deadlines(assemble_s=60))
+        event = await following.event()
+        assert event.reason == "Deadline.assembling.pods-missing"
+        assert "2 pods could not be created: exceeded quota: pods" in event.message
+        assert any("exceeded quota" in report.waiting_for for report in following.reports)
+
+
+@pytest.mark.parametrize("deadlines", [Deadlines(), Deadlines(queue_s=1, assemble_s=30, run_s=500)], ids=str)
+@in_virtual_time
+async def test_gang_within_its_deadlines_is_left_alone(deadlines):
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2), deadlines=deadlines)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(490)
+        plane.finish_all()
+        assert (await following.event()).status is Status.SUCCEEDED
+
+
+@in_virtual_time
+async def test_follower_that_died_after_the_halt_is_replaced():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2)
+        deadlines = Deadlines(queue_s=5, run_s=60)
+        following = Following(plane, ref, deadlines=deadlines)
+        await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
+        await following.die()
+        await plane.until(lambda: plane.held() and all(p["status"]["phase"] == "Failed" for p in plane.pods()))
+        await asyncio.sleep(300)
+        event = await Following(plane, ref, deadlines=deadlines).event()
+        assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 60)
+        assert event.message == "running: 2/2 ranks"
+        assert len(event.ranks) == 2
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_dead_node_does_not_hold_the_end():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.dead_nodes.add("node-0")
+        event = await following.event(within_s=300)
+        assert event.status is Status.TIMEOUT
+        assert {rank.outcome for rank in event.ranks} == {Ending.UNKNOWN}
+        assert "2 pods had not ended" in event.notes[0]
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_gang_that_ends_at_the_last_moment_has_ended():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(59.9)
+        plane.finish_all()
+        event = await following.event()
+        assert event.status in {Status.SUCCEEDED, Status.TIMEOUT}
+        assert plane.held() == []
+        assert len(plane.ledger()) == 2
+
+
+@in_virtual_time
+async def test_gang_deleted_while_it_is_halted_was_deleted():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+        await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
+        plane.delete_job()
+        assert (await following.event()).status is Status.DELETED
+        assert plane.held() == []

@@ -1,0 +1,149 @@
+"""A follower under faults: transient ones delay the event, lasting ones end in an event that says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.tracking.asking import REFUSED_FOR_S
+from tests.provider.following import Following
+from tests.provider.plane import Plane
+from tests.provider.virtual_time import elapsed, in_virtual_time
+
+TRANSIENT = {
+    "every pod patch fails once": {"kind": "status", "method": "PATCH", "path": "/pods/", "times": 3, "code": 500},
+    "pod patches are applied, and fail": {
+        "kind": "status-after",
+        "method": "PATCH",
+        "path": "/pods/",
+        "times": 3,
+        "code": 500,
+    },
+    "pod patches are throttled": {
+        "kind": "status",
+        "method": "PATCH",
+        "path": "/pods/",
+        "times": 5,
+        "code": 429,
+        "retry_after_s": 3,
+    },
+    "answers to pod patches are lost": {"kind": "drop-after", "method": "PATCH", "path": "/pods/", "times": 3},
+    "the ledger cannot be written at first": {
+        "kind": "status",
+        "method": "POST",
+        "path": "/configmaps",
+        "times": 2,
+        "code": 503,
+    },
+    "the ledger is written, and nobody is told": {
+        "kind": "drop-after",
+        "method": "POST",
+        "path": "/configmaps",
+        "times": 1,
+    },
+    "the ledger is forbidden for a while": {
+        "kind": "status",
+        "method": "POST",
+        "path": "/configmaps",
+        "times": 4,
+        "code": 403,
+    },
+    "the ledger cannot be read at first": {
+        "kind": "status",
+        "method": "GET",
+        "path": "/configmaps",
+        "times": 3,
+        "code": 500,
+    },
+    "the last look at the Job fails": {"kind": "status", "method": "GET", "path": "/jobs/train", "times": 4, "code": 500},
+    "the last look is forbidden for a while": {
+        "kind": "status",
+        "method": "GET",
+        "path": "/jobs/train",
+        "times": 3,
+        "code": 403,
+    },
+    "watches break": {"kind": "drop-after", "method": "GET", "query": "watch=", "times": 6, "chunks": 1},
+    "watches expire": {"kind": "status", "method": "GET", "query": "watch=", "times": 4, "code": 410},
+    "watches are forbidden": {"kind": "status", "method": "GET", "query": "watch=", "times": None, "code": 403},
+    "lists fail": {"kind": "status", "method": "GET", "path": "/(pods|jobs)$", "times": 6, "code": 500},
+    "podgroups are forbidden": {"kind": "status", "method": "GET", "path": "/podgroups", "times": None, "code": 403},
+    "nothing is known of the cluster": {
+        "kind": "status",
+        "method": "GET",
+        "path": "/apis/scheduling",
+        "times": None,
+        "code": 500,
+    },
+    "the server is away for ten minutes": {"kind": "status", "times": None, "code": 503},
+}
+
+
+@pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
+@in_virtual_time
+async def test_fault_that_passes_only_delays(fault):
+    async with Plane.running() as plane:
+        plane.arm(**fault)
+        following = Following(plane, plane.submit(workers=3))
+        await plane.until(lambda: plane.running_ranks() == 3)
+        plane.finish("train", 1, exit_code=4)
+        await asyncio.sleep(600)
+        plane.faults.remove()
+        event = await following.event()
+        assert (event.status, event.message) == (
+            Status.FAILED,
+            "rank 1 exited with code 4 on node-0; 2 other ranks ended after it",
+        )
+        assert event.notes == ()
+        assert len(plane.ledger()) == 3
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_outcomes_that_cannot_be_stored_keep_their_pods():
+    async with Plane.running() as plane:
+        plane.arm("status", method="POST", path="/configmaps", times=None, code=403, message="no configmaps for you")
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish_all()
+        event = await following.event(within_s=300)
+        assert event.status is Status.SUCCEEDED
+        assert len(event.notes) == 1
+        assert "2 pods are still held, because their outcome could not be stored" in event.notes[0]
+        assert "no configmaps for you" in event.notes[0]
+        assert "gangjobs release" in event.notes[0]
+        assert len(plane.held()) == 2
+
+
+@in_virtual_time
+async def test_pods_that_cannot_be_patched_are_told():
+    async with Plane.running() as plane:
+        plane.arm("status", method="PATCH", path="/pods/", times=None, code=403)
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish_all()
+        event = await following.event(within_s=300)
+        assert "2 pods are still held" in event.notes[0]
+        assert len(plane.ledger()) == 2
+
+
+LASTING = {
+    "credentials": {"kind": "status", "times": None, "code": 401},
+    "jobs": {"kind": "status", "method": "GET", "path": "/jobs", "times": None, "code": 403},
+    "pods": {"kind": "status", "method": "GET", "path": "/pods", "times": None, "code": 403},
+}
+
+
+@pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
+@in_virtual_time
+async def test_refusal_that_lasts_ends_in_an_event(fault):
+    async with Plane.running() as plane:
+        plane.arm(**fault)
+        event = await Following(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
+        assert event.status is Status.ERROR
+        assert event.reason in {"Unauthorized", "Forbidden"}
+        assert "permissions" in event.remedy
+        assert elapsed() >= REFUSED_FOR_S
+        assert plane.job()["spec"].get("suspend") in {None, False}
