@@ -9,7 +9,7 @@ UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-airflow check format up down lock clean
+.PHONY: help setup demo test clusters test-cluster check format up down lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,12 @@ down: ## Stop what `make up` started
 test: $(SYNCED) ## Run all tests, those with real Airflow processes last
 	$(PYTEST) tests --ignore=tests/airflow --ignore=tests/cluster -m "not airflow"
 	$(PYTEST) tests/airflow tests/provider -m airflow
+
+clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each, needs Go)
+	@$(PYTHON) tests/cluster/controlplane/build.py
+
+test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
+	$(PYTEST) tests/cluster
 
 check: $(SYNCED) ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
