@@ -61,7 +61,7 @@ def _unserved(spec: GangSpec, capabilities: Capabilities) -> str:
 
 @dataclass(frozen=True)
 class KeepLink:
-    """Check that the stored Job kept its pods' link to their group. Sends nothing unless it did not."""
+    """Check that the stored Job kept its pods' link to their group. Sends nothing."""
 
     name: str = "check the gang link"
 
@@ -70,7 +70,7 @@ class KeepLink:
         return progress.gang_dialect is not None or progress.shape.brought_link is not None
 
     async def apply(self, progress: Progress) -> Object:
-        """The Job, if it is linked or need not be. Otherwise it is deleted.
+        """The Job, if it is linked or need not be.
 
         Raises:
             GangUnsupported: the link is gone and a gang is required.
@@ -80,7 +80,6 @@ class KeepLink:
             return progress.job
         reason = f"the server dropped {lost} from the Job, so its feature gate is off"
         if progress.spec.gang == GangPolicy.REQUIRED:
-            await progress.calls.remove_job(progress.ref)
             raise GangUnsupported(reason)
         progress.fall_back(reason)
         return progress.job
@@ -119,7 +118,7 @@ class AwaitController:
         """The Job, once a Workload that it controls is there.
 
         Raises:
-            GangUnsupported: there is none in time and a gang is required; the Job is deleted.
+            GangUnsupported: there is none in time and a gang is required.
         """
         calls = progress.calls
         deadline = calls.timing.monotonic() + CONTROLLER_TIMEOUT_S
@@ -131,7 +130,6 @@ class AwaitController:
             await calls.timing.sleep(CONTROLLER_PAUSE_S)
         reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"
         if progress.spec.gang == GangPolicy.REQUIRED:
-            await calls.remove_job(progress.ref)
             raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")
         progress.fall_back(reason)
         return progress.job

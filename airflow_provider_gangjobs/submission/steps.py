@@ -98,12 +98,20 @@ def _give_up_if_refused(step: Step, progress: Progress, error: ClusterError) -> 
         return
     if isinstance(error, Forbidden) and any(text in error.message for text in _NOT_YET):
         return
-    if isinstance(error, NotFound) and isinstance(step, CreateOwned) and step.resource.group:
-        raise StartOver(f"{step.resource} is not served any more", least_number=progress.attempt.number + 1)
+    if isinstance(error, NotFound) and isinstance(step, CreateOwned):
+        _not_served(step, progress, error)
     if isinstance(error, NotFound) and isinstance(step, Unsuspend):
         raise JobDeleted(progress.where, "submitted", "It vanished before it was let run") from error
     advice = "The service account needs this right; see the documented Role" if isinstance(error, Forbidden) else ""
     raise progress.failed(step.name, str(error), transient=_may_pass(error), advice=advice) from error
+
+
+def _not_served(step: CreateOwned, progress: Progress, error: ClusterError) -> None:
+    """The cluster was changed: begin anew by what it serves now, as soon as discovery has noticed."""
+    if progress.adopted:
+        raise StartOver(f"{step.resource} is not served any more", least_number=progress.attempt.number + 1)
+    advice = "What the cluster serves is asked again within ten minutes: try again then"
+    raise progress.failed(step.name, str(error), transient=True, advice=advice) from error
 
 
 def _may_pass(error: ClusterError) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
-from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.dialects import by_name
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, TaskKey, attempt_of
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_GANG, ANNOTATION_TRIGGER_ID, LABEL_TASK
@@ -235,11 +235,11 @@ def steps_of(progress: Progress) -> Sequence[Step]:
 
 
 async def _complete(progress: Progress) -> None:
+    """Carry out what is left to do. What can never be completed is deleted; what can, is left for the next call."""
     try:
         for step in steps_of(progress):
             await carry_out(step, progress)
-    except (StartOver, SubmissionFailed) as stopped:
-        # What cannot be completed must not stand in the way of the next attempt; what can, is left for it.
+    except (StartOver, GangJobError) as stopped:
         hopeless = isinstance(stopped, StartOver) or not stopped.retryable
         if hopeless and progress.job and is_suspended(progress.job):
             await progress.calls.remove_job(progress.ref)

@@ -1,0 +1,198 @@
+"""A cluster to submit to: the embedded one over HTTP, in virtual time, with processes that die on demand."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import LABEL_TASK
+from airflow_provider_gangjobs.gang.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.sandbox.api import create_app, serving
+from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
+from airflow_provider_gangjobs.submission import Submission, submit
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from tests.sandbox.builders import NAMESPACE, Bench
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_provider_gangjobs.submission.calls import Api
+
+TOKEN = "sandbox"
+KEY = TaskKey("etl", "manual__2026-01-01", "train")
+GANG_OF_4 = GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"})
+RELEASES = ("1.35", "1.36", "1.37")
+OBJECTS = (JOBS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
+
+
+class Died(Exception):  # noqa: N818 - no error: the process is gone
+    """The process that was submitting is gone."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The last request of a process, and whether the server still applied it."""
+
+    request: int
+    applied: bool
+
+    def __str__(self) -> str:
+        return f"{'after' if self.applied else 'before'} request {self.request}"
+
+
+@dataclass
+class Mortal:
+    """The client, as seen by a process that dies at one of its requests; `made` is what it has sent."""
+
+    api: Any
+    crash: Crash | None = None
+    made: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.api, name)
+
+        async def call(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            dies = self.crash is not None and len(self.made) == self.crash.request
+            self.made.append(f"{name} {resource.plural}")
+            if dies and not self.crash.applied:
+                raise Died
+            result = await method(resource, *args, **kwargs)
+            if dies:
+                raise Died
+            return result
+
+        return call
+
+
+class Pauses:
+    """Time that passes only while someone sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.meanwhile: Callable[[float], None] = lambda seconds: None
+        """What else happens in that time."""
+
+    def timing(self) -> Timing:
+        return Timing(monotonic=lambda: self.now, sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile(seconds)
+
+
+@dataclass
+class World:
+    """One cluster, and what can be seen of it from outside."""
+
+    bench: Bench
+    client: Client
+    capabilities: Capabilities
+    faults: Any
+    pauses: Pauses
+
+    async def submit(
+        self,
+        spec: GangSpec = GANG_OF_4,
+        *,
+        claim: str = "ti-1",
+        key: TaskKey = KEY,
+        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        api: Api | None = None,
+    ) -> Submission:
+        return await submit(
+            api or self.client,
+            spec,
+            key=key,
+            claim=claim,
+            capabilities=self.capabilities,
+            reattach=reattach,
+            timing=self.pauses.timing(),
+        )
+
+    def runs_while_we_wait(self) -> None:
+        """Let the controllers work whenever the submission sleeps."""
+        self.pauses.meanwhile = self.bench.run
+
+    def serves_nothing_it_says(self) -> None:
+        """As on a cluster that serves the API, with the feature off in its Job storage."""
+        served = frozenset({"get", "list", "watch", "create"})
+        resources = {"v1beta1": {"workloads": served, "podgroups": served}}
+        self.capabilities = replace(self.capabilities, resources=resources)
+
+    def objects(self, resource: Any) -> list[dict[str, Any]]:
+        if resource.plural in {"workloads", "podgroups"} and not self.bench.registry.release.scheduling_versions:
+            return []
+        if resource is PODGROUPS and not self.bench.registry.release.has_pod_groups:
+            return []
+        return self.bench.registry.list(resource, NAMESPACE)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return [job for job in self.objects(JOBS) if LABEL_TASK in job["metadata"]["labels"]]
+
+    def live(self) -> list[dict[str, Any]]:
+        return [job for job in self.jobs() if state_of(job) is JobState.LIVE]
+
+    def end(self, job: str, *, ok: bool = True) -> None:
+        """Let a gang's pods end, and the Job with them."""
+        self.bench.run()
+        for pod in self.bench.live_pods(job):
+            (self.bench.succeed if ok else self.bench.fail)(pod)
+            if not ok:
+                break
+        for _ in range(3):
+            self.bench.run()
+            self.bench.stop_deleted()
+            for pod in self.bench.pods(job):
+                if pod["status"].get("phase") in {"Succeeded", "Failed"}:
+                    self.bench.release(pod, "gangjobs.airflow/harvest")
+        self.bench.run()
+
+    def check_one_live_gang(self, submission: Submission, workers: int = 4) -> None:
+        """One gang is live, and only one; all that exists belongs to it; all of its pods are placed."""
+        self.bench.run(30)
+        (job,) = self.live()
+        uid = job["metadata"]["uid"]
+        assert uid == submission.ref.uid
+        assert job["spec"]["suspend"] is False
+        for resource in OBJECTS[1:]:
+            for thing in self.objects(resource):
+                owners = {owner["uid"] for owner in thing["metadata"].get("ownerReferences", ())}
+                assert uid in owners, f"{resource.plural} {thing['metadata']['name']} belongs to nobody"
+        pods = self.objects(PODS)
+        assert {owner["uid"] for pod in pods for owner in pod["metadata"]["ownerReferences"]} == {uid}
+        assert len(self.bench.bound(job["metadata"]["name"])) == len(pods) == workers
+        if Decision.parse(submission.decision).placement is Placement.GANG:
+            assert len(self.objects(WORKLOADS)) == 1
+            assert len(self.objects(PODGROUPS)) == int(self.bench.registry.release.has_pod_groups)
+
+
+@asynccontextmanager
+async def world(release: str = "1.37", *, nodes: int = 2, workload_with_job: bool = False) -> AsyncIterator[World]:
+    """A cluster of this release with nodes of four CPUs."""
+    bench = Bench(release, settings=ControllerSettings(workload_with_job=workload_with_job))
+    for number in range(nodes):
+        bench.node(f"node-{number}")
+    app = create_app(bench.registry, token=TOKEN)
+    pauses = Pauses()
+    async with serving(app) as address, Client(config(address.url), timing=pauses.timing()) as client:
+        yield World(bench, client, await discover(client), app.state.faults, pauses)
+
+
+def config(url: str) -> ClusterConfig:
+    kube_config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "sandbox", "cluster": {"server": url}}],
+        "users": [{"name": "admin", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "sandbox", "context": {"cluster": "sandbox", "user": "admin"}}],
+        "current-context": "sandbox",
+    }
+    return ClusterConfig.from_extras("test", {"kube_config": kube_config})

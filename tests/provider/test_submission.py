@@ -1,0 +1,404 @@
+"""One task, one gang: what a submission leaves in the cluster, and what the next one makes of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import (
+    GangUnsupported,
+    InvalidGangSpec,
+    JobDeleted,
+    SubmissionConflict,
+    SubmissionFailed,
+)
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, EVENTS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
+from airflow_provider_gangjobs.submission import SubmissionState, claim, delete, halt, holds_claim, mark_delivered
+from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, world
+from tests.sandbox.builders import NAMESPACE
+
+PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
+BARE = GangSpec(image="trainer:1", workers=4, rendezvous=False)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+async def test_gang_is_placed_as_one(release):
+    async with world(release) as cluster:
+        submission = await cluster.submit()
+        cluster.check_one_live_gang(submission)
+        dialect = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[release]
+        assert (submission.decision, submission.state) == (f"gang:{dialect}", SubmissionState.RUNNING)
+        assert (submission.adopted, submission.attempt, submission.notes) == (False, 0, ())
+
+
+@pytest.mark.parametrize(("release", "podgroups"), [("1.35", 0), ("1.36", 1), ("1.37", 1)])
+async def test_a_bare_gang_takes_the_list_and_four_requests(release, podgroups):
+    async with world(release) as cluster:
+        process = Mortal(cluster.client)
+        submission = await cluster.submit(BARE, api=process)
+        group = ["create podgroups"] * podgroups
+        assert process.made == ["list jobs", "create jobs", "create workloads", *group, "patch jobs"]
+        assert submission.requests == len(process.made)
+        assert cluster.pauses.now == 0
+
+
+async def test_rendezvous_and_files_take_one_request_each():
+    async with world() as cluster:
+        process = Mortal(cluster.client)
+        await cluster.submit(api=process)
+        assert process.made[1:4] == ["create jobs", "create services", "create configmaps"]
+
+
+async def test_repeating_the_submission_changes_nothing():
+    async with world() as cluster:
+        first = await cluster.submit()
+        version = cluster.live()[0]["metadata"]["resourceVersion"]
+        second = await cluster.submit()
+        assert (second.ref, second.adopted, second.requests) == (first.ref, True, 1)
+        assert cluster.live()[0]["metadata"]["resourceVersion"] == version
+
+
+async def test_a_retry_adopts_and_takes_the_claim():
+    async with world() as cluster:
+        first = await cluster.submit(claim="ti-1")
+        second = await cluster.submit(claim="ti-2")
+        assert (second.ref, second.attempt, second.adopted) == (first.ref, 0, True)
+        assert not await holds_claim(cluster.client, first.ref, "ti-1")
+        assert await holds_claim(cluster.client, first.ref, "ti-2")
+        cluster.check_one_live_gang(second)
+
+
+async def test_never_replaces_the_gang_of_the_try_before():
+    async with world() as cluster:
+        first = await cluster.submit(claim="ti-1")
+        second = await cluster.submit(claim="ti-2", reattach="never")
+        assert (second.attempt, second.adopted) == (1, False)
+        assert second.ref.uid != first.ref.uid
+        cluster.check_one_live_gang(second)
+
+
+async def test_an_untold_success_is_adopted_and_a_told_one_is_not():
+    async with world() as cluster:
+        first = await cluster.submit(claim="ti-1")
+        cluster.end(first.ref.name)
+        second = await cluster.submit(claim="ti-2")
+        assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
+        assert await mark_delivered(cluster.client, first.ref, at=NOW)
+        third = await cluster.submit(claim="ti-3")
+        assert (third.attempt, third.state) == (1, SubmissionState.RUNNING)
+
+
+async def test_a_failure_is_followed_by_another_attempt():
+    async with world() as cluster:
+        first = await cluster.submit()
+        cluster.end(first.ref.name, ok=False)
+        second = await cluster.submit()
+        assert (second.attempt, second.adopted) == (1, False)
+        cluster.bench.run()
+        assert len(cluster.live()) == 1
+
+
+async def test_what_is_being_deleted_is_not_waited_for():
+    async with world() as cluster:
+        first = await cluster.submit()
+        cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
+        await delete(cluster.client, first.ref)
+        second = await cluster.submit()
+        assert (second.attempt, second.adopted) == (1, False)
+
+
+async def test_remains_of_a_deleted_gang_use_up_its_name():
+    async with world() as cluster:
+        first = await cluster.submit()
+        cluster.bench.registry.patch(
+            SERVICES, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/slow"]}}
+        )
+        await delete(cluster.client, first.ref)
+        second = await cluster.submit()
+        assert second.attempt == 1
+        assert [job["metadata"]["uid"] for job in cluster.live()] == [second.ref.uid]
+
+
+async def test_other_parameters_are_refused_while_it_runs():
+    async with world() as cluster:
+        first = await cluster.submit(GANG_OF_4)
+        other = GangSpec(image="trainer:2", workers=4)
+        with pytest.raises(SubmissionConflict, match="was submitted with other parameters") as caught:
+            await cluster.submit(other, claim="ti-2")
+        assert caught.value.fields == ("files", "image")
+        assert (caught.value.ours_hash, caught.value.theirs_hash) == (other.hash, GANG_OF_4.hash)
+        assert caught.value.uid == first.ref.uid
+        assert len(cluster.jobs()) == 1
+
+
+async def test_a_strangers_job_of_that_name_is_refused():
+    async with world() as cluster:
+        submission = await cluster.submit()
+        await delete(cluster.client, submission.ref)
+        cluster.bench.run(60)
+        cluster.bench.job(submission.ref.name)
+        with pytest.raises(SubmissionConflict, match="belongs to another submission"):
+            await cluster.submit()
+
+
+async def test_one_worker_needs_no_gang_anywhere():
+    async with world("none") as cluster:
+        submission = await cluster.submit(GangSpec(image="trainer:1"))
+        assert (submission.decision, submission.notes) == ("basic:one pod", ())
+        cluster.check_one_live_gang(submission, workers=1)
+
+
+async def test_required_gang_is_refused_before_anything_is_created():
+    async with world("none") as cluster:
+        with pytest.raises(GangUnsupported, match="does not serve the Workload API"):
+            await cluster.submit()
+        assert cluster.jobs() == []
+
+
+async def test_preferred_gang_falls_back_and_says_so():
+    async with world("none") as cluster:
+        submission = await cluster.submit(PREFERRED)
+        assert submission.decision.startswith("basic:Kubernetes 1.37 does not serve the Workload API")
+        assert submission.notes == (f"Not a gang: {submission.decision.removeprefix('basic:')}",)
+        (event,) = cluster.objects(EVENTS)
+        assert (event["reason"], event["type"]) == ("NotAGang", "Warning")
+        assert event["involvedObject"]["uid"] == submission.ref.uid
+        assert cluster.live()[0]["metadata"]["annotations"]["gangjobs.airflow/gang"] == submission.decision
+        cluster.check_one_live_gang(submission)
+
+
+async def test_a_dropped_link_is_noticed_and_undone():
+    async with world("none") as cluster:
+        cluster.serves_nothing_it_says()
+        with pytest.raises(GangUnsupported, match=r"dropped spec.template.spec.schedulingGroup"):
+            await cluster.submit()
+        assert cluster.jobs() == []
+
+
+async def test_a_dropped_link_is_told_where_a_gang_was_preferred():
+    async with world("none") as cluster:
+        cluster.serves_nothing_it_says()
+        submission = await cluster.submit(PREFERRED)
+        assert "dropped spec.template.spec.schedulingGroup" in submission.notes[0]
+        assert cluster.live()[0]["metadata"]["annotations"]["gangjobs.airflow/gang"] == submission.decision
+        cluster.check_one_live_gang(submission)
+
+
+async def test_gang_that_is_off_has_no_objects_of_ours():
+    async with world() as cluster:
+        submission = await cluster.submit(GangSpec(image="trainer:1", workers=4, gang="off"))
+        assert submission.decision == "off"
+        assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
+        cluster.check_one_live_gang(submission)
+
+
+LINKED = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "spec": {
+        "parallelism": 2,
+        "completions": 2,
+        "completionMode": "Indexed",
+        "template": {
+            "spec": {
+                "schedulingGroup": {"podGroupName": "mine"},
+                "containers": [{"name": "main", "image": "trainer:1"}],
+            }
+        },
+    },
+}
+
+
+async def test_a_link_that_is_brought_is_left_alone():
+    async with world() as cluster:
+        submission = await cluster.submit(GangSpec(manifest=LINKED))
+        assert submission.decision == "brought"
+        assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
+        (job,) = cluster.live()
+        assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mine"}
+
+
+async def test_a_brought_link_that_is_dropped_is_refused():
+    async with world("none") as cluster:
+        with pytest.raises(GangUnsupported, match="dropped"):
+            await cluster.submit(GangSpec(manifest=LINKED))
+        assert cluster.jobs() == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GangSpec(image="trainer:1", workers=4, labels={"kueue.x-k8s.io/queue-name": "team"}),
+        GangSpec(image="trainer:1", workers=4, keep_suspended=True),
+    ],
+    ids=["in a queue of Kueue", "kept by the user"],
+)
+async def test_who_else_starts_it_finds_it_complete(spec):
+    async with world() as cluster:
+        submission = await cluster.submit(spec)
+        again = await cluster.submit(spec, claim="ti-2")
+        assert submission.state is again.state is SubmissionState.SUSPENDED
+        (job,) = cluster.live()
+        assert job["spec"]["suspend"] is True
+        assert len(cluster.objects(PODGROUPS)) == len(cluster.objects(SERVICES)) == 1
+
+
+NATIVE = GangSpec(image="trainer:1", workers=4, dialect="native")
+
+
+async def test_native_gang_is_made_by_the_job_controller():
+    async with world(workload_with_job=True) as cluster:
+        cluster.runs_while_we_wait()
+        process = Mortal(cluster.client)
+        submission = await cluster.submit(NATIVE, api=process)
+        assert submission.decision == "gang:native"
+        assert {"create workloads", "create podgroups"}.isdisjoint(process.made)
+        cluster.check_one_live_gang(submission)
+
+
+async def test_native_gang_without_a_controller_is_refused():
+    async with world() as cluster:
+        with pytest.raises(GangUnsupported, match="its gate WorkloadWithJob is off"):
+            await cluster.submit(NATIVE)
+        assert cluster.jobs() == []
+        assert cluster.pauses.now == pytest.approx(15)
+
+
+async def test_objects_that_are_not_served_any_more_can_be_tried_again():
+    async with world("none") as cluster:
+        cluster.serves_nothing_it_says()
+        cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
+        with pytest.raises(SubmissionFailed, match="asked again within ten minutes") as caught:
+            await cluster.submit()
+        assert caught.value.retryable
+
+
+async def test_half_of_a_gang_of_an_older_release_is_begun_anew():
+    async with world("none") as cluster:
+        known = cluster.capabilities
+        cluster.serves_nothing_it_says()
+        cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
+        with pytest.raises(SubmissionFailed):
+            await cluster.submit(PREFERRED)
+        cluster.capabilities = known
+        submission = await cluster.submit(PREFERRED, claim="ti-2")
+        assert (submission.attempt, submission.decision.partition(":")[0]) == (1, "basic")
+        assert len(cluster.jobs()) == 1
+
+
+async def test_deleting_the_job_takes_everything_along():
+    async with world() as cluster:
+        submission = await cluster.submit()
+        cluster.bench.run()
+        assert await delete(cluster.client, submission.ref)
+        for _ in range(3):
+            cluster.bench.run(60)
+            cluster.bench.stop_deleted()
+            for pod in cluster.bench.pods():
+                cluster.bench.release(pod, "gangjobs.airflow/harvest")
+        left = [cluster.objects(kind) for kind in (JOBS, PODS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)]
+        assert left == [[]] * 6
+        assert not await delete(cluster.client, submission.ref)
+
+
+async def test_delete_spares_a_later_job_of_the_name():
+    async with world() as cluster:
+        first = await cluster.submit()
+        await delete(cluster.client, first.ref)
+        cluster.bench.run(60)
+        second = await cluster.submit()
+        assert second.ref.name == first.ref.name
+        assert not await delete(cluster.client, first.ref)
+        assert len(cluster.live()) == 1
+
+
+async def test_a_halted_gang_is_suspended_for_good():
+    async with world() as cluster:
+        first = await cluster.submit()
+        assert await halt(cluster.client, first.ref, reason="assembling took too long")
+        assert cluster.jobs()[0]["spec"]["suspend"] is True
+        second = await cluster.submit()
+        assert second.attempt == 1
+
+
+async def test_marks_on_a_job_that_is_gone_say_so():
+    async with world() as cluster:
+        submission = await cluster.submit()
+        await delete(cluster.client, submission.ref)
+        assert not await mark_delivered(cluster.client, submission.ref, at=NOW)
+        assert not await halt(cluster.client, submission.ref, reason="x")
+        assert not await claim(cluster.client, submission.ref, "ti-9")
+        assert not await holds_claim(cluster.client, submission.ref, "ti-1")
+
+
+async def test_claim_is_taken_once_and_kept():
+    async with world() as cluster:
+        submission = await cluster.submit(claim="ti-1")
+        assert await claim(cluster.client, submission.ref, "ti-2")
+        assert await claim(cluster.client, submission.ref, "ti-2")
+        assert await holds_claim(cluster.client, submission.ref, "ti-2")
+
+
+async def test_wrong_request_is_refused_without_asking():
+    async with world() as cluster:
+        process = Mortal(cluster.client)
+        with pytest.raises(InvalidGangSpec, match="workers: is 0"):
+            await cluster.submit(GangSpec(image="a", workers=0), api=process)
+        assert process.made == []
+
+
+async def test_manifest_as_text_and_as_data_are_the_same_gang():
+    text = """
+    apiVersion: batch/v1
+    kind: Job
+    spec:
+      parallelism: 2
+      completions: 2
+      completionMode: Indexed
+      template:
+        spec:
+          schedulingGroup: {podGroupName: mine}
+          containers: [{name: main, image: "trainer:1"}]
+    """
+    async with world() as cluster:
+        first = await cluster.submit(GangSpec(manifest=LINKED))
+        second = await cluster.submit(GangSpec(manifest=text), claim="ti-2")
+        assert second.ref == first.ref
+
+
+async def test_job_deleted_while_it_is_submitted_stays_deleted():
+    async with world() as cluster:
+        process = Deleting(cluster)
+        with pytest.raises(JobDeleted, match="vanished before it was let run"):
+            await cluster.submit(api=process)
+        assert cluster.jobs() == []
+
+
+class Deleting(Mortal):
+    """A client beside which someone deletes the Job before it is let run."""
+
+    def __init__(self, cluster):
+        super().__init__(cluster.client)
+        self.cluster = cluster
+
+    async def patch(self, resource, name, *args, **kwargs):
+        self.cluster.bench.registry.delete(JOBS, name, NAMESPACE, propagation="Background")
+        return await self.cluster.client.patch(resource, name, *args, **kwargs)
+
+
+async def test_halted_while_it_is_submitted_stays_halted():
+    async with world() as cluster:
+
+        class Halting(Mortal):
+            async def patch(self, resource, name, namespace, body, **kwargs):
+                annotations = {"gangjobs.airflow/halted": "stop"}
+                cluster.bench.registry.patch(JOBS, name, NAMESPACE, {"metadata": {"annotations": annotations}})
+                return await cluster.client.patch(resource, name, namespace, body, **kwargs)
+
+        with pytest.raises(SubmissionFailed, match="halted in the meantime"):
+            await cluster.submit(api=Halting(cluster.client))
+        assert cluster.jobs()[0]["spec"]["suspend"] is True

@@ -1,0 +1,160 @@
+"""Each request of a submission is, in turn, the last before the process dies; then another process submits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
+from tests.provider.submission_world import GANG_OF_4, RELEASES, Crash, Died, Mortal, world
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.provider.submission_world import World
+
+PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
+
+
+async def crash_points(release: str, spec: GangSpec, *, retries: bool = False) -> list[Crash]:
+    """Every point at which a process can die, listed by recording a run in which none does."""
+    async with world(release) as cluster:
+        if retries:
+            await half_submit(cluster, spec)
+        process = Mortal(cluster.client)
+        await cluster.submit(spec, api=process, claim="ti-2")
+        return [Crash(request, applied) for request in range(len(process.made)) for applied in (False, True)]
+
+
+async def half_submit(cluster: World, spec: GangSpec) -> None:
+    with pytest.raises(Died):
+        await cluster.submit(spec, api=Mortal(cluster.client, Crash(1, applied=True)), claim="ti-1")
+
+
+async def crashed(release: str, spec: GangSpec, *crashes: Crash) -> AsyncIterator[World]:
+    """A cluster in which processes have died, one after another."""
+    async with world(release) as cluster:
+        for number, crash in enumerate(crashes):
+            process = Mortal(cluster.client, crash)
+            try:
+                await cluster.submit(spec, api=process, claim=f"ti-{number}")
+            except Died:
+                cluster.bench.run(3600)
+        yield cluster
+
+
+CASES = [(release, GANG_OF_4) for release in RELEASES] + [("none", PREFERRED)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "spec"), CASES, ids=[release for release, _ in CASES])
+async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
+    for crash in await crash_points(release, spec):
+        async for cluster in crashed(release, spec, crash):
+            assert len(cluster.live()) <= 1, crash
+            submission = await cluster.submit(spec, claim="ti-last")
+            cluster.check_one_live_gang(submission)
+
+
+@pytest.mark.slow
+async def test_a_crash_while_completing_a_half_gang_leaves_one():
+    for crash in await crash_points("1.37", GANG_OF_4, retries=True):
+        async with world("1.37") as cluster:
+            await half_submit(cluster, GANG_OF_4)
+            with pytest.raises(Died):
+                await cluster.submit(api=Mortal(cluster.client, crash), claim="ti-2")
+            submission = await cluster.submit(claim="ti-3")
+            cluster.check_one_live_gang(submission)
+            assert submission.attempt == 0, crash
+
+
+CRASHES = st.lists(st.builds(Crash, st.integers(0, 8), st.booleans()), min_size=2, max_size=4)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(crashes=CRASHES, release=st.sampled_from(RELEASES))
+async def test_any_series_of_crashes_leaves_one_gang(crashes, release):
+    async for cluster in crashed(release, GANG_OF_4, *crashes):
+        submission = await cluster.submit(claim="ti-last")
+        cluster.check_one_live_gang(submission)
+
+
+FAULTS = {
+    "409": Fault(FaultKind.STATUS, code=409),
+    "429": Fault(FaultKind.STATUS, code=429, retry_after_s=7),
+    "500": Fault(FaultKind.STATUS, code=500),
+    "500 although applied": Fault(FaultKind.STATUS_AFTER, code=500),
+    "503": Fault(FaultKind.STATUS, code=503),
+    "dropped": Fault(FaultKind.DROP_BEFORE),
+    "dropped although applied": Fault(FaultKind.DROP_AFTER),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_a_fault_at_any_write_changes_nothing(fault, method):
+    for skip in count():
+        async with world() as cluster:
+            cluster.faults.add(replace(fault, method=method, skip=skip))
+            submission = await cluster.submit()
+            cluster.check_one_live_gang(submission)
+            if not cluster.faults.history:
+                assert skip == {"POST": 5, "PATCH": 1}[method]
+                return
+            assert (submission.attempt, submission.notes) == (0, ())
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_a_server_that_stays_broken_is_told_and_left_completable(method):
+    async with world() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=500, method=method, skip=2 * (method == "POST"), times=None))
+        with pytest.raises(SubmissionFailed, match="500") as caught:
+            await cluster.submit()
+        assert caught.value.retryable
+        cluster.faults.remove()
+        submission = await cluster.submit(claim="ti-2")
+        assert submission.adopted
+        cluster.check_one_live_gang(submission)
+
+
+@pytest.mark.parametrize(("path", "step"), [("podgroups", "create PodGroup"), ("jobs$", "create Job")])
+async def test_what_is_refused_is_told_and_leaves_nothing(path, step):
+    async with world() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, times=None))
+        with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
+            await cluster.submit()
+        assert (caught.value.step, caught.value.retryable) == (step, False)
+        assert cluster.jobs() == []
+
+
+async def test_a_quota_may_be_freed_again():
+    async with world() as cluster:
+        refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="services", message="exceeded quota: team")
+        cluster.faults.add(refusal)
+        with pytest.raises(SubmissionFailed, match="exceeded quota") as caught:
+            await cluster.submit()
+        assert caught.value.retryable
+
+
+async def test_a_workload_that_is_not_seen_yet_is_waited_for():
+    async with world("1.36") as cluster:
+        refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", message="workload not found")
+        cluster.faults.add(refusal)
+        cluster.check_one_live_gang(await cluster.submit())
+
+
+async def test_an_unreachable_list_is_told():
+    async with world() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="GET", times=None))
+        with pytest.raises(SubmissionFailed, match="find the task's Jobs") as caught:
+            await cluster.submit()
+        assert caught.value.retryable
