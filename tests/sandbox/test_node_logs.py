@@ -46,7 +46,9 @@ async def read(path: str, **options: Any) -> str:
         pytest.param({"since": datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)}, "\nfour\n", id="since a time"),
         pytest.param(
             {"timestamps": True, "tail_lines": 3},
-            "2026-01-01T00:00:02.000000000Z two\n2026-01-01T00:00:03.000000000Z \n2026-01-01T00:00:04.000000000Z four\n",
+            "2026-01-01T00:00:02.000000000Z two\n"
+            "2026-01-01T00:00:03.000000000Z \n"
+            "2026-01-01T00:00:04.000000000Z four\n",
             id="times, once a line",
         ),
     ],
@@ -69,7 +71,7 @@ async def test_following_ends_with_the_container(tmp_path: Path) -> None:
 
     async def follow() -> None:
         async for piece in read_log(path, LogOptions(follow=True), ended=ended.is_set):
-            pieces.append(piece)
+            pieces.append(piece)  # noqa: PERF401 - seen while it goes on
 
     following = asyncio.create_task(follow())
     output = Output(path, bytes_max=10**6)
@@ -87,7 +89,7 @@ async def test_following_goes_on_after_rotation(tmp_path: Path) -> None:
 
     async def follow() -> None:
         async for piece in read_log(path, LogOptions(follow=True), ended=ended.is_set):
-            pieces.append(piece)
+            pieces.append(piece)  # noqa: PERF401 - seen while it goes on
 
     following = asyncio.create_task(follow())
     output = Output(path, bytes_max=200)

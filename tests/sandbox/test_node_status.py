@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.objects import quantity
 from airflow_provider_gangjobs.sandbox.node.admission import Admission
 from airflow_provider_gangjobs.sandbox.node.config import GPU
 from airflow_provider_gangjobs.sandbox.node.restart import Backoff, is_restarted
-from airflow_provider_gangjobs.sandbox.node.state import Ended, Final, Kind, PodState, Waiting, container_states
+from airflow_provider_gangjobs.sandbox.node.state import Ended, Kind, PodState, Verdict, Waiting, container_states
 from airflow_provider_gangjobs.sandbox.node.status import phase_of, pod_status, terminate_unfinished
 from tests.sandbox.node_builders import container, pod
 
@@ -182,9 +182,11 @@ def test_crashed_container_keeps_its_last_state() -> None:
     assert found["lastState"]["terminated"]["exitCode"] == 1
 
 
-def test_decided_phase_wins_over_containers() -> None:
-    state = state_of("143", stopped=True)
-    state.final = Final("Failed", "DeadlineExceeded", "too long")
+def test_verdict_is_told_once_nothing_runs() -> None:
+    state = state_of("running")
+    state.verdict = Verdict("Failed", "DeadlineExceeded", "too long")
+    assert pod_status(state, "Never", T1)["phase"] == "Running"
+    state.containers[0].end(Ended(143, "Error", T1, T0))
     status = pod_status(state, "Never", T1)
     assert (status["phase"], status["reason"], status["message"]) == ("Failed", "DeadlineExceeded", "too long")
 

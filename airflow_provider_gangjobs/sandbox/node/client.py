@@ -27,7 +27,8 @@ __all__ = ["MERGE", "STRATEGIC", "ApiClient", "UnreachableError", "core_path"]
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 _TIMEOUT_S = 30.0
-_CONNECTIONS_MAX = 100
+_CONNECTIONS_MAX = 12
+"""For requests, which are short. Each one looks at every connection of the pool, so more are slower."""
 WATCH_SILENCE_S = 75.0
 """A watch that is silent for longer, bookmarks included, is taken for half-open: servers send one a minute."""
 
@@ -48,24 +49,32 @@ class ApiClient:
     def __init__(self, url: str, *, token: str | None = None, verify: ssl.SSLContext | bool = True) -> None:
         self.url = url
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=_CONNECTIONS_MAX)
-        self._http = httpx.AsyncClient(
-            base_url=url, headers=headers, verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False
-        )
+
+        def pool(connections_max: int | None) -> httpx.AsyncClient:
+            limits = httpx.Limits(max_connections=connections_max, max_keepalive_connections=_CONNECTIONS_MAX)
+            return httpx.AsyncClient(
+                base_url=url, headers=headers, verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False
+            )
+
+        self._requests, self._watches = pool(_CONNECTIONS_MAX), pool(None)
 
     @classmethod
     def from_kubeconfig(cls, path: Path, context: str | None = None) -> ApiClient:
         """A client for a context (else the current one) of a kubeconfig with a token or a client certificate.
 
         Raises:
-            ValueError: the context, its cluster or its user is not in the file.
+            ValueError: the context, its cluster or its user is not in the file, or a certificate cannot be loaded.
         """
         config = yaml.safe_load(path.read_text())
         wanted = context or config.get("current-context")
         chosen = _entry(config, "contexts", wanted, path)["context"]
         cluster = _entry(config, "clusters", chosen["cluster"], path)["cluster"]
         user = _entry(config, "users", chosen["user"], path)["user"]
-        return cls(cluster["server"], token=user.get("token"), verify=_ssl_context(cluster, user))
+        try:
+            verify = _ssl_context(cluster, user)
+        except OSError as error:
+            raise ValueError(f"{path}: cannot load the certificates of context {wanted!r}: {error}") from error
+        return cls(cluster["server"], token=user.get("token"), verify=verify)
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +83,8 @@ class ApiClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._requests.aclose()
+        await self._watches.aclose()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         return await self._request("GET", path, params=params)
@@ -95,7 +105,7 @@ class ApiClient:
         """The events of one watch request, until the server ends it. Raises UnreachableError when it breaks."""
         timeout = httpx.Timeout(_TIMEOUT_S, read=WATCH_SILENCE_S)
         try:
-            async with self._http.stream("GET", path, params={**params, "watch": "1"}, timeout=timeout) as response:
+            async with self._watches.stream("GET", path, params={**params, "watch": "1"}, timeout=timeout) as response:
                 if response.is_error:
                     raise _refusal(response.status_code, await response.aread())
                 async for line in response.aiter_lines():
@@ -115,7 +125,7 @@ class ApiClient:
     ) -> dict[str, Any]:
         headers = {"Content-Type": content_type} if body is not None else {}
         try:
-            response = await self._http.request(verb, path, content=body, params=params, headers=headers)
+            response = await self._requests.request(verb, path, content=body, params=params, headers=headers)
         except httpx.TransportError as error:
             raise _unreachable(verb, path, error) from error
         if response.is_error:

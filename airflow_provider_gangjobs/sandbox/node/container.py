@@ -22,6 +22,7 @@ from .restart import Backoff, is_restarted
 from .shim.spec import LOG_FILE, REASON_START, Exit
 from .sources import SourceMissingError
 from .state import ContainerState, Ended, Waiting
+from .waiting import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -203,13 +204,11 @@ class ContainerRunner:
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                beside.cancel()
+                await end_tasks(beside)
                 await self._terminate(process)
             return await waiting
         finally:
-            for task in (waiting, beside, stopping):
-                task.cancel()
-            await asyncio.gather(waiting, beside, stopping, return_exceptions=True)
+            await end_tasks(waiting, beside, stopping)
 
     async def _beside(self, process: ContainerProcess) -> None:
         actions = Actions(process, self._container, self._pod.around.facts.pod_ip)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox.errors import StatusError
@@ -12,9 +11,9 @@ from .sources import Reference, SourceMissingError, Sources
 from .volumes import token_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["fetch_sources", "fetch_tokens", "first_of"]
+__all__ = ["fetch_sources", "fetch_tokens"]
 
 _PLURALS = {"configmap": "configmaps", "secret": "secrets"}
 _NOT_FOUND = 404
@@ -59,14 +58,3 @@ async def fetch_tokens(client: ApiClient, pod: Mapping[str, Any]) -> dict[str, s
         except (StatusError, UnreachableError) as error:
             raise SourceMissingError(f"no token for service account {account}: {error}") from error
     return tokens
-
-
-async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of them does; the others are cancelled."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ class LogOptions:
     since: datetime | None = None
     timestamps: bool = False
     limit_bytes: int | None = None
-
-    @classmethod
-    def of(cls, *, since_seconds: int | None, now: datetime, **others: object) -> LogOptions:
-        since = now - timedelta(seconds=since_seconds) if since_seconds is not None else None
-        return cls(since=since, **others)  # type: ignore[arg-type]
 
 
 async def read_log(path: str, options: LogOptions, *, ended: Callable[[], bool]) -> AsyncIterator[bytes]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox.clock import SystemClock
-from airflow_provider_gangjobs.sandbox.errors import StatusError
 
 from .admission import Admission
 from .client import core_path
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["Node", "NodeLogs"]
 
 _log = logging.getLogger(__name__)
-_STARTS_AT_ONCE = 8
-"""How many containers start side by side: more would only make each of them slower."""
+_STARTS_AT_ONCE = max(2, os.cpu_count() or 2)
+"""How many containers start side by side: starting one keeps a core busy, so more would only slow each other down."""
 _RESOLVER_LIMITS = "options timeout:1 attempts:1"
 """A name of a pod that does not exist yet must not keep a program waiting for the machine's name server."""
 
@@ -163,12 +162,12 @@ class Node:
 
 
 class NodeLogs:
-    """Logs of the pods of one node; a source for an API server's `log` subresource."""
+    """Logs of the pods of one node; a `LogSource` for an API server's `log` subresource."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def open(
+    async def open(
         self,
         namespace: str,
         pod: str,
@@ -184,28 +183,20 @@ class NodeLogs:
         """The log of one run of a container, the current or the one before.
 
         Raises:
-            StatusError: 404 if the pod is not on this node, 400 if the container has not run yet.
+            LookupError: at the first step; the pod is not on this node, or the container has not run.
         """
         worker = self._node.worker_of(namespace, pod)
         if worker is None:
-            raise StatusError(404, "NotFound", f'pods "{pod}" not found on node {self._node.config.name}')
-        run = worker.folder.latest_run(container)
-        if previous:
-            run = run - 1 if run else None
+            raise LookupError(f'pod "{pod}" not found on node {self._node.config.name}')
+        latest = worker.folder.latest_run(container)
+        run = latest if not previous else latest - 1 if latest else None
         if run is None:
-            what = "previous terminated container" if previous else "container"
-            state = "not found" if previous else "is waiting to start"
-            raise StatusError(400, "BadRequest", f'{what} "{container}" in pod "{pod}" {state}')
-        options = LogOptions.of(
-            since_seconds=since_seconds,
-            now=datetime.now(UTC),
-            follow=follow,
-            tail_lines=tail_lines,
-            timestamps=timestamps,
-            limit_bytes=limit_bytes,
-        )
+            raise LookupError(f'{"previous terminated " if previous else ""}container "{container}" not found')
+        since = datetime.now(UTC) - timedelta(seconds=since_seconds) if since_seconds is not None else None
+        options = LogOptions(follow, tail_lines, since, timestamps, limit_bytes)
         path = str(worker.folder.run(container, run) / LOG_FILE)
-        return read_log(path, options, ended=lambda: worker.has_ended(container, run))
+        async for piece in read_log(path, options, ended=lambda: worker.has_ended(container, run)):
+            yield piece
 
 
 async def _discard(folder: PodFolder) -> None:

@@ -19,16 +19,17 @@ from airflow_provider_gangjobs.sandbox.clock import parse_time
 from .assembly import Surroundings
 from .container import ContainerRunner, Stop
 from .downward import PodFacts
-from .fetching import fetch_sources, fetch_tokens, first_of
+from .fetching import fetch_sources, fetch_tokens
 from .folder import PodFolder
 from .hosts import HostsFile
 from .names import PodName, hosts_header
 from .recorder import WARNING
 from .registration import HOST_IP
 from .sources import SourceMissingError, Sources, environment_references, volume_references
-from .state import ContainerState, Ended, Final, Kind, PodState, Waiting, container_states
+from .state import ContainerState, Ended, Kind, PodState, Verdict, Waiting, container_states
 from .status import is_terminal, pod_status, terminate_unfinished
 from .volumes import UnsupportedVolumeError, VolumeContext, place_volume
+from .waiting import end_tasks, first_of
 from .writer import StatusWriter, delete_pod
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ class PodWorker:
         self._host = host
         self.state = PodState(container_states(pod["spec"]), started=_now(), host_ip=HOST_IP)
         self._writer = StatusWriter(host.client, pod, self._status)
-        self._verdict: Final | None = None
-        """What the pod will have failed of once its containers have ended."""
         self._runners: list[ContainerRunner] = []
         self._deleted = asyncio.Event()
         self._removed = asyncio.Event()
@@ -116,9 +115,8 @@ class PodWorker:
             await asyncio.to_thread(self.folder.remove)
             await self._removed.wait()
         finally:
-            writing.cancel()
             self._give_back()
-            await asyncio.gather(writing, return_exceptions=True)
+            await end_tasks(writing)
 
     def has_ended(self, container: str, number: int) -> bool:
         """Whether this run of the container will print no more."""
@@ -149,7 +147,7 @@ class PodWorker:
     async def _live(self) -> None:
         rejection = self._host.admission.admit(self.folder.uid, self.pod["spec"])
         if rejection:
-            self.state.final = Final("Failed", rejection.reason, rejection.message)
+            self.state.verdict, self.state.stopped = Verdict("Failed", rejection.reason, rejection.message), True
             self.event(WARNING, rejection.reason, rejection.message)
             return
         self._join_network()
@@ -162,9 +160,7 @@ class PodWorker:
             await self._shut_down()
             raise
         finally:
-            deadline.cancel()
-            await asyncio.gather(deadline, return_exceptions=True)
-        self.state.final = self._verdict
+            await end_tasks(deadline)
         self.state.stopped = True
         self.state.network_ready = False
         terminate_unfinished(self.state, _now())
@@ -279,7 +275,7 @@ class PodWorker:
         began = parse_time(since) if since else self.state.started
         await asyncio.sleep(max(0.0, (began + timedelta(seconds=seconds) - _now()).total_seconds()))
         message = "Pod was active on the node longer than the specified deadline"
-        self._verdict = Final("Failed", "DeadlineExceeded", message)
+        self.state.verdict = Verdict("Failed", "DeadlineExceeded", message)
         self.event("Normal", "DeadlineExceeded", message)
         self._request_stop(self._grace_s)
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Actions", "watch_readiness"]
 
-_KILL_S = 5.0
 _HTTP_OK = range(200, 400)
 
 
@@ -59,7 +58,7 @@ class Actions:
         try:
             return (await process.wait()).code == 0
         finally:
-            process.abandon()
+            await process.discard()
 
     async def _http_get(self, target: Mapping[str, Any]) -> bool:
         host = target.get("host") or self._pod_ip

@@ -59,7 +59,11 @@ class ContainerProcess:
     async def start(cls, spec: Spec) -> ContainerProcess:
         """Start the shim and return when the program runs, or could not be started (then `wait` says why)."""
         process = cls(spec.directory)
-        await process._launch(spec)
+        try:
+            await process._launch(spec)
+        except BaseException:
+            await process.discard()
+            raise
         return process
 
     @classmethod
@@ -105,6 +109,11 @@ class ContainerProcess:
             if self._outlives_node:
                 # Nobody will wait for it here, and Popen would warn that nobody has.
                 self._shim.returncode = self._shim.poll() or 0
+
+    async def discard(self) -> None:
+        """Let go of the pipes and wait for the shim, which ends the process, unless it outlives the node."""
+        self.abandon()
+        await self._reap()
 
     async def _launch(self, spec: Spec) -> None:
         self._outlives_node = spec.outlives_node

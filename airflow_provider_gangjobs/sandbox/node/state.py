@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-__all__ = ["ContainerState", "Ended", "Final", "Kind", "PodState", "Waiting", "container_states"]
+__all__ = ["ContainerState", "Ended", "Kind", "PodState", "Verdict", "Waiting", "container_states"]
 
 
 class Kind(StrEnum):
@@ -40,7 +40,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Final:
+class Verdict:
     """A phase that the node has decided on, whatever the containers say."""
 
     phase: str
@@ -89,7 +89,10 @@ class ContainerState:
 
 @dataclass
 class PodState:
-    """One pod. `stopped` means that nothing will be started any more; `final` overrides the phase."""
+    """One pod. `stopped` means that nothing will be started any more.
+
+    `verdict` is what the pod has failed of; it becomes the phase once no container runs.
+    """
 
     containers: list[ContainerState]
     started: datetime
@@ -97,7 +100,7 @@ class PodState:
     host_ip: str = ""
     network_ready: bool = False
     stopped: bool = False
-    final: Final | None = None
+    verdict: Verdict | None = None
     conditions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The conditions as last written, by type."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox.clock import timestamp
 
-from .state import ContainerState, Ended, Kind, PodState
+from .state import ContainerState, Ended, Kind, PodState, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +41,8 @@ def pod_status(state: PodState, restart_policy: str, now: datetime) -> dict[str,
     }
     if state.pod_ip:
         status |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
-    if state.final:
-        status |= {key: value for key in ("reason", "message") if (value := getattr(state.final, key))}
+    if verdict := _verdict(state):
+        status |= {key: value for key in ("reason", "message") if (value := getattr(verdict, key))}
     for field, kinds in (("initContainerStatuses", (Kind.INIT, Kind.SIDECAR)), ("containerStatuses", (Kind.MAIN,))):
         if found := state.of_kind(*kinds):
             status[field] = [_container_status(container) for container in found]
@@ -51,8 +51,8 @@ def pod_status(state: PodState, restart_policy: str, now: datetime) -> dict[str,
 
 def phase_of(state: PodState, restart_policy: str) -> str:
     """Pending, Running, Succeeded or Failed."""
-    if state.final:
-        return state.final.phase
+    if verdict := _verdict(state):
+        return verdict.phase
     inits, mains = state.of_kind(Kind.INIT, Kind.SIDECAR), state.of_kind(Kind.MAIN)
     if any(_has_failed(container) for container in inits) and (restart_policy == "Never" or state.stopped):
         return "Failed"
@@ -73,6 +73,12 @@ def terminate_unfinished(state: PodState, now: datetime) -> None:
     for container in state.containers:
         if not container.ended:
             container.end(container.last or Ended(137, "ContainerStatusUnknown", now, message=_LOST))
+
+
+def _verdict(state: PodState) -> Verdict | None:
+    """What the node has decided, as soon as it holds."""
+    over = state.stopped or all(container.ended for container in state.containers)
+    return state.verdict if over else None
 
 
 def _stopped_phase(mains: Iterable[ContainerState], restart_policy: str, *, stopped: bool) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["StatusWriter", "delete_pod"]
 
 _log = logging.getLogger(__name__)
+_MAYBE_GONE = (404, 409, 422)
+"""Codes of a write to a pod that was deleted or replaced; the last two may also mean something else."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
@@ -88,7 +90,7 @@ async def delete_pod(client: ApiClient, pod: Mapping[str, Any]) -> None:
 
 async def _is_gone(client: ApiClient, path: str, uid: str, error: StatusError | UnreachableError) -> bool:
     """Whether a write failed because this pod does not exist any more, by name or by uid."""
-    if isinstance(error, UnreachableError) or error.code not in (404, 409):
+    if isinstance(error, UnreachableError) or error.code not in _MAYBE_GONE:
         return False
     try:
         stored = await client.get(path)

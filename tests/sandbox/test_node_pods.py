@@ -1,0 +1,396 @@
+"""Pods on a node, end to end: a real API server, real processes, both kinds of isolation."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.node.config import GPU
+from airflow_provider_gangjobs.sandbox.node.isolation import Isolation, probe
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
+from tests.sandbox.node_builders import container, pod
+from tests.sandbox.node_cluster import node_cluster
+from tests.sandbox.node_processes import processes_with, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+def shell(script: str, **fields: Any) -> dict[str, Any]:
+    return container("/bin/sh", "-c", script, **fields)
+
+
+def python(program: str, **fields: Any) -> dict[str, Any]:
+    return container("python", "-c", program, **fields)
+
+
+@pytest.fixture(params=["best", "rewritten-paths"])
+async def isolation(request: pytest.FixtureRequest, tmp_path: Path) -> Isolation:
+    """The best kind that this machine offers, and the one that every machine has."""
+    if request.param == "rewritten-paths":
+        return Isolation.REWRITTEN_PATHS
+    best = (await probe(tmp_path / "probe")).isolation
+    if best is Isolation.REWRITTEN_PATHS:
+        pytest.skip("this machine offers nothing better")
+    return best
+
+
+async def test_pod_runs_to_success(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(shell("echo hello")))
+        status = await cluster.ended(name)
+        terminated = cluster.state(name)["terminated"]
+        assert status["phase"] == "Succeeded"
+        assert (terminated["exitCode"], terminated["reason"]) == (0, "Completed")
+        assert {item["type"]: item["status"] for item in status["conditions"]} == {
+            "PodReadyToStartContainers": "False",
+            "Initialized": "True",
+            "Ready": "False",
+            "ContainersReady": "False",
+        }
+        assert status["podIP"].startswith("127.")
+        assert await cluster.log(name) == "hello\n"
+        reasons = [reason for reason, _ in cluster.events(name)]
+        await until(lambda: len(cluster.events(name)) >= 2)
+        assert reasons in ([], ["Created"], ["Created", "Started"])
+
+
+async def test_node_is_described(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, cpu=3, memory="2Gi", gpu=2) as cluster:
+        node = cluster.registry.get(NODES, "node-1")
+        capacity = {"cpu": "3", "memory": "2Gi", "pods": "110", GPU: "2"}
+        assert node["status"]["capacity"] == node["status"]["allocatable"] == capacity
+        ready = next(item for item in node["status"]["conditions"] if item["type"] == "Ready")
+        assert ready["status"] == "True"
+        assert node["metadata"]["annotations"]["gangjobs.airflow/isolation"] in set(Isolation)
+        await until(lambda: cluster.registry.find("leases", "kube-node-lease", "node-1"))
+
+
+async def test_pod_gets_its_surroundings(isolation: Isolation, tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, isolation=isolation) as cluster:
+        registry = cluster.registry
+        registry.create(
+            CONFIGMAPS, {"metadata": {"name": "files"}, "data": {"train.py": "print('trained')"}}, "default"
+        )
+        secret = {"password": base64.b64encode(b"hunter2").decode()}
+        registry.create(SECRETS, {"metadata": {"name": "login"}, "data": secret}, "default")
+        script = (
+            "python /gang/files/train.py; cat /var/run/secrets/login/password; echo; echo $GANG_FILES/x;"
+            "echo x > scratch && ls; echo $NAME $HOSTNAME; echo result > $GANG_RESULT_PATH;"
+            'python -c "import socket; print(socket.gethostname())"'
+        )
+        mounts = [
+            {"name": "files", "mountPath": "/gang/files"},
+            {"name": "login", "mountPath": "/var/run/secrets/login", "readOnly": True},
+        ]
+        env = [
+            {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "GANG_RESULT_PATH", "value": "/dev/termination-log"},
+            {"name": "GANG_FILES", "value": "/gang/files"},
+        ]
+        volumes = [
+            {"name": "files", "configMap": {"name": "files"}},
+            {"name": "login", "secret": {"secretName": "login"}},
+        ]
+        made = pod(shell(script, env=env, volumeMounts=mounts), volumes=volumes, hostname="rank-0")
+        name = cluster.create(made)
+        assert (await cluster.ended(name))["phase"] == "Succeeded", await cluster.log(name)
+        lines = (await cluster.log(name)).splitlines()
+        assert lines[:2] == ["trained", "hunter2"]
+        assert lines[2].endswith("/gang/files/x" if isolation is not Isolation.REWRITTEN_PATHS else "/volumes/files/x")
+        assert lines[3:] == ["scratch", "train-0 rank-0", "rank-0"]
+        assert cluster.state(name)["terminated"]["message"] == "result\n"
+
+
+LISTENER = """
+import os, socket
+with socket.create_server((os.environ["MASTER_ADDR"], 29500)) as server:
+    peer, address = server.accept()
+    print(peer.recv(100).decode(), "from", address[0] != "127.0.0.1" or "itself")
+"""
+CALLER = """
+import os, socket, time
+deadline = time.monotonic() + 15
+while True:
+    peer = socket.socket()
+    try:
+        peer.connect((os.environ["MASTER_ADDR"], 29500))
+        break
+    except OSError as error:
+        peer.close()
+        assert time.monotonic() < deadline, error
+        time.sleep(0.05)
+peer.sendall(b"hello"); peer.close()
+print(len({info[4][0] for info in socket.getaddrinfo("train.default.svc.cluster.local", 80)}), "members")
+"""
+
+
+async def test_peers_connect_by_name(isolation: Isolation, tmp_path: Path) -> None:
+    """On different nodes, each pod on an address of its own, as a gang's ranks do it."""
+    async with node_cluster(tmp_path, nodes=2, isolation=isolation) as cluster:
+        spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job": "train"}}
+        cluster.registry.create(SERVICES, {"metadata": {"name": "train"}, "spec": spec}, "default")
+        env = [{"name": "MASTER_ADDR", "value": "train-0.train"}]
+        for rank, program in enumerate((LISTENER, CALLER)):
+            fields = {"hostname": f"train-{rank}", "subdomain": "train", "labels": {"job": "train"}}
+            cluster.create(pod(python(program, env=env), name=f"train-{rank}", **fields), node=f"node-{rank + 1}")
+        for rank in range(2):
+            assert (await cluster.ended(f"train-{rank}"))["phase"] == "Succeeded", await cluster.log(f"train-{rank}")
+        assert await cluster.log("train-0") == "hello from True\n" or "itself" in await cluster.log("train-0")
+        assert await cluster.log("train-1") == "2 members\n"
+        assert cluster.status("train-0")["podIP"] != cluster.status("train-1")["podIP"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "message"),
+    [
+        ("File", "echo in log; exit 3", ""),
+        ("FallbackToLogsOnError", "echo in log; exit 3", "in log\n"),
+        ("FallbackToLogsOnError", "echo in log; exit 0", ""),
+        ("FallbackToLogsOnError", "echo in log; echo told > /dev/termination-log; exit 3", "told\n"),
+    ],
+)
+async def test_termination_message_follows_policy(policy: str, script: str, message: str, tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(shell(script, terminationMessagePolicy=policy)))
+        await cluster.ended(name)
+        assert cluster.state(name)["terminated"].get("message", "") == message
+
+
+async def test_large_termination_message_is_cut_at_its_start(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        program = "open('/dev/termination-log', 'w').write('a' * 5000 + 'b' * 4000)"
+        name = cluster.create(pod(python(program)))
+        await cluster.ended(name)
+        assert cluster.state(name)["terminated"]["message"] == "a" * 96 + "b" * 4000
+
+
+async def test_missing_key_is_waited_for(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        origin = {"configMapKeyRef": {"name": "settings", "key": "a"}}
+        name = cluster.create(pod(shell("echo $A", env=[{"name": "A", "valueFrom": origin}])))
+        assert await cluster.waits(name, "CreateContainerConfigError") == 'configmap "settings" not found'
+        cluster.registry.create(CONFIGMAPS, {"metadata": {"name": "settings"}, "data": {"a": "late"}}, "default")
+        await cluster.ended(name)
+        assert await cluster.log(name) == "late\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "message"),
+    [
+        ({"containers": [{"name": "main", "image": "example/trainer:2"}]}, "CreateContainerError", "pulls no images"),
+        (
+            {"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]},
+            "ContainerCreating",
+            'volume "v" is of type nfs',
+        ),
+        (
+            {"volumes": [{"name": "v", "configMap": {"name": "none"}}]},
+            "ContainerCreating",
+            'configmap "none" not found',
+        ),
+    ],
+    ids=["no command", "unknown volume", "absent volume"],
+)
+async def test_pod_that_cannot_start_says_why(
+    fields: dict[str, Any], reason: str, message: str, tmp_path: Path
+) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(**fields))
+        assert message in await cluster.waits(name, reason)
+        await until(lambda: any(message in text for _, text in cluster.events(name)), what="event")
+        cluster.registry.delete(PODS, name, "default")
+        await cluster.gone(name)
+
+
+async def test_unknown_program_fails_the_pod(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(container("no-such-program")))
+        assert (await cluster.ended(name))["phase"] == "Failed"
+        terminated = cluster.state(name)["terminated"]
+        assert (terminated["exitCode"], terminated["reason"]) == (128, "StartError")
+        assert 'exec: "no-such-program": executable file not found in $PATH' in terminated["message"]
+
+
+async def test_init_containers_run_in_order(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        inits = [shell(f"echo {word} >> /data/words", name=word, volumeMounts=mounts) for word in ("one", "two")]
+        main = shell("cat /data/words", volumeMounts=mounts)
+        name = cluster.create(pod(main, initContainers=inits, volumes=[{"name": "data", "emptyDir": {}}]))
+        assert (await cluster.ended(name))["phase"] == "Succeeded"
+        assert await cluster.log(name) == "one\ntwo\n"
+        assert cluster.container(name, "two")["ready"] is True
+
+
+async def test_failed_init_container_fails_the_pod(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(shell("echo never"), initContainers=[shell("exit 4", name="prepare")]))
+        assert (await cluster.ended(name))["phase"] == "Failed"
+        assert cluster.state(name, "prepare")["terminated"]["exitCode"] == 4
+        assert cluster.state(name)["waiting"]["reason"] == "PodInitializing"
+
+
+async def test_sidecar_ends_after_the_others(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        sidecar = shell(
+            "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done", name="side", restartPolicy="Always"
+        )
+        name = cluster.create(pod(shell("sleep 0.3"), initContainers=[sidecar]))
+        assert (await cluster.ended(name))["phase"] == "Succeeded"
+        await until(lambda: "terminated" in cluster.state(name, "side"))
+        assert await cluster.log(name, "side") == "bye\n"
+
+
+async def test_failing_container_is_restarted_with_backoff(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, crash_backoff_s=1.0) as cluster:
+        name = cluster.create(pod(shell("echo run; exit 5"), restartPolicy="OnFailure"))
+        message = await cluster.waits(name, "CrashLoopBackOff")
+        assert message.startswith(f"back-off 1s restarting failed container=main pod={name}_default(")
+        found = cluster.container(name)
+        assert (found["restartCount"], found["lastState"]["terminated"]["exitCode"]) == (1, 5)
+        assert cluster.status(name)["phase"] == "Running"
+        assert await cluster.log(name, previous=True) == "run\n"
+
+
+async def test_restarted_container_may_succeed(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        script = "test -f /data/seen && exit 0; touch /data/seen; exit 1"
+        volumes = [{"name": "data", "emptyDir": {}}]
+        name = cluster.create(pod(shell(script, volumeMounts=mounts), restartPolicy="OnFailure", volumes=volumes))
+        assert (await cluster.ended(name))["phase"] == "Succeeded"
+        assert cluster.container(name)["restartCount"] == 1
+
+
+async def test_deleted_pod_ends_gracefully(tmp_path: Path) -> None:
+    """The terminal status is written before the object goes; the test holds it with a finalizer."""
+    async with node_cluster(tmp_path) as cluster:
+        script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+        name = cluster.create(pod(shell(script), finalizers=["example.org/harvest"]))
+        await cluster.phase(name, "Running")
+        cluster.registry.delete(PODS, name, "default")
+        status = await cluster.ended(name)
+        assert (status["phase"], cluster.state(name)["terminated"]["exitCode"]) == ("Succeeded", 0)
+        await until(lambda: cluster.pod(name)["metadata"].get("deletionGracePeriodSeconds") == 0)
+        release = [{"op": "remove", "path": "/metadata/finalizers"}]
+        cluster.registry.patch(PODS, name, "default", release, "application/json-patch+json")
+        await cluster.gone(name)
+        await until(lambda: not list((tmp_path / "node-1" / "pods").iterdir()), what="folder gone")
+
+
+async def test_pod_that_ignores_its_deletion_is_killed(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+        made = pod(shell(script), terminationGracePeriodSeconds=1, finalizers=["example.org/harvest"])
+        name = cluster.create(made)
+        await cluster.phase(name, "Running")
+        started = time.monotonic()
+        cluster.registry.delete(PODS, name, "default")
+        status = await cluster.ended(name)
+        assert time.monotonic() - started >= 1
+        assert (status["phase"], cluster.state(name)["terminated"]["exitCode"]) == ("Failed", 137)
+
+
+async def test_forced_deletion_kills_at_once(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(shell("trap '' TERM; exec sleep 74123")))
+        await cluster.phase(name, "Running")
+        cluster.registry.delete(PODS, name, "default", grace_period_s=0)
+        await cluster.gone(name)
+        await until(lambda: not processes_with("74123"))
+
+
+async def test_deadline_fails_the_pod(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(shell("exec sleep 1000"), activeDeadlineSeconds=1))
+        status = await cluster.ended(name)
+        assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+        assert cluster.state(name)["terminated"]["exitCode"] == 143
+
+
+async def test_pod_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, cpu=1) as cluster:
+        name = cluster.create(pod(shell("true", resources={"requests": {"cpu": "2"}})))
+        status = await cluster.ended(name)
+        assert (status["phase"], status["reason"]) == ("Failed", "OutOfcpu")
+
+
+async def test_memory_limit_is_enforced(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        program = "import time; x = bytearray(200_000_000); time.sleep(60)"
+        name = cluster.create(pod(python(program, resources={"limits": {"memory": "100M"}})))
+        await cluster.ended(name)
+        terminated = cluster.state(name)["terminated"]
+        assert (terminated["exitCode"], terminated["reason"]) == (137, "OOMKilled")
+
+
+async def test_readiness_probe_decides_readiness(isolation: Isolation, tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, isolation=isolation) as cluster:
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        probe_ = {"exec": {"command": ["test", "-f", "/data/ready"]}, "periodSeconds": 1}
+        if isolation is Isolation.REWRITTEN_PATHS:
+            probe_ = {"exec": {"command": ["sh", "-c", "test -f $DATA/ready"]}, "periodSeconds": 1}
+        env = [{"name": "DATA", "value": "/data"}]
+        main = shell("sleep 0.5; touch /data/ready; sleep 100", volumeMounts=mounts, env=env, readinessProbe=probe_)
+        name = cluster.create(pod(main, volumes=[{"name": "data", "emptyDir": {}}]))
+        await cluster.phase(name, "Running")
+        assert cluster.container(name)["ready"] is False
+        await until(lambda: cluster.container(name)["ready"])
+
+
+async def test_lifecycle_hooks_run_in_the_container(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        hooks = {
+            "postStart": {"exec": {"command": ["sh", "-c", "echo started > /data/hooks"]}},
+            "preStop": {"exec": {"command": ["sh", "-c", "echo stopping >> /data/hooks"]}},
+        }
+        script = "trap 'cat /data/hooks; exit 0' TERM; while :; do sleep 0.05; done"
+        made = pod(shell(script, volumeMounts=mounts, lifecycle=hooks), finalizers=["example.org/harvest"])
+        made["spec"]["volumes"] = [{"name": "data", "hostPath": {"path": str(tmp_path)}}]
+        name = cluster.create(made)
+        await until(lambda: (tmp_path / "hooks").exists())
+        cluster.registry.delete(PODS, name, "default")
+        await cluster.ended(name)
+        assert (tmp_path / "hooks").read_text() == "started\nstopping\n"
+
+
+async def test_log_is_followed_to_the_end(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(shell("echo one; sleep 0.3; echo two")))
+        await cluster.phase(name, "Running", "Succeeded")
+        assert await cluster.log(name, follow=True) == "one\ntwo\n"
+
+
+async def test_log_of_unknown_container_is_no_log(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path) as cluster:
+        name = cluster.create(pod(shell("true")))
+        await cluster.ended(name)
+        with pytest.raises(LookupError, match='previous terminated container "main" not found'):
+            await cluster.log(name, previous=True)
+
+
+async def test_many_short_pods_leave_the_loop_free(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, cpu=100) as cluster:
+        names = [cluster.create(pod(shell("exit 0"), name=f"short-{number}")) for number in range(50)]
+        longest = 0.0
+
+        async def measure() -> None:
+            nonlocal longest
+            while True:
+                before = time.monotonic()
+                await asyncio.sleep(0.01)
+                longest = max(longest, time.monotonic() - before - 0.01)
+
+        measuring = asyncio.create_task(measure())
+        await asyncio.gather(*(cluster.ended(name) for name in names))
+        measuring.cancel()
+        assert {cluster.status(name)["phase"] for name in names} == {"Succeeded"}
+        assert longest < 1.0

@@ -1,0 +1,155 @@
+"""What is left when a node ends or is killed, and what the next one makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.node.client import ApiClient
+from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
+from airflow_provider_gangjobs.sandbox.node.node import Node
+from airflow_provider_gangjobs.sandbox.resources import PODS
+from tests.sandbox.node_builders import container, pod
+from tests.sandbox.node_cluster import TOKEN, NodeCluster, api_server, running_node
+from tests.sandbox.node_processes import processes_with, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
+]
+PROGRAM = Path(__file__).with_name("node_program.py")
+SPAWNS = "(setsid sh -c 'setsid sleep {0} & sleep {0}' &); echo up; exec sleep {0}"
+
+
+@pytest.fixture
+def marker() -> str:
+    """A number of seconds to sleep that nobody else sleeps."""
+    return f"9{uuid.uuid4().int % 10**9}"
+
+
+@contextmanager
+def node_process(cluster: NodeCluster, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, str(PROGRAM), cluster.url, TOKEN, str(folder), *options])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def sleeper(marker: str, **fields: Any) -> dict[str, Any]:
+    return pod(container("/bin/sh", "-c", SPAWNS.format(marker)), **fields)
+
+
+async def running(cluster: NodeCluster, marker: str) -> None:
+    """Main process, child and grandchild live, the latter two in sessions of their own."""
+    await cluster.phase("train-0", "Running")
+    await until(lambda: len([line for line in processes_with(marker) if line.startswith("sleep")]) == 3)
+
+
+def next_node(folder: Path, client: ApiClient) -> Node:
+    return Node(NodeConfig(name="node-1", root_dir=folder, retry_s=0.05), client)
+
+
+async def test_killed_node_leaves_no_process(marker: str, tmp_path: Path) -> None:
+    async with api_server() as cluster:
+        cluster.create(sleeper(marker))
+        with node_process(cluster, tmp_path) as node:
+            await running(cluster, marker)
+            node.kill()
+            await until(lambda: not processes_with(marker), what="end of all descendants")
+
+
+async def test_next_node_reports_what_died_with_the_last(marker: str, tmp_path: Path) -> None:
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        name = cluster.create(sleeper(marker))
+        with node_process(cluster, tmp_path):
+            await running(cluster, marker)
+        async with running_node(cluster, client, next_node(tmp_path, client)):
+            assert (await cluster.ended(name))["phase"] == "Failed"
+            terminated = cluster.state(name)["terminated"]
+            assert (terminated["exitCode"], terminated["reason"]) == (137, "Error")
+            assert terminated["message"] == "the node program ended while the container was running"
+            assert await cluster.log(name) == "up\n"
+
+
+async def test_next_node_reports_what_ended_meanwhile(tmp_path: Path) -> None:
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        go = tmp_path / "go"
+        name = cluster.create(pod(container("/bin/sh", "-c", f"while ! test -f {go}; do sleep 0.05; done; exit 6")))
+        with node_process(cluster, tmp_path / "node", "outlive"):
+            await cluster.phase(name, "Running")
+        go.touch()
+        async with running_node(cluster, client, next_node(tmp_path / "node", client)):
+            assert (await cluster.ended(name))["phase"] == "Failed"
+            assert cluster.state(name)["terminated"]["exitCode"] == 6
+
+
+async def test_next_node_adopts_what_lives_on(tmp_path: Path) -> None:
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+        made = pod(container("/bin/sh", "-c", script), finalizers=["example.org/harvest"])
+        name = cluster.create(made)
+        with node_process(cluster, tmp_path, "outlive"):
+            await cluster.phase(name, "Running")
+            before = cluster.status(name)
+        async with running_node(cluster, client, next_node(tmp_path, client)) as node:
+            await until(lambda: node.worker_of("default", name), what="adoption")
+            cluster.registry.delete(PODS, name, "default")
+            after = await cluster.ended(name)
+            assert after["phase"] == "Succeeded"
+            assert (after["podIP"], after["startTime"]) == (before["podIP"], before["startTime"])
+            assert (
+                cluster.state(name)["terminated"]["startedAt"]
+                == (before["containerStatuses"][0]["state"]["running"]["startedAt"])
+            )
+
+
+async def test_pod_without_trace_has_failed(marker: str, tmp_path: Path) -> None:
+    """The node's disk is gone, as after a reinstallation."""
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        name = cluster.create(sleeper(marker))
+        with node_process(cluster, tmp_path / "old"):
+            await running(cluster, marker)
+        async with running_node(cluster, client, next_node(tmp_path / "new", client)):
+            assert (await cluster.ended(name))["phase"] == "Failed"
+            terminated = cluster.state(name)["terminated"]
+            assert (terminated["exitCode"], terminated["reason"]) == (137, "ContainerStatusUnknown")
+
+
+async def test_pod_deleted_meanwhile_is_ended_and_removed(marker: str, tmp_path: Path) -> None:
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        name = cluster.create(sleeper(marker))
+        with node_process(cluster, tmp_path, "outlive"):
+            await running(cluster, marker)
+        cluster.registry.delete(PODS, name, "default", grace_period_s=0)
+        async with running_node(cluster, client, next_node(tmp_path, client)):
+            await until(lambda: not processes_with(marker), what="end of all descendants")
+            await until(lambda: not list((tmp_path / "pods").iterdir()), what="removal of the folder")
+
+
+async def test_stopped_node_leaves_no_process(marker: str, tmp_path: Path) -> None:
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        cluster.create(sleeper(marker))
+        async with running_node(cluster, client, next_node(tmp_path, client)):
+            await running(cluster, marker)
+        assert processes_with(marker) == []
+
+
+async def test_finished_pod_keeps_its_log_over_a_restart(tmp_path: Path) -> None:
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        name = cluster.create(pod(container("/bin/sh", "-c", "echo kept")))
+        async with running_node(cluster, client, next_node(tmp_path, client)):
+            await cluster.ended(name)
+        async with running_node(cluster, client, next_node(tmp_path, client)) as node:
+            await until(lambda: node.worker_of("default", name))
+            assert await cluster.log(name) == "kept\n"
