@@ -59,9 +59,10 @@ class Bench:
         schedules: bool = True,
         watches_nodes: bool = False,
         settings: ControllerSettings | None = None,
+        clock: VirtualClock | None = None,
         seed: int = 1,
     ) -> None:
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self.registry = Registry(clock=self.clock, release=release, rng=random.Random(seed))
         self.controllers_registry = RefusingRegistry(self.registry)
         self._settings = settings or ControllerSettings()

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from airflow_provider_gangjobs.sandbox.clock import VirtualClock
 from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODGROUPS, PRIORITYCLASSES
 from tests.sandbox.builders import NAMESPACE, Bench
 
@@ -319,3 +320,19 @@ class TestWorkloadOf135:
 
     def messages(self, bench, job):
         return {message for pod in bench.pods(job) for _, message in bench.events(pod["metadata"]["name"])}
+
+
+class RunningClock(VirtualClock):
+    """Goes on with every look at it, as real ones do."""
+
+    def now(self):
+        self.advance(0.001)
+        return super().now()
+
+
+def test_pod_is_placed_in_one_step_by_a_clock_that_goes_on():
+    bench = Bench(clock=RunningClock())
+    bench.node()
+    bench.pod("p")
+    bench.manager.step()
+    assert bench.bound() == ["node-1"]
