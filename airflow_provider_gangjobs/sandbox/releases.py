@@ -41,6 +41,8 @@ class Release:
     infers_gangs: bool = False
     """Whether the Job controller makes a gang of any Indexed Job whose completions equal its parallelism (1.36)."""
     min_count_mutable: bool = False
+    disabled_group_fields: tuple[str, ...] = ()
+    """Fields of groups whose gates are off: known to the schema, and dropped."""
 
     @property
     def scheduling_version(self) -> str | None:
@@ -63,6 +65,13 @@ RELEASES: dict[str, Release] = {
         has_pod_groups=True,
         pod_group_condition="PodGroupScheduled",
         infers_gangs=True,
+        disabled_group_fields=(
+            "schedulingConstraints",
+            "resourceClaims",
+            "disruptionMode",
+            "priorityClassName",
+            "priority",
+        ),
     ),
     "1.37": Release(
         "1.37",
@@ -74,6 +83,7 @@ RELEASES: dict[str, Release] = {
         has_pod_groups=True,
         pod_group_condition="PodGroupInitiallyScheduled",
         min_count_mutable=True,
+        disabled_group_fields=("schedulingConstraints", "resourceClaims", "preemptionPolicy"),
     ),
     "none": Release("none", "v1.37.1", schema="1.37"),
 }

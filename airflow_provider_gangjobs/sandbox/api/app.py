@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.registry import Registry
 
 __all__ = ["BOOKMARK_S", "create_app"]
-
-logger = logging.getLogger(__name__)
 
 BOOKMARK_S = 60.0
 """How often a watch that asks for bookmarks gets one; the API server's own interval."""
@@ -165,6 +162,8 @@ class _Server:
 
     async def _object(self, request: Request) -> Response:
         parameters = request.path_params
+        if not parameters["rest"]:
+            return await self._resources(request)
         target = parse_path(parameters.get("group", ""), parameters["version"], parameters["rest"], self._release)
         if target is None:
             raise _no_such_page()
@@ -211,6 +210,5 @@ async def _on_wrong_method(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    """A bug of ours: the client gets a 500 in the usual form, and the log gets the traceback."""
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    """A bug of ours: the client gets a 500 in the usual form. The server around logs the traceback."""
     return failure(StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))

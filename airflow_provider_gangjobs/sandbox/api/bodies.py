@@ -186,7 +186,11 @@ def _check_kind(obj: Object, target: Target) -> None:
     wanted, sent = target.resource.kind, str(version or target.api_version)
     if (kind or wanted, sent) == (wanted, target.api_version):
         return
-    short = sent.rpartition("/")[2]
+    group, _, short = sent.rpartition("/")
+    if (kind or wanted, group) == (wanted, target.group) and target.resource.versions == ():
+        raise errors.bad_request(
+            f"the API version in the data ({sent}) does not match the expected API version ({target.api_version})"
+        )
     if by_kind(sent, str(kind or wanted)) is None:
         why = f'no kind "{kind or wanted}" is registered for version "{sent}"'
     else:

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.sandbox.api.watching import Watch, WatchHub
 from airflow_provider_gangjobs.sandbox.registry import Propagation, Registry
 from airflow_provider_gangjobs.sandbox.registry.deletion import DeleteOptions
 from airflow_provider_gangjobs.sandbox.registry.schema import schema_of
+from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.sandbox.store import Object, Stored
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.api.routing import Target
 
 __all__ = ["ObjectsApi"]
+
+
+_ORPHANS = (
+    "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them "
+    "or set propagationPolicy=Orphan to suppress this warning"
+)
 
 
 class ObjectsApi:
@@ -148,13 +155,15 @@ class ObjectsApi:
 
     async def _delete(self, request: Request, target: Target) -> Response:
         options, dry_run = await self._delete_options(request)
+        warnings = [_ORPHANS] if target.resource is JOBS and options.propagation is None else []
         name = target.name or ""
         last, is_gone = self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
         if is_gone and not self._registry.returns_deleted(target.resource):
             details = {"name": name, "group": target.group, "kind": target.resource.plural}
             details["uid"] = last["metadata"]["uid"]
-            return json_response(success(details={key: value for key, value in details.items() if value}))
-        return self._reply(request, target, last)
+            told = success(details={key: value for key, value in details.items() if value})
+            return json_response(told, warnings=warnings)
+        return self._reply(request, target, last, warnings=warnings)
 
     async def _delete_collection(self, request: Request, target: Target) -> Response:
         if target.resource.namespaced and target.namespace is None:

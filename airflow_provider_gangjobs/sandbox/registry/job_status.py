@@ -38,9 +38,9 @@ def status_causes(new: Object, old: Object) -> list[Cause]:
         for field in _COUNTERS
         if (status.get(field) or 0) < 0
     ]
+    causes.extend(_time_causes(new["spec"], status, before))
     causes.extend(_condition_causes(_true_conditions(status), _true_conditions(before)))
     causes.extend(_finished_causes(new["spec"], status, before))
-    causes.extend(_time_causes(new["spec"], status, before))
     causes.extend(_counter_causes(new["spec"], status, before))
     causes.extend(_index_causes(new["spec"], status, before))
     return causes
@@ -73,15 +73,20 @@ def _finished_causes(spec: Mapping[str, Any], status: Mapping[str, Any], before:
     if not finals & _true_conditions(status):
         return
     ends_now = not finals & _true_conditions(before)
-    for field in ("active", "terminating"):
-        if status.get(field) and (ends_now or status.get(field) != before.get(field)):
-            yield errors.invalid_value(f"status.{field}", status[field], f"{field}>0 is invalid for finished job")
-    uncounted = status.get("uncountedTerminatedPods") or {}
-    if any(uncounted.values()) and (ends_now or uncounted != before.get("uncountedTerminatedPods")):
-        yield errors.invalid_value("status.uncountedTerminatedPods", uncounted, "must be empty for finished job")
+    for field, is_wrong, detail in (
+        ("active", status.get("active"), "active>0 is invalid for finished job"),
+        ("uncountedTerminatedPods", any(_uncounted(status).values()), "must be empty for finished job"),
+        ("terminating", status.get("terminating"), "terminating>0 is invalid for finished job"),
+    ):
+        if is_wrong and (ends_now or status.get(field) != before.get(field)):
+            yield errors.invalid_value(f"status.{field}", status[field], detail)
     never_ran = spec.get("suspend") and spec.get("completions") == 0
     if not status.get("startTime") and ends_now and not never_ran:
         yield errors.required("status.startTime", "startTime is required for finished job")
+
+
+def _uncounted(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return status.get("uncountedTerminatedPods") or {}
 
 
 def _time_causes(spec: Mapping[str, Any], status: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Cause]:
@@ -110,7 +115,7 @@ def _counter_causes(spec: Mapping[str, Any], status: Mapping[str, Any], before: 
             )
     changed = any(status.get(field) != before.get(field) for field in ("ready", "active"))
     if changed and (status.get("ready") or 0) > (status.get("active") or 0):
-        yield errors.invalid_value("status.ready", status["ready"], "cannot set more ready pods than active")
+        yield errors.invalid_value("status.ready", status.get("ready") or 0, "cannot set more ready pods than active")
 
 
 def _index_causes(spec: Mapping[str, Any], status: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Cause]:
@@ -129,8 +134,11 @@ def _problem_with_indexes(text: str, completions: int) -> str | None:
     last = -1
     for part in text.split(","):
         bounds = part.split("-")
-        if len(bounds) > 2 or not all(bound.isdigit() for bound in bounds):
-            return f'the fragment "{part}" violates the requirement that an index interval can have at most two parts'
+        if len(bounds) > 2:
+            rule = "an index interval can have at most two parts separated by '-'"
+            return f'the fragment "{part}" violates the requirement that {rule}'
+        if wrong := next((bound for bound in bounds if not bound.isdecimal()), None):
+            return f'cannot convert string to integer for index: "{wrong}"'
         numbers = [int(bound) for bound in bounds]
         if numbers[-1] >= completions:
             return f'too large index: "{numbers[-1]}"'

@@ -12,8 +12,9 @@ from airflow_provider_gangjobs.objects import selector as selectors
 from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.registry import gates, naming
 from airflow_provider_gangjobs.sandbox.registry.deletion import Propagation
+from airflow_provider_gangjobs.sandbox.registry.job_scheduling import scheduling_causes, scheduling_update_causes
 from airflow_provider_gangjobs.sandbox.registry.job_status import status_causes
-from airflow_provider_gangjobs.sandbox.registry.pod_defaults import default_pod_spec
+from airflow_provider_gangjobs.sandbox.registry.pod_defaults import default_pod_spec, drop_disabled
 from airflow_provider_gangjobs.sandbox.registry.pod_validation import template_causes
 from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strategy, count_generation
 from airflow_provider_gangjobs.sandbox.store import Object, objects_copy
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider_gangjobs.sandbox.errors import Cause
+    from airflow_provider_gangjobs.sandbox.releases import Release
 
 __all__ = ["JobStrategy"]
 
@@ -66,24 +68,37 @@ class JobStrategy(Strategy):
         _set_default(spec, "podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed")
         _set_default(spec, "manualSelector", False)
         template = spec.setdefault("template", {})
-        default_pod_spec(template.setdefault("spec", {}))
+        pod_spec = template.setdefault("spec", {})
+        drop_disabled(pod_spec, context.release)
+        default_pod_spec(pod_spec)
+        _drop_disabled_scheduling(spec, context.release)
+        labels = (template.get("metadata") or {}).get("labels")
+        if labels and not obj["metadata"].get("labels"):
+            # The same dict on purpose: labels that are generated into the template shall be the Job's too.
+            obj["metadata"]["labels"] = labels
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         obj["metadata"]["generation"] = 1
         gates.drop_from_job(obj["spec"], context.release)
         if not obj["spec"]["manualSelector"]:
             _generate_selector(obj)
+        obj["status"] = {}
+
+    def canonicalize(self, obj: Object) -> None:
+        """A Job without labels has its template's, also the generated ones."""
         labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")
         if labels and not obj["metadata"].get("labels"):
             obj["metadata"]["labels"] = dict(labels)
-        obj["status"] = {}
 
     def prepare_update(self, new: Object, old: Object, context: Context) -> None:
         super().prepare_update(new, old, context)
         count_generation(new, old)
 
+    def validate_create(self, obj: Object, context: Context) -> list[Cause]:
+        return list(_selector_causes(obj))
+
     def validate(self, obj: Object, context: Context) -> list[Cause]:
-        return [*_selector_causes(obj), *_spec_causes(obj["spec"]), *_name_causes(obj)]
+        return [*_spec_causes(obj["spec"]), *_name_causes(obj)]
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
         spec, before = new["spec"], old["spec"]
@@ -93,9 +108,8 @@ class JobStrategy(Strategy):
             for field in _IMMUTABLE
             if spec.get(field) != before.get(field)
         ]
-        if _frozen_template(spec["template"], old) != before["template"]:
-            causes.append(errors.immutable("spec.template", spec["template"]))
-        causes += _scheduling_update_causes(spec.get("scheduling"), before.get("scheduling"))
+        causes += _template_causes(spec["template"], old)
+        causes += scheduling_update_causes(spec.get("scheduling"), before.get("scheduling"))
         return causes
 
     def validate_status(self, new: Object, old: Object, context: Context) -> list[Cause]:
@@ -112,6 +126,11 @@ class JobStrategy(Strategy):
 def _set_default(spec: Object, field: str, value: Any) -> None:
     if spec.get(field) is None:
         spec[field] = value
+
+
+def _drop_disabled_scheduling(spec: Object, release: Release) -> None:
+    if not release.job_scheduling:
+        spec.pop("scheduling", None)
 
 
 def _generate_selector(job: Object) -> None:
@@ -154,13 +173,13 @@ def _spec_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
             yield errors.invalid_value(f"spec.{field}", number, "must be greater than or equal to 0")
     yield from _mode_causes(spec)
     yield from _policy_causes(spec)
+    yield from scheduling_causes(spec)
     yield from template_causes(spec["template"], "spec.template")
     yield from _restart_causes(spec)
-    if spec.get("selector") is None:
+    selector, labels = spec.get("selector"), (spec["template"].get("metadata") or {}).get("labels")
+    if selector is None:
         yield errors.required("spec.selector")
-        return
-    labels = (spec["template"].get("metadata") or {}).get("labels") or {}
-    if not selectors.from_object(spec["selector"]).matches(labels):
+    if selector is None or not selectors.from_object(selector).matches(labels):
         yield errors.invalid_value(
             "spec.template.metadata.labels", labels, "`selector` does not match template `labels`"
         )
@@ -169,7 +188,7 @@ def _spec_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
 def _mode_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
     mode = spec["completionMode"]
     if mode not in {"NonIndexed", "Indexed"}:
-        yield errors.not_supported("spec.completionMode", mode, ("Indexed", "NonIndexed"))
+        yield errors.not_supported("spec.completionMode", mode, ("NonIndexed", "Indexed"))
     elif mode == "NonIndexed":
         for field in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
             if (value := spec.get(field)) is not None:
@@ -210,20 +229,14 @@ def _policy_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
         yield errors.not_supported("spec.podReplacementPolicy", replacement, ("Failed",))
     elif replacement not in {"Failed", "TerminatingOrFailed"}:
         yield errors.not_supported("spec.podReplacementPolicy", replacement, ("Failed", "TerminatingOrFailed"))
-    policy = (spec.get("scheduling") or {}).get("schedulingPolicy") or {}
-    least = (policy.get("gang") or {}).get("minCount")
-    path = "spec.scheduling.schedulingPolicy"
-    if least is not None and least > spec["parallelism"]:
-        detail = f"must not be greater than parallelism ({spec['parallelism']})"
-        yield errors.invalid_value(f"{path}.gang.minCount", least, detail)
-    if policy and len(policy) != 1:
-        yield errors.invalid_value(path, sorted(policy), "must specify exactly one of: `basic`, `gang`")
 
 
 def _restart_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
     path, policy = "spec.template.spec.restartPolicy", spec["template"]["spec"].get("restartPolicy")
     if policy in {"Always", None}:
         yield errors.required(path, 'valid values: "OnFailure", "Never"')
+    elif policy not in {"OnFailure", "Never"}:
+        yield errors.not_supported(path, policy, ("OnFailure", "Never"))
     elif spec.get("podFailurePolicy") is not None and policy != "Never":
         yield errors.invalid_value(path, policy, 'only "Never" is supported when podFailurePolicy is specified')
 
@@ -245,26 +258,27 @@ def _completions_causes(spec: Mapping[str, Any], before: Mapping[str, Any]) -> I
         return
     if before["completionMode"] != "Indexed":
         yield errors.immutable("spec.completions", wanted)
-    elif wanted != spec.get("parallelism") or present is None:
+    elif wanted is not None and wanted != spec.get("parallelism"):
         detail = "can only be modified in tandem with spec.parallelism"
         yield errors.invalid_value("spec.completions", wanted, detail)
 
 
-def _frozen_template(template: Mapping[str, Any], old: Object) -> Object:
-    """The new template as if what a suspended Job may still change were as before."""
+def _template_causes(template: Mapping[str, Any], old: Object) -> Iterator[Cause]:
+    """The template is fixed, but for where and with how much its pods run, and for its metadata, while none does."""
     before = old["spec"]["template"]
-    frozen: Object = objects_copy(dict(template))
     if not _is_template_mutable(old):
-        return frozen
+        if template != before:
+            yield errors.immutable("spec.template", template)
+        return
+    frozen: Object = objects_copy(dict(template["spec"]))
     for field in _SUSPENDED_MUTABLE:
-        _restore(frozen["spec"], before["spec"], field)
-    _restore_node_affinity(frozen["spec"], before["spec"])
-    for field in ("labels", "annotations"):
-        _restore(frozen.setdefault("metadata", {}), before.get("metadata") or {}, field)
+        _restore(frozen, before["spec"], field)
+    _restore_node_affinity(frozen, before["spec"])
     for field in ("containers", "initContainers"):
-        for container, original in zip(frozen["spec"].get(field) or (), before["spec"].get(field) or (), strict=False):
+        for container, original in zip(frozen.get(field) or (), before["spec"].get(field) or (), strict=False):
             _restore(container, original, "resources")
-    return frozen
+    if frozen != before["spec"]:
+        yield errors.immutable("spec.template.spec", template["spec"])
 
 
 def _is_template_mutable(job: Object) -> bool:
@@ -287,27 +301,3 @@ def _restore(obj: Object, before: Mapping[str, Any], field: str) -> None:
         obj[field] = before[field]
     else:
         obj.pop(field, None)
-
-
-def _scheduling_update_causes(new: Any, old: Any) -> Iterator[Cause]:
-    """Only the gang's minCount may change (KEP-5547)."""
-    if new == old:
-        return
-    if not new or not old:
-        yield errors.immutable("spec.scheduling", new)
-        return
-    fixed_new, fixed_old = _without_min_count(new), _without_min_count(old)
-    if ("basic" in (fixed_old.get("schedulingPolicy") or {})) != ("basic" in (fixed_new.get("schedulingPolicy") or {})):
-        detail = (
-            "the basic/gang policy variant is immutable after creation; "
-            "only schedulingPolicy.gang.minCount may be updated"
-        )
-        yield errors.invalid_value("spec.scheduling.schedulingPolicy", None, detail)
-    elif fixed_new != fixed_old:
-        yield errors.immutable("spec.scheduling", new)
-
-
-def _without_min_count(scheduling: Mapping[str, Any]) -> Object:
-    copied: Object = objects_copy(dict(scheduling))
-    ((copied.get("schedulingPolicy") or {}).get("gang") or {}).pop("minCount", None)
-    return copied

@@ -44,8 +44,8 @@ _LABEL_VALUE = (
 )
 
 
-def _too_long(text: str, limit: int) -> list[str]:
-    return [f"must be no more than {limit} characters"] if len(text) > limit else []
+def _too_long(text: str, limit: int, unit: str = "characters") -> list[str]:
+    return [f"must be no more than {limit} {unit}"] if len(text) > limit else []
 
 
 def dns_subdomain(text: str) -> list[str]:
@@ -59,7 +59,9 @@ def dns_label(text: str) -> list[str]:
     """What containers, volumes and namespaces are called."""
     too_long = _too_long(text, names.LABEL_MAX)
     short = text[: names.LABEL_MAX].rstrip("-") if too_long else text
-    return too_long + ([_LABEL] if names.problem_with_dns_label(short) else [])
+    if not names.problem_with_dns_label(short):
+        return too_long
+    return [*too_long, _LABEL if names.problem_with_dns_subdomain(short) else "must not contain dots"]
 
 
 def dns_label_1035(text: str) -> list[str]:
@@ -70,7 +72,7 @@ def dns_label_1035(text: str) -> list[str]:
 
 
 def label_value(text: str) -> list[str]:
-    too_long = _too_long(text, names.LABEL_VALUE_MAX)
+    too_long = _too_long(text, names.LABEL_VALUE_MAX, "bytes")
     short = text[: names.LABEL_VALUE_MAX].rstrip("-_.") if too_long else text
     return too_long + ([_LABEL_VALUE] if names.problem_with_label_value(short) else [])
 
@@ -88,7 +90,7 @@ def qualified_name(text: str, what: str = "qualified name") -> list[str]:
     if not name:
         found.append("name part must be non-empty")
     else:
-        found.extend(f"name part {complaint}" for complaint in _too_long(name, names.LABEL_MAX))
+        found.extend(f"name part {complaint}" for complaint in _too_long(name, names.LABEL_MAX, "bytes"))
     if names.problem_with_qualified_name(name[: names.LABEL_MAX].rstrip("-_.")):
         found.append(_QUALIFIED)
     return found

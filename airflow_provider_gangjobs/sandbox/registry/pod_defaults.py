@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.sandbox.releases import PodLink
+
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.releases import Release
     from airflow_provider_gangjobs.sandbox.store import Object
 
-__all__ = ["default_pod_spec"]
+__all__ = ["default_pod_spec", "default_requests", "drop_disabled"]
 
 _SPEC: dict[str, Any] = {
     "restartPolicy": "Always",
@@ -29,6 +32,13 @@ _MODE = 0o644
 _MODE_VOLUMES = ("configMap", "secret", "downwardAPI", "projected")
 
 
+def drop_disabled(spec: Object, release: Release) -> None:
+    """Take away the link to a group that this release does not have or has switched off."""
+    for link in PodLink:
+        if link != release.pod_link:
+            spec.pop(link, None)
+
+
 def default_pod_spec(spec: Object) -> None:
     """Fill in what a pod spec leaves out, in place."""
     for field, value in _SPEC.items():
@@ -40,13 +50,19 @@ def default_pod_spec(spec: Object) -> None:
         _default_volume(volume)
 
 
+def default_requests(spec: Object) -> None:
+    """What a pod (not a template) does not request but limits, it requests up to the limit."""
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        resources = container["resources"]
+        if limits := resources.get("limits"):
+            resources["requests"] = {**limits, **(resources.get("requests") or {})}
+
+
 def _default_container(container: Object) -> None:
     for field, value in _CONTAINER.items():
         container.setdefault(field, value)
     container.setdefault("imagePullPolicy", _pull_policy(container.get("image") or ""))
-    resources = container.setdefault("resources", {})
-    if limits := resources.get("limits"):
-        resources["requests"] = {**limits, **(resources.get("requests") or {})}
+    container.setdefault("resources", {})
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")
     for variable in container.get("env") or ():

@@ -43,7 +43,7 @@ _STANDARD_RESOURCES = _OVERCOMMIT | {"storage"}
 def template_causes(template: Mapping[str, Any], path: str) -> list[Cause]:
     """What is wrong with a pod template: its labels and its spec. Its finalizers nobody checks until a pod is made."""
     metadata = template.get("metadata") or {}
-    causes = label_causes(metadata.get("labels"), f"{path}.metadata.labels")
+    causes = label_causes(metadata.get("labels"), f"{path}.labels")
     return [*causes, *pod_spec_causes(template.get("spec") or {}, f"{path}.spec")]
 
 
@@ -81,7 +81,7 @@ def _group_causes(spec: Mapping[str, Any], path: str) -> Iterator[Cause]:
         name = group.get("podGroupName")
         field = f"{path}.schedulingGroup.podGroupName"
         if not name:
-            yield errors.required(field, "must specify one of: `podGroupName`")
+            yield errors.invalid_value(field, None, "must specify one of: `podGroupName`")
         else:
             yield from (errors.invalid_value(field, name, text) for text in naming.dns_subdomain(name))
     if (reference := spec.get("workloadRef")) is not None:

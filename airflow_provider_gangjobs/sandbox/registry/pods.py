@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.clock import timestamp
 from airflow_provider_gangjobs.sandbox.registry import gates
-from airflow_provider_gangjobs.sandbox.registry.pod_defaults import default_pod_spec
+from airflow_provider_gangjobs.sandbox.registry.pod_defaults import default_pod_spec, default_requests, drop_disabled
 from airflow_provider_gangjobs.sandbox.registry.pod_validation import pod_spec_causes
 from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strategy, count_generation
 from airflow_provider_gangjobs.sandbox.resources import PODS, PRIORITYCLASSES
@@ -46,7 +46,11 @@ class PodStrategy(Strategy):
 
     def default(self, obj: Object, context: Context) -> None:
         spec = obj.setdefault("spec", {})
+        drop_disabled(spec, context.release)
         default_pod_spec(spec)
+        default_requests(spec)
+        if spec["terminationGracePeriodSeconds"] < 0:
+            spec["terminationGracePeriodSeconds"] = 1
         spec.setdefault("enableServiceLinks", True)
 
     def prepare_create(self, obj: Object, context: Context) -> None:

@@ -152,7 +152,9 @@ class Registry:
         strategy.default(new, context)
         strategy.prepare_create(new, context)
         causes = metadata.validate(meta, strategy.problems_with_name)
-        self._refuse(kind, new, [*causes, *strategy.validate(new, context)])
+        causes = [*causes, *strategy.validate_create(new, context), *strategy.validate(new, context)]
+        self._refuse(kind, new, causes)
+        strategy.canonicalize(new)
         if self.find(kind, meta.get("namespace"), meta["name"]) is not None:
             raise errors.already_exists(kind, meta["name"])
         if warnings is not None:

@@ -50,15 +50,37 @@ class PriorityClassStrategy(Strategy):
 
 
 class WorkloadStrategy(Strategy):
+    def default(self, obj: Object, context: Context) -> None:
+        for template in (obj.get("spec") or {}).get("podGroupTemplates") or ():
+            _drop_disabled(template, context)
+
     def validate(self, obj: Object, context: Context) -> list[Cause]:
-        field, policy = (
-            ("podGroups", "policy") if context.release.schema == "1.35" else ("podGroupTemplates", "schedulingPolicy")
-        )
         spec = obj.get("spec") or {}
-        return list(_template_list_causes(spec.get(field) or [], f"spec.{field}", policy))
+        if context.release.schema == "1.35":
+            return list(_template_list_causes(spec.get("podGroups") or [], "spec.podGroups", "policy"))
+        templates = spec.get("podGroupTemplates") or []
+        if not templates and context.release.schema == "1.37":
+            detail = "must specify one of: `podGroupTemplates`, `compositePodGroupTemplates`"
+            return [errors.invalid_value("spec", "", detail)]
+        return list(_template_list_causes(templates, "spec.podGroupTemplates", "schedulingPolicy"))
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
-        return _changes(new, old, context)
+        path = "spec.podGroupTemplates"
+        templates, before = ((obj.get("spec") or {}).get("podGroupTemplates") or [] for obj in (new, old))
+        if not context.release.min_count_mutable or len(templates) == len(before):
+            return _changes(new, old, context)
+        if len(templates) > len(before):
+            return [
+                errors.forbidden_field(f"{path}[{position}]", "item may not be added")
+                for position in range(len(before), len(templates))
+            ]
+        return [errors.forbidden_field(path, "item may not be removed")]
+
+
+def _drop_disabled(group: Object, context: Context) -> None:
+    """Fields behind gates that are off go silently, as a client of a new release meets them everywhere."""
+    for field in context.release.disabled_group_fields:
+        group.pop(field, None)
 
 
 def _template_list_causes(templates: list[Any], path: str, policy: str) -> Iterator[Cause]:
@@ -66,16 +88,16 @@ def _template_list_causes(templates: list[Any], path: str, policy: str) -> Itera
         yield errors.required(path)
     if len(templates) > TEMPLATES_MAX:
         yield Cause("FieldValueTooMany", path, f"Too many: {len(templates)}: must have at most {TEMPLATES_MAX} items")
-    seen = set()
+    names = [template.get("name") or "" for template in templates]
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            yield errors.duplicate(f"{path}[{position}]", templates[position])
     for position, template in enumerate(templates):
         at = f"{path}[{position}]"
-        name = template.get("name") or ""
+        name = names[position]
         if not name:
             yield errors.required(f"{at}.name")
         yield from (errors.invalid_value(f"{at}.name", name, text) for text in (naming.dns_label(name) if name else ()))
-        if name in seen:
-            yield errors.duplicate(at, {"name": name})
-        seen.add(name)
         yield from _policy_causes(template.get(policy), f"{at}.{policy}")
 
 
@@ -88,7 +110,7 @@ def _policy_causes(policy: Mapping[str, Any] | None, path: str) -> Iterator[Caus
         yield errors.invalid_value(path, listed, "must specify exactly one of: `basic`, `gang`")
     if policy and (gang := policy.get("gang")) is not None:
         least = gang.get("minCount")
-        if least is None:
+        if not least:
             yield errors.required(f"{path}.gang.minCount")
         elif least < 1:
             yield errors.invalid_value(f"{path}.gang.minCount", least, "must be greater than or equal to 1")
@@ -108,7 +130,7 @@ def _changes(new: Object, old: Object, context: Context) -> list[Cause]:
     mutable = context.release.min_count_mutable
     spec, before = (_fixed(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
     return [
-        errors.immutable(f"spec.{field}", spec.get(field))
+        errors.immutable(f"spec.{field}", None)
         for field in sorted({*spec, *before})
         if spec.get(field) != before.get(field)
     ]
@@ -118,8 +140,10 @@ class PodGroupStrategy(Strategy):
     has_status = True
 
     def default(self, obj: Object, context: Context) -> None:
+        spec = obj.setdefault("spec", {})
+        _drop_disabled(spec, context)
         if context.release.schema == "1.37":
-            obj.setdefault("spec", {}).setdefault("disruptionMode", {"single": {}})
+            spec.setdefault("disruptionMode", {"single": {}})
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         super().prepare_create(obj, context)
@@ -135,7 +159,12 @@ class PodGroupStrategy(Strategy):
         new["metadata"] = dict(old["metadata"])
 
     def validate(self, obj: Object, context: Context) -> list[Cause]:
-        return list(_policy_causes((obj.get("spec") or {}).get("schedulingPolicy"), "spec.schedulingPolicy"))
+        spec = obj.get("spec") or {}
+        causes = list(_policy_causes(spec.get("schedulingPolicy"), "spec.schedulingPolicy"))
+        if (priority := spec.get("priority", 0)) > USER_PRIORITY_MAX:
+            detail = f"must be less than or equal to {USER_PRIORITY_MAX}"
+            causes.append(errors.invalid_value("spec.priority", priority, detail))
+        return causes
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
         return _changes(new, old, context)

@@ -1,7 +1,7 @@
 """What every resource has in common, and the places where one may differ.
 
 A strategy is pure: it gets private copies of objects and a `Context`, changes the new one, and names what is
-wrong with it. Order on create: `default`, `prepare_create`, `validate`; on update: `default`,
+wrong with it. Order on create: `default`, `prepare_create`, `validate_create`, `validate`; on update: `default`,
 `prepare_update` (or `prepare_status`), `validate`, `validate_update` (or `validate_status`).
 """
 
@@ -67,6 +67,10 @@ class Strategy:
         for field in {*new, *old} - {"status", "metadata", "apiVersion", "kind"}:
             _keep(new, old, field)
 
+    def validate_create(self, obj: Object, context: Context) -> list[Cause]:
+        """What is wrong with a new object only."""
+        return []
+
     def validate(self, obj: Object, context: Context) -> list[Cause]:
         """What is wrong with the object by itself, metadata aside."""
         return []
@@ -78,6 +82,9 @@ class Strategy:
     def validate_status(self, new: Object, old: Object, context: Context) -> list[Cause]:
         """What is wrong with the change of status."""
         return []
+
+    def canonicalize(self, obj: Object) -> None:
+        """Bring a new object that is fine into the form in which it is kept."""
 
     def warnings(self, obj: Object) -> list[str]:
         """What a client should know about a new object that is fine."""
