@@ -44,6 +44,8 @@ __all__ = ["Sandbox", "SandboxConfig", "SandboxError"]
 
 READY_S = 60.0
 """How long the nodes may take to join; it takes about a second."""
+FAREWELL_S = 0.05
+"""TLS connections take some turns of the loop to close, and the loop may end right after the sandbox."""
 TOKEN_BYTES = 24
 
 
@@ -123,6 +125,7 @@ class Sandbox:
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
+        await asyncio.sleep(FAREWELL_S)
         if self._failed.done() and (failure := self._failed.exception()) and error[0] is None:
             raise failure
 

@@ -105,7 +105,9 @@ class ApiClient:
         """The events of one watch request, until the server ends it. Raises UnreachableError when it breaks."""
         timeout = httpx.Timeout(_TIMEOUT_S, read=WATCH_SILENCE_S)
         try:
-            async with self._watches.stream("GET", path, params={**params, "watch": "1"}, timeout=timeout) as response:
+            async with self._watches.stream(
+                "GET", path, params={**params, "watch": "1"}, timeout=timeout, extensions=_closing()
+            ) as response:
                 if response.is_error:
                     raise _refusal(response.status_code, await response.aread())
                 async for line in response.aiter_lines():
@@ -125,13 +127,29 @@ class ApiClient:
     ) -> dict[str, Any]:
         headers = {"Content-Type": content_type} if body is not None else {}
         try:
-            response = await self._requests.request(verb, path, content=body, params=params, headers=headers)
+            response = await self._requests.request(
+                verb, path, content=body, params=params, headers=headers, extensions=_closing()
+            )
         except httpx.TransportError as error:
             raise _unreachable(verb, path, error) from error
         if response.is_error:
             raise _refusal(response.status_code, response.content)
         answer: dict[str, Any] = response.json()
         return answer
+
+
+def _closing() -> dict[str, Any]:
+    """Request extensions that close a connection whose TLS handshake is cancelled; httpcore forgets about it."""
+    opened: list[Any] = []
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            opened.append(info["return_value"])
+        elif event == "connection.start_tls.failed":
+            for stream in opened:
+                await stream.aclose()
+
+    return {"trace": trace}
 
 
 def _unreachable(verb: str, path: str, error: httpx.TransportError) -> UnreachableError:
