@@ -120,9 +120,8 @@ class ContainerRunner:
 
     async def kill(self) -> None:
         """End the process at once, and wait until it is gone."""
-        if self._process is not None and self._process.running:
-            self._process.kill()
-            await self._process.wait()
+        if self._process is not None:
+            await self._process.end()
 
     def _restarts(self) -> bool:
         ended = self.state.ended

@@ -27,7 +27,7 @@ from .recorder import WARNING
 from .registration import HOST_IP
 from .sources import SourceMissingError, Sources, environment_references, volume_references
 from .state import ContainerState, Ended, Kind, PodState, Verdict, Waiting, container_states
-from .status import is_terminal, pod_status, terminate_unfinished
+from .status import TERMINAL_PHASES, is_terminal, pod_status, terminate_unfinished
 from .volumes import UnsupportedVolumeError, VolumeContext, place_volume
 from .waiting import end_tasks, first_of
 from .writer import StatusWriter, delete_pod
@@ -303,8 +303,10 @@ class PodWorker:
         if self.state.pod_ip and self.state.pod_ip != HOST_IP:
             self._host.network.addresses.release(self.state.pod_ip)
 
-    def _status(self) -> dict[str, Any]:
-        return pod_status(self.state, self.restart_policy, _now())
+    def _status(self) -> dict[str, Any] | None:
+        """The status as it is now; a terminal one only when really nothing runs any more, as one last write."""
+        status = pod_status(self.state, self.restart_policy, _now())
+        return status if self.state.stopped or status["phase"] not in TERMINAL_PHASES else None
 
     def _spec_of(self, state: ContainerState) -> Mapping[str, Any]:
         spec = self.pod["spec"]

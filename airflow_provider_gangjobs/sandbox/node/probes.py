@@ -58,7 +58,7 @@ class Actions:
         try:
             return (await process.wait()).code == 0
         finally:
-            await process.discard()
+            await process.end()
 
     async def _http_get(self, target: Mapping[str, Any]) -> bool:
         host = target.get("host") or self._pod_ip

@@ -39,6 +39,7 @@ LOST_CODE = 137
 """What a kubelet reports for a container of which it finds no trace."""
 _SHIM = str(Path(__file__).parent / "shim")
 _ADOPTED_INTERVAL_S = 0.2
+_REAP_INTERVAL_S = 0.002
 _DIAGNOSTICS_BYTES = 1024
 
 
@@ -62,7 +63,7 @@ class ContainerProcess:
         try:
             await process._launch(spec)
         except BaseException:
-            await process.discard()
+            await process.end()
             raise
         return process
 
@@ -84,9 +85,6 @@ class ContainerProcess:
         try:
             if self._reports is not None:
                 await self._read_reports(self._reports)
-            else:
-                while self._exit is None and _is_locked(self.directory):  # noqa: ASYNC110 - a lock of another process
-                    await asyncio.sleep(_ADOPTED_INTERVAL_S)
             await self._reap()
         finally:
             self.abandon()
@@ -110,8 +108,9 @@ class ContainerProcess:
                 # Nobody will wait for it here, and Popen would warn that nobody has.
                 self._shim.returncode = self._shim.poll() or 0
 
-    async def discard(self) -> None:
-        """Let go of the pipes and wait for the shim, which ends the process, unless it outlives the node."""
+    async def end(self) -> None:
+        """Kill the process, and wait until nothing of it is left; safe to repeat, also beside `wait`."""
+        self.kill()
         self.abandon()
         await self._reap()
 
@@ -151,9 +150,11 @@ class ContainerProcess:
             self._exit = Exit(**report)
 
     async def _reap(self) -> None:
-        """The shim has closed its pipe and is about to exit, so this takes a moment at most."""
-        while self._shim is not None and self._shim.poll() is None:  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.002)
+        """Wait for the shim: one of ours is about to exit, one that was found is watched by its lock."""
+        while self._shim is not None and self._shim.poll() is None:  # noqa: ASYNC110 - takes a moment at most
+            await asyncio.sleep(_REAP_INTERVAL_S)
+        while self._shim is None and _is_locked(self.directory):  # noqa: ASYNC110 - a lock of another process
+            await asyncio.sleep(_ADOPTED_INTERVAL_S)
 
     def _lost(self) -> Exit:
         """The shim was killed: the kernel has killed the main process with it, its group may be left."""

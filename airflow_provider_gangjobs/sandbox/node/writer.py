@@ -26,9 +26,9 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
 class StatusWriter:
-    """The status of one pod; `render` gives it as it should be now."""
+    """The status of one pod; `render` gives it as it should be now, None if it should stay as it is."""
 
-    def __init__(self, client: ApiClient, pod: Mapping[str, Any], render: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, client: ApiClient, pod: Mapping[str, Any], render: Callable[[], dict[str, Any] | None]) -> None:
         metadata = pod["metadata"]
         self._client = client
         self._uid = metadata["uid"]
@@ -59,7 +59,7 @@ class StatusWriter:
 
     async def _write(self) -> None:
         retry = _RETRY_FIRST_S
-        while (status := self._render()) != self._last:
+        while (status := self._render()) is not None and status != self._last:
             try:
                 await self._client.patch(f"{self._path}/status", {"metadata": {"uid": self._uid}, "status": status})
             except (StatusError, UnreachableError) as error:
