@@ -65,13 +65,8 @@ RELEASES: dict[str, Release] = {
         has_pod_groups=True,
         pod_group_condition="PodGroupScheduled",
         infers_gangs=True,
-        disabled_group_fields=(
-            "schedulingConstraints",
-            "resourceClaims",
-            "disruptionMode",
-            "priorityClassName",
-            "priority",
-        ),
+        # The gate WorkloadAwarePreemption is taken to be on: priorities and disruption modes of groups are kept.
+        disabled_group_fields=("schedulingConstraints", "resourceClaims"),
     ),
     "1.37": Release(
         "1.37",

@@ -10,6 +10,7 @@ from airflow_provider_gangjobs.objects import names
 from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.errors import Cause
 from airflow_provider_gangjobs.sandbox.registry import naming
+from airflow_provider_gangjobs.sandbox.registry.deletion import Outcome
 from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strategy
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = [
     "NodeStrategy",
     "SecretStrategy",
     "ServiceStrategy",
+    "terminating",
 ]
 
 DATA_BYTES_MAX = 1024 * 1024
@@ -36,7 +38,7 @@ class NamespaceStrategy(Strategy):
     has_status = True
     returns_deleted = True
 
-    def problems_with_name(self, name: str) -> list[str]:
+    def problems_with_name(self, name: str, context: Context) -> list[str]:
         return naming.dns_label(name)
 
     def default(self, obj: Object, context: Context) -> None:
@@ -55,6 +57,16 @@ class NamespaceStrategy(Strategy):
 
     def may_remove(self, obj: Object) -> bool:
         return not obj["spec"].get("finalizers")
+
+
+def terminating(outcome: Outcome, now: str) -> Outcome:
+    """What deleting a namespace comes to: it is never removed by DELETE itself, as long as it may have contents."""
+    obj = outcome.obj
+    if not obj["spec"].get("finalizers"):
+        return outcome
+    metadata = {"deletionTimestamp": now, "deletionGracePeriodSeconds": 0} | obj["metadata"]
+    marked = {**obj, "metadata": metadata, "status": {**(obj.get("status") or {}), "phase": "Terminating"}}
+    return Outcome(marked, is_changed=outcome.is_changed or marked != obj, is_removed=False)
 
 
 class NodeStrategy(Strategy):
@@ -81,8 +93,9 @@ class ServiceStrategy(Strategy):
     has_status = True
     returns_deleted = True
 
-    def problems_with_name(self, name: str) -> list[str]:
-        return naming.dns_label_1035(name)
+    def problems_with_name(self, name: str, context: Context) -> list[str]:
+        """Names that start with a digit are allowed from 1.36 on (KEP-5311)."""
+        return naming.dns_label_1035(name) if context.release.schema == "1.35" else naming.dns_label(name)
 
     def default(self, obj: Object, context: Context) -> None:
         spec = obj.setdefault("spec", {})

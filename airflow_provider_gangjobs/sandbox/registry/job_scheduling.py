@@ -5,21 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox import errors
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODGROUPS
 from airflow_provider_gangjobs.sandbox.store import objects_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider_gangjobs.sandbox.errors import Cause
+    from airflow_provider_gangjobs.sandbox.registry.strategies import Context
     from airflow_provider_gangjobs.sandbox.store import Object
 
-__all__ = ["scheduling_causes", "scheduling_update_causes"]
+__all__ = ["require_fixed_parallelism", "scheduling_causes", "scheduling_update_causes"]
 
 _PATH = "spec.scheduling"
 _POLICY = f"{_PATH}.schedulingPolicy"
 _VARIANT_IS_FIXED = (
     "the basic/gang policy variant is immutable after creation; only schedulingPolicy.gang.minCount may be updated"
 )
+
+
+def require_fixed_parallelism(new: Object, old: Object, context: Context) -> None:
+    """1.36 refuses to change the parallelism of a Job whose group is a gang (admission plugin JobValidation)."""
+    if new["spec"].get("parallelism") == old["spec"].get("parallelism"):
+        return
+    metadata = old["metadata"]
+    link = old["spec"]["template"]["spec"].get("schedulingGroup")
+    if link is not None:
+        found = context.find(PODGROUPS, metadata["namespace"], link.get("podGroupName", ""))
+        groups = [] if found is None else [found]
+    else:
+        groups = [group for group in context.items(PODGROUPS, metadata["namespace"]) if _is_controlled_by(group, old)]
+    for group in groups:
+        if group["spec"]["schedulingPolicy"].get("gang") is not None:
+            name = group["metadata"]["name"]
+            why = f'cannot change parallelism for a Job referencing gang-scheduled PodGroup "{name}"'
+            raise errors.forbidden(JOBS, metadata["name"], why)
+
+
+def _is_controlled_by(group: Object, job: Object) -> bool:
+    owners = group["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner["uid"] == job["metadata"]["uid"] for owner in owners)
 
 
 def scheduling_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:

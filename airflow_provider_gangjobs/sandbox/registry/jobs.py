@@ -12,7 +12,11 @@ from airflow_provider_gangjobs.objects import selector as selectors
 from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.registry import gates, naming
 from airflow_provider_gangjobs.sandbox.registry.deletion import Propagation
-from airflow_provider_gangjobs.sandbox.registry.job_scheduling import scheduling_causes, scheduling_update_causes
+from airflow_provider_gangjobs.sandbox.registry.job_scheduling import (
+    require_fixed_parallelism,
+    scheduling_causes,
+    scheduling_update_causes,
+)
 from airflow_provider_gangjobs.sandbox.registry.job_status import status_causes
 from airflow_provider_gangjobs.sandbox.registry.pod_defaults import default_pod_spec, drop_disabled
 from airflow_provider_gangjobs.sandbox.registry.pod_validation import template_causes
@@ -92,6 +96,8 @@ class JobStrategy(Strategy):
 
     def prepare_update(self, new: Object, old: Object, context: Context) -> None:
         super().prepare_update(new, old, context)
+        if context.release.schema == "1.36":
+            require_fixed_parallelism(new, old, context)
         count_generation(new, old)
 
     def validate_create(self, obj: Object, context: Context) -> list[Cause]:

@@ -100,7 +100,7 @@ def _drop_empty(metadata: dict[str, Any]) -> None:
 
 
 def validate(metadata: Mapping[str, Any], name_rule: Callable[[str], list[str]]) -> list[Cause]:
-    """Everything that is wrong with the metadata of an object."""
+    """Everything that is wrong with the metadata of an object; `name_rule` gives the complaints about a name."""
     causes: list[Cause] = []
     name = metadata.get("name") or ""
     if not name:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.errors import Cause
     from airflow_provider_gangjobs.sandbox.registry.deletion import DeleteOptions
 
-__all__ = ["PodStrategy", "is_terminal"]
+__all__ = ["PodStrategy", "bound", "disrupted", "is_terminal"]
 
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_S = 300
@@ -38,6 +38,38 @@ _QOS_RESOURCES = ("cpu", "memory")
 def is_terminal(pod: Mapping[str, Any]) -> bool:
     """Whether all containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def bound(pod: Object, node: str, now: str, annotations: Mapping[str, str] | None) -> Object:
+    """The pod on its node.
+
+    Raises:
+        StatusError: 409, it has one already, waits for its gates, or is being deleted.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    name = metadata["name"]
+    if "deletionTimestamp" in metadata:
+        raise errors.conflict(PODS, name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        raise errors.conflict(PODS, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        raise errors.conflict(PODS, name, f"pod {name} has non-empty .spec.schedulingGates")
+    if annotations:
+        metadata = {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
+    status = _with_condition(pod.get("status") or {}, "PodScheduled", now)
+    return {**pod, "metadata": metadata, "spec": {**spec, "nodeName": node}, "status": status}
+
+
+def disrupted(pod: Object, now: str) -> Object:
+    """The pod with the note that it was evicted."""
+    told = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    return {**pod, "status": _with_condition(pod.get("status") or {}, "DisruptionTarget", now, **told)}
+
+
+def _with_condition(status: Object, kind: str, now: str, **more: str) -> Object:
+    condition = {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": now, **more}
+    others = [item for item in status.get("conditions") or () if item["type"] != kind]
+    return {**status, "conditions": [*others, condition]}
 
 
 class PodStrategy(Strategy):

@@ -14,29 +14,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.objects import selector as selectors
 from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.clock import Clock, SystemClock, timestamp
-from airflow_provider_gangjobs.sandbox.registry import core, deletion, jobs, metadata, pods, scheduling, selection
+from airflow_provider_gangjobs.sandbox.registry import deletion, metadata, pods, selection
+from airflow_provider_gangjobs.sandbox.registry.core import terminating
 from airflow_provider_gangjobs.sandbox.registry.deletion import DeleteOptions, Outcome, Propagation
+from airflow_provider_gangjobs.sandbox.registry.kinds import STRATEGIES, first_objects
 from airflow_provider_gangjobs.sandbox.registry.patching import PatchKind, patched
 from airflow_provider_gangjobs.sandbox.registry.recorder import Recorder
 from airflow_provider_gangjobs.sandbox.registry.strategies import Context, Strategy
 from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
-from airflow_provider_gangjobs.sandbox.resources import (
-    CONFIGMAPS,
-    EVENTS,
-    JOBS,
-    LEASES,
-    NAMESPACES,
-    NODES,
-    PODGROUPS,
-    PODS,
-    PRIORITYCLASSES,
-    RESOURCES,
-    SECRETS,
-    SERVICES,
-    WORKLOADS,
-    Resource,
-    by_key,
-)
+from airflow_provider_gangjobs.sandbox.resources import NAMESPACES, PODS, Resource, by_key
 from airflow_provider_gangjobs.sandbox.store import Object, Observer, Store, objects_copy
 
 if TYPE_CHECKING:
@@ -49,22 +35,6 @@ Warnings = list[str]
 Decode = Callable[[Object], Object]
 """Checks an object against the schema and returns it without the fields that are not kept; may raise StatusError."""
 
-_STRATEGIES: dict[Resource, Strategy] = {resource: Strategy() for resource in RESOURCES} | {
-    CONFIGMAPS: core.ConfigMapStrategy(),
-    EVENTS: core.EventStrategy(),
-    JOBS: jobs.JobStrategy(),
-    LEASES: core.LeaseStrategy(),
-    NAMESPACES: core.NamespaceStrategy(),
-    NODES: core.NodeStrategy(),
-    PODGROUPS: scheduling.PodGroupStrategy(),
-    PODS: pods.PodStrategy(),
-    PRIORITYCLASSES: scheduling.PriorityClassStrategy(),
-    SECRETS: core.SecretStrategy(),
-    SERVICES: core.ServiceStrategy(),
-    WORKLOADS: scheduling.WorkloadStrategy(),
-}
-_FIRST_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-_SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _OPTIMISTIC_LOCK = "the object has been modified; please apply your changes to the latest version and try again"
 
 
@@ -151,7 +121,7 @@ class Registry:
             self._require_namespace(kind, meta)
         strategy.default(new, context)
         strategy.prepare_create(new, context)
-        causes = metadata.validate(meta, strategy.problems_with_name)
+        causes = _metadata_causes(meta, strategy, context)
         causes = [*causes, *strategy.validate_create(new, context), *strategy.validate(new, context)]
         self._refuse(kind, new, causes)
         strategy.canonicalize(new)
@@ -263,7 +233,7 @@ class Registry:
             now=context.now,
         )
         if kind is NAMESPACES:
-            outcome = _terminate_namespace(outcome, timestamp(context.now))
+            outcome = terminating(outcome, timestamp(context.now))
         return self._carry_out(kind, outcome, dry_run=dry_run), outcome.is_removed
 
     def bind(self, name: str, namespace: str, node: str, *, annotations: dict[str, str] | None = None) -> Object:
@@ -273,18 +243,7 @@ class Registry:
             StatusError: 404, 409 the pod has a node already or is being deleted.
         """
         pod = self.get(PODS, name, namespace)
-        spec, meta = pod["spec"], pod["metadata"]
-        if "deletionTimestamp" in meta:
-            raise errors.conflict(PODS, name, f"pod {name} is being deleted, cannot be assigned to a host")
-        if spec.get("nodeName"):
-            raise errors.conflict(PODS, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
-        if spec.get("schedulingGates"):
-            raise errors.conflict(PODS, name, f"pod {name} has non-empty .spec.schedulingGates")
-        if annotations:
-            meta = {**meta, "annotations": {**(meta.get("annotations") or {}), **annotations}}
-        status = _with_condition(pod.get("status") or {}, "PodScheduled", timestamp(self.clock.now()))
-        bound = {**pod, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status}
-        return self.store.put(PODS, bound).obj
+        return self.store.put(PODS, pods.bound(pod, node, timestamp(self.clock.now()), annotations)).obj
 
     def evict(
         self,
@@ -303,15 +262,12 @@ class Registry:
         pod = self.get(PODS, name, namespace)
         deletion.check_preconditions(PODS, pod, DeleteOptions(uid=uid))
         if not dry_run and not pods.is_terminal(pod):
-            now = timestamp(self.clock.now())
-            told = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-            status = _with_condition(pod.get("status") or {}, "DisruptionTarget", now, **told)
-            self.store.put(PODS, {**pod, "status": status})
+            self.store.put(PODS, pods.disrupted(pod, timestamp(self.clock.now())))
         return self.delete(PODS, name, namespace, uid=uid, grace_period_s=grace_period_s, dry_run=dry_run)
 
     def returns_deleted(self, resource: str | Resource) -> bool:
         """Whether a DELETE that removed an object answers with it."""
-        return _STRATEGIES[by_key(resource)].returns_deleted
+        return STRATEGIES[by_key(resource)].returns_deleted
 
     def record_event(
         self,
@@ -332,7 +288,7 @@ class Registry:
 
     def _open(self, resource: str | Resource) -> tuple[Resource, Strategy, Context]:
         kind = by_key(resource)
-        return kind, _STRATEGIES[kind], Context(self.release, self.clock.now(), self._find)
+        return kind, STRATEGIES[kind], Context(self.release, self.clock.now(), self._find, self.list)
 
     def _find(self, resource: Resource, namespace: str, name: str) -> Object | None:
         return self.find(resource, namespace, name)
@@ -387,7 +343,7 @@ class Registry:
     ) -> Sequence[errors.Cause]:
         causes = metadata.validate_update(new["metadata"], old["metadata"])
         if new["metadata"] != old["metadata"]:
-            causes = [*metadata.validate(new["metadata"], strategy.problems_with_name), *causes]
+            causes = [*_metadata_causes(new["metadata"], strategy, context), *causes]
         if is_status:
             return [*causes, *strategy.validate_status(new, old, context)]
         if _content(new) == _content(old):
@@ -413,12 +369,13 @@ class Registry:
 
     def _bootstrap(self) -> None:
         """What every cluster has from the start; nothing is changed in one that was read from disk."""
-        for name in _FIRST_NAMESPACES:
-            if self.find(NAMESPACES, None, name) is None:
-                self.create(NAMESPACES, {"metadata": {"name": name}})
-        for name, value in _SYSTEM_PRIORITIES.items():
-            if self.find(PRIORITYCLASSES, None, name) is None:
-                self.create(PRIORITYCLASSES, {"metadata": {"name": name}, "value": value})
+        for kind, obj in first_objects():
+            if self.find(kind, None, obj["metadata"]["name"]) is None:
+                self.create(kind, obj)
+
+
+def _metadata_causes(meta: dict[str, Any], strategy: Strategy, context: Context) -> list[errors.Cause]:
+    return metadata.validate(meta, lambda name: strategy.problems_with_name(name, context))
 
 
 def _content(obj: Object) -> Object:
@@ -432,21 +389,3 @@ def _uid_mismatch(kind: Resource, old: Object, uid: str) -> str:
         f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: "
         f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
     )
-
-
-def _with_condition(status: Object, type_: str, now: str, **more: str) -> Object:
-    condition = {"type": type_, "status": "True", "lastProbeTime": None, "lastTransitionTime": now, **more}
-    others = [item for item in status.get("conditions") or () if item["type"] != type_]
-    return {**status, "conditions": [*others, condition]}
-
-
-def _terminate_namespace(outcome: Outcome, now: str) -> Outcome:
-    """A namespace is never removed by DELETE itself: it becomes Terminating until it has been emptied."""
-    obj = outcome.obj
-    if not outcome.is_removed or not obj["spec"].get("finalizers"):
-        return outcome
-    if "deletionTimestamp" in obj["metadata"]:
-        return Outcome(obj, is_changed=False, is_removed=False)
-    meta = {**obj["metadata"], "deletionTimestamp": now, "deletionGracePeriodSeconds": 0}
-    terminating = {**obj, "metadata": meta, "status": {**(obj.get("status") or {}), "phase": "Terminating"}}
-    return Outcome(terminating, is_changed=True, is_removed=False)

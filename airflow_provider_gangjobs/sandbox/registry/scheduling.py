@@ -23,6 +23,7 @@ __all__ = ["PROTECTION_FINALIZER", "PodGroupStrategy", "PriorityClassStrategy", 
 PROTECTION_FINALIZER = "scheduling.k8s.io/podgroup-protection"
 TEMPLATES_MAX = 8
 USER_PRIORITY_MAX = 1_000_000_000
+_CONDITION_STATUSES = ("False", "True", "Unknown")
 
 
 class PriorityClassStrategy(Strategy):
@@ -142,8 +143,7 @@ class PodGroupStrategy(Strategy):
     def default(self, obj: Object, context: Context) -> None:
         spec = obj.setdefault("spec", {})
         _drop_disabled(spec, context)
-        if context.release.schema == "1.37":
-            spec.setdefault("disruptionMode", {"single": {}})
+        spec.setdefault("disruptionMode", "Pod" if context.release.schema == "1.36" else {"single": {}})
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         super().prepare_create(obj, context)
@@ -168,6 +168,20 @@ class PodGroupStrategy(Strategy):
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
         return _changes(new, old, context)
+
+    def validate_status(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        return list(_condition_causes((new.get("status") or {}).get("conditions") or []))
+
+
+def _condition_causes(conditions: list[Any]) -> Iterator[Cause]:
+    """Rules of `metav1.Condition`, which the conditions of older kinds do not have to follow."""
+    for position, condition in enumerate(conditions):
+        at = f"status.conditions[{position}]"
+        if condition.get("status") not in _CONDITION_STATUSES:
+            yield errors.not_supported(f"{at}.status", condition.get("status"), _CONDITION_STATUSES)
+        for field in ("lastTransitionTime", "reason"):
+            if not condition.get(field):
+                yield errors.required(f"{at}.{field}")
 
 
 def _require_workload(group: Object, context: Context) -> None:

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.sandbox.registry import naming
 from airflow_provider_gangjobs.sandbox.registry.deletion import DeleteOptions, Propagation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from airflow_provider_gangjobs.sandbox.errors import Cause
@@ -33,6 +33,8 @@ class Context:
     now: datetime
     find: Callable[[Resource, str, str], Object | None]
     """The stored object of this namespace and name, or None."""
+    items: Callable[[Resource, str], Sequence[Object]]
+    """All stored objects of this namespace."""
 
 
 class Strategy:
@@ -45,7 +47,7 @@ class Strategy:
     returns_deleted: ClassVar[bool] = False
     """Whether DELETE answers with the object instead of a Status."""
 
-    def problems_with_name(self, name: str) -> list[str]:
+    def problems_with_name(self, name: str, context: Context) -> list[str]:
         """The complaints about the name of an object of this kind."""
         return naming.dns_subdomain(name)
 
