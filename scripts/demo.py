@@ -118,9 +118,11 @@ def run(processes: Processes, view: View) -> dict[str, Any]:
 def watch(rest: Rest, cluster: Cluster, view: View, ticks: Iterator[None]) -> None:
     """Show the DAG run until it has ended. Raises DemoError unless it succeeded."""
     for _ in ticks:
-        tasks = rest.get(f"/dags/{DAG}/dagRuns/{RUN}/taskInstances")["task_instances"]
+        run, instances = rest.get(f"/dags/{DAG}/dagRuns/{RUN}"), rest.get(f"/dags/{DAG}/dagRuns/{RUN}/taskInstances")
+        if run is None or instances is None:  # an API server that is busy elsewhere; the deadline is still counting
+            continue
+        tasks, state = instances["task_instances"], run["state"]
         view.show(tasks, cluster.snapshot(), cluster.last_line_of_rank_0())
-        state = rest.get(f"/dags/{DAG}/dagRuns/{RUN}")["state"]
         if state == "success":
             return
         if state == "failed":
