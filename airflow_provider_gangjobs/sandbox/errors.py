@@ -56,7 +56,7 @@ class Cause:
 
 
 def _quoted(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
 
 
 def invalid_value(field: str, value: Any, detail: str) -> Cause:
@@ -143,7 +143,7 @@ def conflict(resource: Resource, name: str, why: str) -> StatusError:
 
 def invalid(resource: Resource, name: str, causes: Iterable[Cause], *, as_resource: bool = False) -> StatusError:
     """422: the object breaks the rules of its kind (or of its resource); every cause is told at once."""
-    found = list(causes)
+    found = list(dict.fromkeys(causes))
     text = str(found[0]) if len(found) == 1 else "[" + ", ".join(str(cause) for cause in found) + "]"
     kind = resource.plural if as_resource else resource.kind
     subject = resource.key if as_resource else resource.qualified_kind
