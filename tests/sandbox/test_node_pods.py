@@ -7,6 +7,7 @@ import base64
 import time
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from airflow_provider_gangjobs.sandbox.node.config import GPU
@@ -375,6 +376,19 @@ async def test_log_of_unknown_container_is_no_log(tmp_path: Path) -> None:
         await cluster.ended(name)
         with pytest.raises(LookupError, match='previous terminated container "main" not found'):
             await cluster.log(name, previous=True)
+
+
+async def test_control_plane_may_fetch_logs_from_the_node(tmp_path: Path) -> None:
+    async with node_cluster(tmp_path, log_port=0) as cluster:
+        name = cluster.create(pod(shell("echo one; sleep 0.3; echo two")))
+        await cluster.phase(name, "Running", "Succeeded")
+        port = cluster.registry.get(NODES, "node-1")["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        url = f"https://127.0.0.1:{port}/containerLogs/default/{name}"
+        async with httpx.AsyncClient(verify=False) as http:
+            assert (await http.get(f"{url}/main", params={"follow": "true"})).text == "one\ntwo\n"
+            assert (await http.get(f"{url}/main", params={"tailLines": "1"})).text == "two\n"
+            assert (await http.get(f"{url}/other")).status_code == 404
+            assert (await http.get(f"{url}/main", params={"tailLines": "x"})).status_code == 400
 
 
 async def test_many_short_pods_leave_the_loop_free(tmp_path: Path) -> None:

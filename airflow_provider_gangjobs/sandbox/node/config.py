@@ -25,7 +25,9 @@ class NodeConfig:
     `root_dir` is the node's alone and holds everything of its pods; a node that starts on a folder of an
     earlier one adopts what is in it. `isolation` None means the best that the machine offers. Containers
     that `outlive_node` go on when the node program ends, as under a kubelet; otherwise they are killed
-    with it, however it ends. Times are in seconds.
+    with it, however it ends. With a `log_port` (0 takes a free one) the node serves logs to a control plane that
+    fetches them from its nodes; everyone on this machine can read them there, unless `log_client_authority`, a PEM
+    file, names whose certificates a client must have. Times are in seconds.
     """
 
     name: str
@@ -38,6 +40,8 @@ class NodeConfig:
     isolation: Isolation | None = None
     passed_env: tuple[str, ...] = ()
     outlive_node: bool = False
+    log_port: int | None = None
+    log_client_authority: Path | None = None
     lease_renewal_s: float = 10.0
     status_interval_s: float = 300.0
     retry_s: float = 2.0

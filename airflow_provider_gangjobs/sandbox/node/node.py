@@ -19,6 +19,7 @@ from .admission import Admission
 from .client import core_path
 from .folder import PodFolder, pod_folders
 from .isolation import Probed, probe
+from .log_server import serving_logs
 from .logs import LogOptions, read_log
 from .network import PodNetwork
 from .pod import PodHost, PodWorker
@@ -65,16 +66,17 @@ class Node:
         self._workers: dict[str, PodWorker] = {}
         self._host: PodHost | None = None
 
-    async def run(self, *, log_port: int | None = None) -> None:
-        """Join the cluster and run pods until cancelled; nothing of them is left then, unless they outlive the node.
-
-        `log_port` is told to the cluster as the port of this node's log server.
-        """
+    async def run(self) -> None:
+        """Join the cluster and run pods until cancelled; nothing of them is left then, unless they outlive the node."""
         self.config.root_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         probed = await self._probe()
         _log.info("node %s isolates containers by %s %s", self.config.name, probed.isolation, probed.reason)
         self._host = self._make_host(probed)
-        async with self._network.following(self._client), asyncio.TaskGroup() as group:
+        async with (
+            self._network.following(self._client),
+            serving_logs(self.config, self.logs) as log_port,
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(self._recorder.run(), name=f"events of node {self.config.name}")
             await self._registration.register(probed, log_port)
             self.registered.set()
