@@ -88,7 +88,9 @@ class Target:
     field_selector: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.resource} in {self.namespace or 'all namespaces'}"
+        selectors = [text for text in (self.label_selector, self.field_selector) if text]
+        where = f"{self.resource} in {self.namespace or 'all namespaces'}"
+        return f"{where} with {' and '.join(selectors)}" if selectors else where
 
 
 class Ending(Enum):

@@ -207,7 +207,7 @@ class Informers:
         Raises:
             ValueError: `index` is made anew at each call (a lambda or an inner function).
         """
-        if "<" in getattr(index, "__qualname__", ""):
+        if "<" in getattr(index, "__qualname__", "<"):
             raise ValueError(f"index {index!r} must be a function of a module: a new one at each call shares nothing")
         config = cluster.config if isinstance(cluster, Client) else cluster
         key = _Key(config.key, Target(resource, namespace, label_selector, field_selector), decode, index)
@@ -232,7 +232,7 @@ class Informers:
     def statistics(self) -> dict[str, InformerStatistics]:
         """By what is watched; for tests, metrics and people."""
         return {
-            f"{key.cluster}: {key.target} as {key.kind.__name__}": shared.reflector.statistics()
+            f"{key.cluster}: {key.target} as {key.kind.__name__} by {key.index.__name__}": shared.reflector.statistics()
             for key, shared in self._shared.items()
         }
 

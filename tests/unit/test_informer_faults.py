@@ -1,0 +1,235 @@
+"""The whole informer over HTTP against a server that misbehaves: requests stay few, and the state converges."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.cluster.informer import Informer, Informers
+from airflow_provider_gangjobs.cluster.informer.pace import Pace
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from tests.unit.fault_server import (
+    FaultServer,
+    ModelApi,
+    bad_gateway,
+    close_at_once,
+    forbidden,
+    gone,
+    gone_in_band,
+    half_open,
+    internal_error,
+    login_page,
+    no_head,
+    one_bookmark,
+    reset_at_once,
+    reset_mid_line,
+    too_many_requests,
+    unauthorized,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+WITHIN_S = 10.0
+HURRIED = Pace(
+    page_objects=2,
+    backoff_base_s=0.02,
+    backoff_cap_s=0.2,
+    proven_s=0.1,
+    watch_s=(2.0, 3.0),
+    silence_margin_s=-1.9,
+    poll_s=(0.04, 0.06),
+    watch_again_after_s=0.3,
+)
+"""Fifty times faster than usual; a silent watch is given up after 0.1 to 1.1 s."""
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    name: str
+    resource_version: str
+
+
+class View(msgspec.Struct, frozen=True):
+    metadata: Meta
+    value: str = ""
+
+
+def by_name(view: View) -> str:
+    return view.metadata.name
+
+
+@asynccontextmanager
+async def informer_of(api: ModelApi, pace: Pace = HURRIED) -> AsyncGenerator[tuple[Informer[View], FaultServer], None]:
+    registry = Informers(pace=pace)
+    async with FaultServer(api.handle) as server:
+        try:
+            async with registry.lease(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+                yield informer, server
+        finally:
+            await registry.aclose()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
+            await asyncio.sleep(0.01)
+
+
+def knows(informer: Informer[View], api: ModelApi) -> bool:
+    return informer.is_synced and all(
+        {uid: v.value for uid, v in informer.objects(name).items()}
+        == ({api.objects[name]["metadata"]["uid"]: api.objects[name]["value"]} if name in api.objects else {})
+        for name in "abc"
+    )
+
+
+ENDLESS = {
+    "410 in band": gone_in_band,
+    "410 by status": gone,
+    "403": forbidden,
+    "500": internal_error,
+    "502 with a page": bad_gateway,
+    "login page": login_page,
+    "reset mid-line": reset_mid_line,
+    "reset at once": reset_at_once,
+    "closes at once": close_at_once,
+    "bookmark and close": one_bookmark,
+    "half-open": half_open,
+    "429": too_many_requests("0"),
+    "401": unauthorized,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
+async def test_requests_stay_few_while_watches_fail(fault: Any) -> None:
+    """Each watch fails for a second; even so hurried, there are at most some dozens of requests."""
+    api = ModelApi(every_watch=fault)
+    api.put("a", "1")
+    async with informer_of(api) as (informer, server):
+        await informer.synced()
+        began = time.monotonic()
+        await until(lambda: time.monotonic() - began > 1.0)
+        per_s = len(server.requests) / (time.monotonic() - began)
+        assert per_s < 60
+        assert fault is half_open or informer.statistics().watches_opened < 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
+async def test_state_converges_although_watches_fail(fault: Any) -> None:
+    """What changes while no watch works is seen by listing again, and what comes later by the watch that works."""
+    api = ModelApi(every_watch=fault)
+    api.put("a", "1")
+    api.put("b", "1")
+    async with informer_of(api) as (informer, _):
+        await informer.synced()
+        api.put("a", "2")
+        api.delete("b")
+        api.forget_history()
+        await until(lambda: knows(informer, api) or fault in (half_open, one_bookmark))
+        api.every_watch = None
+        api.put("c", "1")
+        await until(lambda: knows(informer, api))
+        await until(lambda: not informer.statistics().polling)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", [internal_error, bad_gateway, login_page, reset_at_once, forbidden, gone, unauthorized]
+)
+async def test_failing_lists_are_waited_out(fault: Any) -> None:
+    api = ModelApi(list_faults=[fault] * 4)
+    api.put("a", "1")
+    async with informer_of(api) as (informer, server):
+        await informer.synced()
+        assert knows(informer, api)
+        assert server.count()["list"] <= 6
+
+
+async def test_watch_without_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.cluster.client.REQUEST_TIMEOUT_S", 0.1)
+    api = ModelApi(watch_faults=[no_head])
+    async with informer_of(api) as (informer, _):
+        await informer.synced()
+        api.put("a", "1")
+        await until(lambda: knows(informer, api))
+
+
+async def test_silent_watch_is_replaced() -> None:
+    api = ModelApi(watch_faults=[half_open])
+    async with informer_of(api) as (informer, server):
+        await informer.synced()
+        await until(lambda: server.count()["watch"] == 1)
+        api.put("a", "1")
+        await until(lambda: knows(informer, api))
+
+
+async def test_many_pages_and_versions_are_followed() -> None:
+    api = ModelApi()
+    for name in "abc":
+        api.put(name, "1")
+    async with informer_of(api) as (informer, server):
+        await informer.synced()
+        for value in range(20):
+            api.put("a", str(value))
+        api.cut_watches()
+        api.put("b", "late")
+        await until(lambda: knows(informer, api))
+        assert server.count()["list"] == 2
+        assert informer.statistics().lists == 1
+
+
+async def test_deletion_while_disconnected_is_told() -> None:
+    api = ModelApi()
+    api.put("a", "1")
+    async with informer_of(api) as (informer, _):
+        await informer.synced()
+        subscription = informer.subscribe("a")
+        subscription.take_updated()
+        api.every_watch = internal_error
+        api.cut_watches()
+        api.delete("a")
+        api.forget_history()
+        api.every_watch = None
+        assert await subscription.changed(WITHIN_S)
+        assert (subscription.objects(), [v.value for v in subscription.take_deleted().values()]) == ({}, ["1"])
+
+
+async def test_loop_is_never_blocked_by_a_burst() -> None:
+    """Ten thousand events at once: other tasks of the loop run all the while. Counted in CPU time, not by the clock."""
+    api = ModelApi()
+    async with informer_of(api, Pace()) as (informer, _):
+        await informer.synced()
+        await until(lambda: informer.statistics().watches_open == 1)
+        lines = b"".join(
+            msgspec.json.encode(
+                {
+                    "type": "ADDED",
+                    "object": {"metadata": {"uid": f"u{i}", "name": f"n{i}", "resourceVersion": str(1000 + i)}},
+                }
+            )
+            + b"\n"
+            for i in range(10_000)
+        )
+
+        async def burst(_: Any, __: Any, connection: Any) -> None:
+            connection.begin_stream()
+            for start in range(0, len(lines), 2**16):
+                await connection.chunk(lines[start : start + 2**16])
+            await connection.silence()
+
+        api.watch_faults.append(burst)
+        api.cut_watches()
+        longest_s, before = 0.0, time.thread_time()
+        while informer.statistics().events < 10_000:
+            await asyncio.sleep(0)
+            longest_s, before = max(longest_s, time.thread_time() - before), time.thread_time()
+        assert longest_s < 0.1
+        assert informer.statistics().objects == 10_000

@@ -1,0 +1,260 @@
+"""Who shares an informer, how long it lives, and what becomes of those who wait when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Informers, informers
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from tests.unit.fault_server import FaultServer, ModelApi, config_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    name: str
+    resource_version: str
+
+
+class View(msgspec.Struct, frozen=True):
+    metadata: Meta
+
+
+class OtherView(View, frozen=True):
+    pass
+
+
+def by_name(view: View) -> str:
+    return view.metadata.name
+
+
+def by_uid(view: View) -> str:
+    return view.metadata.uid
+
+
+@asynccontextmanager
+async def cluster(*, linger_s: float = 60) -> AsyncGenerator[tuple[Informers, FaultServer, ModelApi]]:
+    api = ModelApi()
+    registry = Informers(linger_s=linger_s)
+    async with FaultServer(api.handle) as server:
+        try:
+            yield registry, server, api
+        finally:
+            await registry.aclose()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
+            await asyncio.sleep(0.005)
+
+
+async def test_hundred_gangs_share_one_list_and_one_watch() -> None:
+    async with cluster() as (registry, server, api):
+
+        async def gang(name: str) -> None:
+            async with registry.lease(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+                await informer.synced()
+                subscription = informer.subscribe(name)
+                while not subscription.objects():
+                    await subscription.changed()
+
+        gangs = [asyncio.create_task(gang(f"gang-{number}")) for number in range(100)]
+        await until(lambda: server.count()["watch"] == 1)
+        for number in range(100):
+            api.put(f"gang-{number}")
+        await asyncio.gather(*gangs)
+        assert server.count() == {"list": 1, "watch": 1}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"resource": PODS},
+        {"namespace": "other"},
+        {"label_selector": "a=b"},
+        {"field_selector": "a=b"},
+        {"decode": OtherView},
+        {"index": by_uid},
+        {"cluster": config_for("http://127.0.0.1:1")},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+async def test_whoever_wants_something_else_gets_another(other: dict[str, object]) -> None:
+    async with cluster() as (registry, server, _):
+        same = {"cluster": server.config, "resource": JOBS, "namespace": "team", "decode": View, "index": by_name}
+        async with (
+            registry.lease(**same),
+            registry.lease(**{**same, **other}),
+            registry.lease(**same),
+        ):
+            assert len(registry.statistics()) == 2
+
+
+async def test_one_client_serves_all_informers_of_a_cluster() -> None:
+    made = []
+
+    def connect(config: object) -> Client:
+        made.append(Client(config))
+        return made[-1]
+
+    async with FaultServer(ModelApi().handle) as server:
+        registry = Informers(connect=connect)
+        async with (
+            registry.lease(server.config, JOBS, decode=View, index=by_name) as jobs,
+            registry.lease(Client(server.config), PODS, decode=View, index=by_name) as pods,
+            registry.client(server.config) as client,
+        ):
+            await jobs.synced()
+            await pods.synced()
+            assert made == [client]
+        await registry.aclose()
+        assert registry._clients == {}
+
+
+def test_index_made_anew_at_each_call_is_refused() -> None:
+    async def lease() -> None:
+        async with Informers().lease(config_for("http://x"), JOBS, decode=View, index=lambda v: v.metadata.name):
+            pass
+
+    with pytest.raises(ValueError, match="must be a function of a module"):
+        asyncio.run(lease())
+
+
+async def test_informer_lingers_for_the_next() -> None:
+    async with cluster() as (registry, server, _):
+        for _ in range(3):
+            async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+                assert await informer.synced(10)
+        await until(lambda: server.count()["watch"] == 1)
+        assert server.count()["list"] == 1
+
+
+async def test_informer_ends_after_lingering() -> None:
+    async with cluster(linger_s=0.05) as (registry, server, _):
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            await informer.synced()
+        await until(lambda: not registry._tasks)
+        assert (registry.statistics(), registry._clients) == ({}, {})
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            assert await informer.synced(10)
+        assert server.count()["list"] == 2
+
+
+async def test_lease_during_the_linger_keeps_it_open() -> None:
+    async with cluster(linger_s=0.05) as (registry, server, _):
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            await informer.synced()
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            began = asyncio.get_running_loop().time()
+            await until(lambda: asyncio.get_running_loop().time() > began + 0.2)
+            assert informer.is_synced
+        assert server.count()["list"] == 1
+
+
+async def test_ended_lease_ends_its_subscriptions() -> None:
+    async with (
+        cluster() as (registry, server, _),
+        registry.lease(server.config, JOBS, decode=View, index=by_name) as kept,
+    ):
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as ended:
+            ended.subscribe("a")
+            kept.subscribe("a")
+            assert kept.statistics().subscriptions == 2
+        assert kept.statistics().subscriptions == 1
+
+
+async def test_closing_wakes_all_who_wait() -> None:
+    async with (
+        cluster() as (registry, server, _),
+        registry.lease(server.config, JOBS, decode=View, index=by_name) as informer,
+    ):
+        await informer.synced()
+        waiting = asyncio.create_task(informer.subscribe("a").changed())
+        await asyncio.sleep(0)
+        await registry.aclose()
+        with pytest.raises(InformerClosedError):
+            await waiting
+
+
+async def test_closing_before_the_first_turn_wakes_all_who_wait() -> None:
+    async with (
+        cluster() as (registry, server, _),
+        registry.lease(server.config, JOBS, decode=View, index=by_name) as informer,
+    ):
+        subscription = informer.subscribe("a")
+        await registry.aclose()
+        with pytest.raises(InformerClosedError):
+            await subscription.changed()
+
+
+async def test_nothing_of_the_first_trigger_reaches_the_shared_task() -> None:
+    """A triggerer routes log lines by a context variable; the informer outlives the trigger that opened it."""
+    trigger = contextvars.ContextVar("trigger", default="none")
+    trigger.set("first")
+    seen = []
+
+    class Telling(Client):
+        async def list_page(self, *args: object, **options: object) -> bytes:
+            seen.append(trigger.get())
+            return await super().list_page(*args, **options)
+
+    async with FaultServer(ModelApi().handle) as server:
+        registry = Informers(connect=Telling)
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            await informer.synced()
+        await registry.aclose()
+    assert seen == ["none"]
+
+
+def test_each_loop_has_its_own_informers() -> None:
+    async def mine() -> Informers:
+        assert informers() is informers()
+        return informers()
+
+    assert asyncio.run(mine()) is not asyncio.run(mine())
+
+
+def test_end_of_the_loop_closes_everything() -> None:
+    """As a worker does it: one loop, one wait, and the process goes on."""
+
+    async def once() -> tuple[int, Informers]:
+        async with FaultServer(ModelApi().handle) as server:
+            async with informers().lease(server.config, JOBS, decode=View, index=by_name) as informer:
+                await informer.synced()
+            return len(asyncio.all_tasks()), informers()
+
+    tasks, registry = asyncio.run(once())
+    assert tasks > 1
+    assert (registry._tasks, registry._clients) == (set(), {})
+
+
+async def test_defect_is_logged_and_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """Even what must not happen does not stop those who wait."""
+    failures = iter([RuntimeError("defect")])
+
+    async def at_once(_: float) -> None:
+        await asyncio.sleep(0)
+
+    class Broken(Client):
+        async def list_page(self, *args: object, **options: object) -> bytes:
+            for failure in failures:
+                raise failure
+            return await super().list_page(*args, **options)
+
+    async with FaultServer(ModelApi().handle) as server:
+        registry = Informers(connect=Broken, timing=Timing(sleep=at_once))
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            assert await informer.synced(10)
+        await registry.aclose()
+    assert "begins anew after a defect" in caplog.text
