@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, InvalidConnection, NotFound
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 
 if TYPE_CHECKING:
@@ -31,12 +31,11 @@ class ClusterRefuses(Exception):  # noqa: N818 - a state of the cluster
         super().__init__(str(error))
 
 
-async def ask(
-    request: Callable[[], Awaitable[T]], *, timing: Timing, answers: tuple[type[ClusterError], ...] = (NotFound,)
-) -> T:
-    """Repeat a request until it is answered. Errors of the kinds `answers` are raised, all others waited out.
+async def ask(request: Callable[[], Awaitable[T]], *, timing: Timing) -> T:
+    """Repeat a request until it is answered; that there is no such object is an answer.
 
     Raises:
+        NotFound: there is no such object.
         ClusterRefuses: it was refused for `REFUSED_FOR_S`, or can never be sent.
     """
     backoff = Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
@@ -44,7 +43,7 @@ async def ask(
     while True:
         try:
             return await request()
-        except answers:
+        except NotFound:
             raise
         except InvalidConnection as error:
             raise ClusterRefuses(error) from error
@@ -54,3 +53,11 @@ async def ask(
             if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
                 raise ClusterRefuses(error) from error
             await timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+
+
+def is_of_another_uid(error: Exception) -> bool:
+    """A patch met another object of this name: 409, or 422 because the uid of an object never changes."""
+    if isinstance(error, Invalid):
+        causes = error.details.get("causes") or ()
+        return any(cause.get("field") == "metadata.uid" for cause in causes)
+    return isinstance(error, Conflict)

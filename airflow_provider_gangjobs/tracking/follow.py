@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -230,9 +230,7 @@ class _Follower:
             await self.seen.changed(LOOK_AGAIN_S)
             return None
         halted = Halted(exceeded.phase, observation.wait.cause, observation.line)
-        try:
-            await ask(lambda: halt(self.client, self.ref, halted), timing=self.timing, answers=(NotFound, Conflict))
-        except (NotFound, Conflict):
+        if not await ask(lambda: halt(self.client, self.ref, halted), timing=self.timing):
             await self.seen.changed(LOOK_AGAIN_S)
             return None
         return await self._halted(halted)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
@@ -34,15 +36,20 @@ class Halted:
         return f"{_PREFIX}.{self.phase}.{self.cause}: {self.why}"
 
 
-async def halt(client: Client, ref: GangRef, halted: Halted) -> None:
-    """Suspend the Job and note why. Safe to repeat.
+async def halt(client: Client, ref: GangRef, halted: Halted) -> bool:
+    """Suspend the Job and note why. False if it is gone, or another one has its name. Safe to repeat.
 
     Raises:
-        NotFound, Conflict: the Job is gone, or another one has its name.
         ClusterError: it may or may not be suspended.
     """
     meta = {"uid": ref.uid, "annotations": {ANNOTATION_HALTED: str(halted)}}
-    await client.patch(JOBS, ref.name, ref.namespace, {"metadata": meta, "spec": {"suspend": True}})
+    try:
+        await client.patch(JOBS, ref.name, ref.namespace, {"metadata": meta, "spec": {"suspend": True}})
+    except (NotFound, Conflict, Invalid) as exc:
+        if not isinstance(exc, NotFound) and not is_of_another_uid(exc):
+            raise
+        return False
+    return True
 
 
 def halted_by_deadline(job: JobView | None) -> Halted | None:

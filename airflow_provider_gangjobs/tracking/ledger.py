@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -135,7 +136,8 @@ class Ledger:
         found: dict[str, Outcome] = {}
         async for shard in _shards(self._client, self._ref):
             _collect(shard, found)
-            self._shard = max(self._shard, self._seen(shard), key=lambda one: one.number)
+            seen = self._seen(shard)
+            self._shard = seen if seen.number >= self._shard.number else self._shard
         self._recorded = set(found)
         return list(found.values())
 
@@ -180,13 +182,14 @@ class Ledger:
             name = self._name
             try:
                 stored = await self._write(part)
-            except (TooLarge, Invalid) as exc:
-                if not _is_too_large(exc):
+            except (TooLarge, Invalid, Conflict, NotFound) as exc:
+                if _is_too_large(exc):
+                    self._next_shard()
+                elif isinstance(exc, NotFound) or is_of_another_uid(exc):
+                    # Deleted or replaced since it was seen.
+                    self._shard = _Shard(self._shard.number)
+                else:
                     raise
-                self._next_shard()
-            except (Conflict, NotFound):
-                # Replaced or deleted since it was seen.
-                self._shard = _Shard(self._shard.number)
             else:
                 if self._is_ours(stored):
                     self._shard = self._seen(stored)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.event import GangEvent
-from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.provider.plane import PATIENCE_S, Plane, timing
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
 
 
 class Following:

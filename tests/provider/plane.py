@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
@@ -31,8 +30,12 @@ from airflow_provider_gangjobs.sandbox.controllers import ControllerManager, Con
 from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
 from airflow_provider_gangjobs.sandbox.scheduler import Scheduler
-from airflow_provider_gangjobs.sandbox.store import Event
 from tests.provider.virtual_time import LoopClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_provider_gangjobs.sandbox.store import Event
 
 Obj = dict[str, Any]
 NAMESPACE = "default"
@@ -70,6 +73,8 @@ class Plane:
     faults: Faults
     config: ClusterConfig
     client: Client
+    logs: dict[str, str]
+    """What containers have written, by pod name; a test fills it."""
     plays_nodes: bool = True
     dead_nodes: set[str] = field(default_factory=set)
     history: list[Event] = field(default_factory=list)
@@ -85,12 +90,13 @@ class Plane:
         registry = Registry(clock=clock, release=release, rng=random.Random(1))
         faults = Faults()
         async with AsyncExitStack() as stack:
-            app = create_app(registry, token=None, faults=faults)
+            logs: dict[str, str] = {}
+            app = create_app(registry, token=None, faults=faults, logs=_Logs(logs))
             address = await stack.enter_async_context(serving(app))
             config = config_for(address.url)
             client = await stack.enter_async_context(Client(config, timing=timing()))
             stack.push_async_callback(informers().aclose)
-            plane = cls(registry, clock, faults, config, client, plays_nodes)
+            plane = cls(registry, clock, faults, config, client, logs, plays_nodes)
             stack.callback(registry.observe(plane._observe))
             for number in range(nodes):
                 plane.node(f"node-{number}", cpu=cpu)
@@ -228,6 +234,21 @@ class Plane:
 
     def _now(self) -> str:
         return timestamp(self.clock.now())
+
+
+class _Logs:
+    """Serves logs out of a dict."""
+
+    def __init__(self, by_pod: dict[str, str]) -> None:
+        self._by_pod = by_pod
+
+    async def open(
+        self, namespace: str, pod: str, container: str, *, tail_lines: int | None, **options: Any
+    ) -> AsyncIterator[bytes]:
+        if pod not in self._by_pod:
+            raise LookupError(f"{pod} has no log")
+        lines = self._by_pod[pod].splitlines(keepends=True)
+        yield "".join(lines[-tail_lines:] if tail_lines else lines).encode()
 
 
 def is_held(pod: Obj) -> bool:

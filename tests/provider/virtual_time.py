@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import selectors
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KERNEL_S = 0.0002

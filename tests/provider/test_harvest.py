@@ -1,0 +1,378 @@
+"""Harvest and ledger against an API server whose pods the test makes by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import Forbidden, ServerError
+from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG, LABEL_JOB_UID
+from airflow_provider_gangjobs.gang.outcomes import Ending, outcome_of
+from airflow_provider_gangjobs.objects.views import PodView, view
+from airflow_provider_gangjobs.sandbox.registry import PatchKind
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, PODS
+from airflow_provider_gangjobs.tracking import ledger as ledgers
+from airflow_provider_gangjobs.tracking.harvest import BATCH_PODS_MAX, Harvester
+from airflow_provider_gangjobs.tracking.ledger import Ledger, read_ledger
+from airflow_provider_gangjobs.tracking.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.settle import list_pods
+from tests.provider.guarantees import check_harvest
+from tests.provider.plane import INDEX, NAMESPACE, Plane, is_held, timing
+from tests.provider.virtual_time import elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+
+class Hand:
+    """A Job without controllers, and pods that are made in the state that a test needs."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        self.ref: GangRef = plane.submit(workers=4, gang=False)
+
+    def pod(
+        self, rank: int, *, phase: str = "Succeeded", message: str = "", held: bool = True, node: str | None = "node-0"
+    ) -> dict[str, Any]:
+        meta = {
+            "name": f"train-{rank}",
+            "labels": {LABEL_GANG: "train", "batch.kubernetes.io/controller-uid": self.ref.uid},
+            "annotations": {INDEX: str(rank)},
+            "finalizers": [FINALIZER_HARVEST] if held else [],
+        }
+        containers = [{"name": "main", "image": "i"}]
+        placed = {"nodeName": node} if node else {}
+        body = {"metadata": meta, "spec": {"containers": containers, **placed}}
+        made = self.plane.registry.create(PODS, body, NAMESPACE)
+        if phase == "Pending":
+            return made
+        ended = {"exitCode": int(phase == "Failed"), "message": message, "finishedAt": "2026-01-01T00:00:09Z"}
+        state = {"terminated": ended} if phase != "Running" else {"running": {}}
+        container = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 0, "state": state}
+        status = {"phase": phase, "containerStatuses": [container]}
+        patch = {"status": status}
+        return self.plane.registry.patch(
+            PODS, made["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE, subresource="status"
+        )
+
+    def ledger(self, **options: Any) -> Ledger:
+        return Ledger(self.plane.client, self.ref, **options)
+
+    def harvester(self, ledger: Ledger | None = None) -> Harvester:
+        return Harvester(self.plane.client, ledger or self.ledger())
+
+    async def offer_all(self, harvester: Harvester) -> None:
+        harvester.offer(await list_pods(self.plane.client, self.ref))
+
+    def shards(self) -> list[dict[str, Any]]:
+        return self.plane.registry.list(CONFIGMAPS, NAMESPACE, ledgers.selector(self.ref))
+
+
+@in_virtual_time
+async def test_only_ended_pods_are_harvested():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        for rank, phase in enumerate(["Succeeded", "Failed", "Running", "Pending"]):
+            hand.pod(rank, phase=phase)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        harvest = await harvester.harvest()
+        assert (harvest.recorded, harvest.released, harvest.error) == (2, 2, None)
+        assert [is_held(pod) for pod in plane.pods()] == [False, False, True, True]
+        found = await outcomes(plane.client, hand.ref)
+        assert [(one.rank, one.outcome) for one in found] == [(0, Ending.SUCCEEDED), (1, Ending.FAILED)]
+
+
+@in_virtual_time
+async def test_pod_deleted_before_it_was_bound_is_harvested():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0, phase="Pending", node=None)
+        plane.registry.delete(PODS, "train-0", NAMESPACE)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        await harvester.harvest()
+        assert plane.pods() == []
+        assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.DELETED]
+
+
+@in_virtual_time
+async def test_bound_pod_that_is_deleted_is_waited_for():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0, phase="Running")
+        plane.registry.delete(PODS, "train-0", NAMESPACE)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        assert harvester.backlog == 0
+
+
+@in_virtual_time
+async def test_pod_that_somebody_else_released_is_recorded():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0, held=False)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        await harvester.harvest()
+        assert len(plane.ledger()) == 1
+        await hand.offer_all(harvester)
+        assert harvester.backlog == 0
+
+
+@in_virtual_time
+async def test_vanished_pod_is_recorded_by_its_last_view():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        last = view(PodView, hand.pod(0, phase="Running", held=False))
+        plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
+        harvester = hand.harvester()
+        harvester.offer_gone([last])
+        assert (await harvester.harvest()).error is None
+        assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.DELETED]
+        assert harvester.backlog == 0
+
+
+@in_virtual_time
+async def test_pod_that_was_replaced_counts_as_released():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        first = view(PodView, hand.pod(0, held=False))
+        plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
+        hand.pod(0, phase="Running")
+        harvester = hand.harvester()
+        harvester.offer([_with_finalizer(first)])
+        harvest = await harvester.harvest()
+        assert (harvest.error, harvester.backlog) == (None, 0)
+        assert is_held(plane.pods()[0])
+
+
+def _with_finalizer(pod: PodView) -> PodView:
+    meta = msgspec.structs.replace(pod.metadata, finalizers=(FINALIZER_HARVEST,))
+    return msgspec.structs.replace(pod, metadata=meta)
+
+
+@in_virtual_time
+async def test_nothing_is_released_if_it_cannot_be_recorded():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0)
+        plane.arm("status", method="POST", path="/configmaps", code=403)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        harvest = await harvester.harvest()
+        assert isinstance(harvest.error, Forbidden)
+        assert (harvester.backlog, len(plane.held())) == (1, 1)
+        assert (await harvester.harvest()).error is None
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_one_pod_that_fails_does_not_stop_the_others():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        for rank in range(4):
+            hand.pod(rank)
+        plane.arm("status", method="PATCH", path="/pods/train-1", code=500)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        harvest = await harvester.harvest()
+        assert isinstance(harvest.error, ServerError)
+        assert (harvest.recorded, harvest.released) == (4, 3)
+        assert [pod["metadata"]["name"] for pod in plane.held()] == ["train-1"]
+
+
+@in_virtual_time
+async def test_batches_are_capped_and_begin_with_awaited_pods():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        for rank in range(BATCH_PODS_MAX + 3):
+            hand.pod(rank)
+        awaited = f"train-{BATCH_PODS_MAX + 1}"
+        plane.registry.delete(PODS, awaited, NAMESPACE)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        assert (await harvester.harvest()).recorded == BATCH_PODS_MAX
+        assert plane.registry.find(PODS, NAMESPACE, awaited) is None
+        assert (await harvester.harvest()).recorded == 3
+        assert plane.held() == []
+        assert len(plane.ledger()) == BATCH_PODS_MAX + 3
+
+
+@in_virtual_time
+async def test_backlog_is_harvested_with_pauses_while_it_fails():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0)
+        plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        running = asyncio.create_task(harvester.run(timing=timing()))
+        await plane.until(lambda: not plane.held())
+        assert elapsed() >= 100
+        assert len(plane.faults.history) == 3
+        running.cancel()
+
+
+@in_virtual_time
+async def test_gang_without_its_job_is_only_told():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0, phase="Failed")
+        harvester = Harvester(plane.client, None)
+        await hand.offer_all(harvester)
+        await harvester.harvest()
+        assert [one.rank for one in harvester.told] == [0]
+        assert (plane.ledger(), plane.held()) == ({}, [])
+
+
+@in_virtual_time
+async def test_ending_namespace_is_not_held_up():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0)
+        plane.registry.delete("namespaces", NAMESPACE, None)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        assert (await harvester.harvest()).error is None
+        assert (len(harvester.told), plane.held()) == (1, [])
+
+
+# -- the ledger --------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_ledger_belongs_to_its_job():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pod = view(PodView, hand.pod(0))
+        await hand.ledger().record([outcome_of(pod)])
+        (shard,) = hand.shards()
+        assert shard["metadata"]["name"] == "train-ledger-0"
+        assert [owner["uid"] for owner in shard["metadata"]["ownerReferences"]] == [hand.ref.uid]
+        assert set(shard["data"]) == {pod.metadata.uid}
+
+
+@in_virtual_time
+async def test_full_shard_is_followed_by_the_next():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(10)]
+        await hand.ledger(shard_bytes_max=2000).record(map(outcome_of, pods))
+        sizes = [sum(len(k) + len(v) for k, v in shard["data"].items()) for shard in hand.shards()]
+        assert len(sizes) > 3
+        assert max(sizes) <= 2000
+        assert len(await read_ledger(plane.client, hand.ref)) == 10
+
+
+@in_virtual_time
+async def test_new_harvester_goes_on_in_the_last_shard():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(6)]
+        for pod in pods:
+            await hand.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
+        assert [len(shard["data"]) for shard in hand.shards()] == [2, 2, 2]
+
+
+@in_virtual_time
+async def test_shard_that_the_server_finds_too_large_is_left():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pods = [view(PodView, hand.pod(rank, message="x" * 4000)) for rank in range(300)]
+        await hand.ledger(shard_bytes_max=3 * 2**20).record(map(outcome_of, pods[:100]))
+        ledger = hand.ledger(shard_bytes_max=3 * 2**20)
+        for start in range(100, 300, 100):
+            await ledger.record(map(outcome_of, pods[start : start + 100]))
+        assert len(await read_ledger(plane.client, hand.ref)) == 300
+        assert len(hand.shards()) == 2
+
+
+@in_virtual_time
+async def test_ledger_of_an_earlier_job_is_left_alone():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pod = view(PodView, hand.pod(0))
+        labels = {LABEL_GANG: "train", LABEL_JOB_UID: "earlier"}
+        meta = {"name": "train-ledger-0", "labels": labels}
+        plane.registry.create(CONFIGMAPS, {"metadata": meta, "data": {"old": "1"}}, NAMESPACE)
+        await hand.ledger().record([outcome_of(pod)])
+        assert plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"old": "1"}
+        assert [shard["metadata"]["name"] for shard in hand.shards()] == ["train-ledger-1"]
+
+
+@in_virtual_time
+async def test_deleted_shard_is_made_again():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        first, second = (view(PodView, hand.pod(rank)) for rank in range(2))
+        ledger = hand.ledger()
+        await ledger.record([outcome_of(first)])
+        plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
+        await ledger.record([outcome_of(second)])
+        assert set(plane.ledger()) == {second.metadata.uid}
+
+
+@in_virtual_time
+async def test_shard_replaced_by_a_person_is_not_written_to():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        first, second = (view(PodView, hand.pod(rank)) for rank in range(2))
+        ledger = hand.ledger()
+        await ledger.record([outcome_of(first)])
+        plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
+        plane.registry.create(CONFIGMAPS, {"metadata": {"name": "train-ledger-0"}, "data": {"mine": "1"}}, NAMESPACE)
+        await ledger.record([outcome_of(second)])
+        assert plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"mine": "1"}
+        assert set(plane.ledger()) == {second.metadata.uid}
+
+
+@in_virtual_time
+async def test_recording_twice_sends_nothing():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        outcome = outcome_of(view(PodView, hand.pod(0)))
+        ledger = hand.ledger()
+        await ledger.record([outcome])
+        before = plane.client.statistics().requests
+        await ledger.record([outcome])
+        assert plane.client.statistics().requests == before
+
+
+@in_virtual_time
+async def test_two_writers_of_one_shard_keep_each_others_entries():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pods = [view(PodView, hand.pod(rank)) for rank in range(8)]
+        both = [hand.ledger(), hand.ledger()]
+        await asyncio.gather(*(both[n % 2].record([outcome_of(pod)]) for n, pod in enumerate(pods[:2])))
+        await asyncio.gather(*(one.record(map(outcome_of, pods)) for one in both))
+        for pod in pods:
+            plane.registry.patch(
+                PODS, pod.metadata.name, NAMESPACE, {"metadata": {"finalizers": None}}, PatchKind.MERGE
+            )
+        check_harvest(plane, {pod.metadata.uid for pod in pods})
+
+
+@in_virtual_time
+async def test_ledger_that_cannot_be_read_is_not_empty():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        plane.arm("status", method="GET", path="/configmaps", code=403, times=None)
+        with pytest.raises(LedgerUnavailable, match="default/train"):
+            await outcomes(plane.client, hand.ref)
+
+
+@in_virtual_time
+async def test_orphaned_ledger_can_still_be_read():
+    async with Plane.running() as plane:
+        hand = Hand(plane)
+        await hand.ledger().record([outcome_of(view(PodView, hand.pod(7)))])
+        plane.delete_job(propagation="Orphan")
+        await plane.until(lambda: plane.job() is None)
+        await asyncio.sleep(30)
+        assert [one.rank for one in await outcomes(plane.client, hand.ref)] == [7]

@@ -1,0 +1,143 @@
+"""A harvester dies at any request, once before and once after it is applied; the next one ends the work.
+
+Always: each pod's outcome exactly once, none released before it was recorded, no finalizer left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.tracking.harvest import Harvester
+from airflow_provider_gangjobs.tracking.ledger import Ledger
+from airflow_provider_gangjobs.tracking.settle import list_pods
+from tests.provider.following import Following
+from tests.provider.guarantees import check_harvest, recorded_before_released
+from tests.provider.mortal import Crash, Died, Mortal
+from tests.provider.plane import Plane, timing
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+ROUNDS_MAX = 20
+"""Of a harvester without faults, for any number of pods here."""
+
+
+async def _harvest_all(client: Client, ref: GangRef, *, shard_bytes_max: int = 2000) -> None:
+    """What a follower does at the end: list, record, release, until nothing is left."""
+    harvester = Harvester(client, Ledger(client, ref, shard_bytes_max=shard_bytes_max))
+    for _ in range(ROUNDS_MAX):
+        harvester.offer(await list_pods(client, ref))
+        if not harvester.backlog:
+            return
+        await harvester.harvest()
+    raise AssertionError("the harvest does not end")
+
+
+async def _dies_somewhere(client: Client, ref: GangRef) -> None:
+    with suppress(Died):
+        try:
+            await _harvest_all(client, ref)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from group
+
+
+async def _ended_gang(plane: Plane, codes: list[int]) -> tuple[GangRef, set[str]]:
+    """A gang whose pods have all ended and are held."""
+    ref = plane.submit(workers=len(codes))
+    await plane.until(lambda: plane.running_ranks() == len(codes))
+    for pod, code in zip(plane.pods(), codes, strict=True):
+        plane._end(pod, code, "x" * 500)
+    return ref, {pod["metadata"]["uid"] for pod in plane.pods()}
+
+
+def _clean_run() -> list[str]:
+    requests: list[str] = []
+
+    @in_virtual_time
+    async def run() -> None:
+        async with Plane.running() as plane, Mortal(plane.config) as client:
+            ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
+            await _harvest_all(client, ref)
+            check_harvest(plane, uids)
+            requests.extend(client.requests)
+
+    run()
+    return requests
+
+
+REQUESTS = _clean_run()
+CRASHES = [Crash(at, applied) for at in range(len(REQUESTS)) for applied in (False, True)]
+
+
+def test_clean_run_records_before_it_releases():
+    assert REQUESTS[:3] == ["LIST pods", "LIST configmaps", "POST configmaps"]
+    assert REQUESTS.count("PATCH pods") == 5
+
+
+@pytest.mark.parametrize("crash", CRASHES, ids=lambda crash: f"{crash} ({REQUESTS[crash.at]})")
+@in_virtual_time
+async def test_crash_neither_loses_nor_doubles(crash):
+    async with Plane.running() as plane, Mortal(plane.config, crash) as mortal:
+        ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
+        await _dies_somewhere(mortal, ref)
+        recorded_before_released(plane)
+        await _harvest_all(plane.client, ref)
+        check_harvest(plane, uids)
+
+
+crashes = st.builds(Crash, st.integers(0, 12), st.booleans())
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.sampled_from([0, 1, 137]), min_size=1, max_size=6),
+    st.lists(st.lists(crashes, min_size=1, max_size=3), max_size=3),
+)
+@in_virtual_time
+async def test_any_number_of_harvesters_may_die(codes: list[int], waves: list[list[Crash]]):
+    async with Plane.running() as plane:
+        ref, uids = await _ended_gang(plane, codes)
+        for wave in waves:
+            mortals = [Mortal(plane.config, crash) for crash in wave]
+            await asyncio.gather(*(_dies_somewhere(mortal, ref) for mortal in mortals))
+            await asyncio.gather(*(mortal.aclose() for mortal in mortals))
+            recorded_before_released(plane)
+        await _harvest_all(plane.client, ref)
+        check_harvest(plane, uids)
+
+
+# Writes of a follower, each in turn the last thing that its process does.
+WRITES = [
+    pytest.param(method, path, Crash(at, applied), id=f"{method} {path} {Crash(at, applied)}")
+    for method, path, times in (("POST", "/configmaps", 1), ("PATCH", "/configmaps", 1), ("PATCH", "/pods/", 3))
+    for at in range(times)
+    for applied in (False, True)
+]
+
+
+@pytest.mark.parametrize(("method", "path", "crash"), WRITES)
+@in_virtual_time
+async def test_follower_that_dies_at_a_write_is_replaced(method: str, path: str, crash: Crash):
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=3)
+        kind: Any = "drop-after" if crash.applied else "drop-before"
+        plane.arm(kind, method=method, path=path, skip=crash.at)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 3)
+        uids = {pod["metadata"]["uid"] for pod in plane.pods()}
+        plane.finish("train", 0)
+        await plane.until(lambda: plane.faults.history or len(plane.ledger()) == 1)
+        await following.die()
+        plane.finish("train", 1)
+        plane.finish("train", 2)
+        event = await Following(plane, ref, timing=timing()).event()
+        assert event.status == "succeeded"
+        check_harvest(plane, uids)

@@ -1,0 +1,91 @@
+"""Logs of the ranks that matter, best effort."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.tracking.logs import RANKS_MAX, RankLog, choose, read_logs
+from airflow_provider_gangjobs.tracking.outcomes import outcomes
+from tests.provider.following import Following
+from tests.provider.plane import Plane
+from tests.provider.virtual_time import in_virtual_time
+from tests.unit.builders import pod, ranks
+
+
+async def _failed_gang(plane: Plane, *, first: int = 2):
+    ref = plane.submit(workers=4)
+    following = Following(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 4)
+    for one in plane.pods():
+        plane.logs[one["metadata"]["name"]] = f"step 1\nstep 2 of {one['metadata']['name'][:7]}\n"
+    await asyncio.sleep(5)
+    plane.finish("train", first, exit_code=1)
+    return ref, following
+
+
+POLICIES = {
+    "rank 0 and the first to fail": (Logs.RANK0_AND_FAILED, [0, 2]),
+    "all": (Logs.ALL, [0, 1, 2, 3]),
+    "none": (Logs.NONE, []),
+}
+
+
+@pytest.mark.parametrize(("policy", "read"), POLICIES.values(), ids=POLICIES)
+@in_virtual_time
+async def test_policy_says_which_ranks_are_read(policy, read):
+    async with Plane.running() as plane:
+        ref, following = await _failed_gang(plane)
+        found = await read_logs(plane.client, ref, policy, outcomes=await outcomes(plane.client, ref))
+        assert [log.rank for log in found] == read
+        assert all(log.text.startswith("step 1\nstep 2") for log in found)
+        await following.die()
+
+
+@in_virtual_time
+async def test_tail_is_bounded():
+    async with Plane.running() as plane:
+        ref, following = await _failed_gang(plane)
+        (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED, tail_lines=1)
+        assert zero.text == "step 2 of train-0\n"
+        await following.die()
+
+
+@in_virtual_time
+async def test_log_that_is_gone_says_so():
+    async with Plane.running() as plane:
+        ref, following = await _failed_gang(plane)
+        plane.logs.clear()
+        found = await read_logs(plane.client, ref, Logs.ALL)
+        assert [log.rank for log in found] == [0, 1, 2, 3]
+        assert all("404" in log.problem or "400" in log.problem or "500" in log.problem for log in found)
+        await following.die()
+
+
+@in_virtual_time
+async def test_pods_that_cannot_be_listed_are_said_to_be():
+    async with Plane.running() as plane:
+        plane.arm("status", method="GET", path="/pods", code=403)
+        (only,) = await read_logs(plane.client, plane.submit(), Logs.ALL)
+        assert "403" in only.problem
+
+
+def test_lines_carry_their_rank():
+    assert RankLog("p", 3, "a\nb\n").lines() == ["[rank 3] a", "[rank 3] b"]
+    assert RankLog("p", None, "a").lines() == ["[p] a"]
+    assert RankLog("p", 0, problem="gone").lines() == ["[rank 0] (no log: gone)"]
+
+
+def test_pod_that_never_started_has_no_log():
+    pods = [pod("a").rank(0).view(), pod("b").rank(1).on("n").running().view()]
+    assert [one.metadata.name for one in choose(pods, Logs.ALL)] == ["b"]
+
+
+def test_failed_ranks_come_before_others_when_there_are_many():
+    many = ranks(40, lambda builder: builder.on("n").running())
+    last = pod("last").rank(40).on("n").failed(1).view()
+    chosen = choose([*many, last], Logs.ALL)
+    assert len(chosen) == RANKS_MAX
+    assert chosen[-1] is last

@@ -1,0 +1,104 @@
+"""Release frees every pod of ours in its scope, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.sandbox.resources import NAMESPACES, PODS
+from airflow_provider_gangjobs.tracking.release import release
+from tests.provider.plane import Plane, is_held
+from tests.provider.virtual_time import in_virtual_time
+
+FOREIGN = "example.org/other"
+
+
+def _pod(plane: Plane, name: str, namespace: str = "default", *, finalizers=(FINALIZER_HARVEST,), labels=None) -> None:
+    meta = {"name": name, "finalizers": list(finalizers), "labels": labels or {}}
+    body = {"metadata": meta, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+    plane.registry.create(PODS, body, namespace)
+
+
+def _held(plane: Plane) -> list[str]:
+    return sorted(pod["metadata"]["name"] for pod in plane.registry.list(PODS) if is_held(pod))
+
+
+async def _filled(plane: Plane) -> None:
+    plane.registry.create(NAMESPACES, {"metadata": {"name": "other"}})
+    gang = {"gangjobs.airflow/gang": "train"}
+    _pod(plane, "ours", labels=gang)
+    _pod(plane, "unlabelled")
+    _pod(plane, "elsewhere", "other", labels=gang)
+    _pod(plane, "foreign", finalizers=[FOREIGN])
+    _pod(plane, "both", finalizers=[FOREIGN, FINALIZER_HARVEST])
+
+
+SCOPES = {
+    "one gang": ({"namespace": "default", "gang": "train"}, ["both", "elsewhere", "unlabelled"]),
+    "a namespace": ({"namespace": "default"}, ["elsewhere"]),
+    "the cluster": ({}, []),
+}
+
+
+@pytest.mark.parametrize(("scope", "left"), SCOPES.values(), ids=SCOPES)
+@in_virtual_time
+async def test_release_frees_its_scope_only(scope, left):
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        await _filled(plane)
+        total = await release(plane.client, **scope)
+        assert _held(plane) == left
+        assert (total.released, total.failed) == (4 - len(left), 0)
+
+
+@in_virtual_time
+async def test_foreign_finalizers_stay():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        await _filled(plane)
+        await release(plane.client)
+        finalizers = {p["metadata"]["name"]: p["metadata"].get("finalizers") for p in plane.registry.list(PODS)}
+        assert finalizers["foreign"] == finalizers["both"] == [FOREIGN]
+
+
+@in_virtual_time
+async def test_release_twice_is_as_good_as_once():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        await _filled(plane)
+        await release(plane.client)
+        again = await release(plane.client)
+        assert (again.pods, again.released, again.failed) == (5, 0, 0)
+
+
+@in_virtual_time
+async def test_release_reads_page_by_page():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        for number in range(501):
+            _pod(plane, f"pod-{number}")
+        total = await release(plane.client, namespace="default")
+        assert (total.pods, total.released) == (501, 501)
+        assert plane.client.statistics().requests["list"] == 2
+
+
+@in_virtual_time
+async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        await _filled(plane)
+        plane.arm("status", method="PATCH", path="/pods/ours", code=403, message="a webhook says no")
+        total = await release(plane.client, namespace="default")
+        assert (total.released, total.failed) == (2, 1)
+        assert total.failures[0].startswith("default/ours: ")
+        assert "a webhook says no" in total.failures[0]
+
+
+@in_virtual_time
+async def test_release_needs_nothing_but_list_and_patch():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        await _filled(plane)
+        await release(plane.client)
+        assert set(plane.client.statistics().requests) == {"list", "patch"}
+
+
+@in_virtual_time
+async def test_gang_without_namespace_is_refused():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        with pytest.raises(ValueError, match="a namespace is needed"):
+            await release(plane.client, gang="train")
