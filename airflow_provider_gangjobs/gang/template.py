@@ -73,7 +73,15 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
     if spec.image_pull_secrets is not None:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     template = {"metadata": dict(brought.get("metadata", {})), "spec": pod}
-    return strategic_merge.apply(template, spec.pod_overrides or {}, "PodTemplateSpec")
+    merged = strategic_merge.apply(template, spec.pod_overrides or {}, "PodTemplateSpec")
+    return _main_first(merged, containers[0].get("name"))
+
+
+def _main_first(template: Object, main: Any) -> Object:
+    """A strategic merge puts new containers before those that are there; ours stays the first."""
+    pod = template["spec"]
+    containers = sorted(pod.get("containers", []), key=lambda container: bool(container.get("name") != main))
+    return {**template, "spec": {**pod, "containers": containers}}
 
 
 def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, attempt: Attempt) -> Object:

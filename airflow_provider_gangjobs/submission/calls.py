@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Patch, Propagation
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 
@@ -127,6 +127,10 @@ class Calls:
             return await self._insist(action)
         except (NotFound, Conflict):
             return False
+        except Invalid as error:
+            if _is_of_another_uid(error):
+                return False
+            raise
 
     async def _insist(self, action: Callable[[], Awaitable[T]]) -> T:
         backoff = self.backoff()
@@ -139,3 +143,9 @@ class Calls:
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
             await self.timing.sleep(pause_s)
         return await action()
+
+
+def _is_of_another_uid(error: Invalid) -> bool:
+    """Whether a patch was refused because the object of that name has another uid than the patch says."""
+    causes = error.details.get("causes") or ()
+    return any(cause.get("field") == "metadata.uid" for cause in causes)

@@ -316,6 +316,19 @@ async def test_delete_spares_a_later_job_of_the_name():
         assert len(cluster.live()) == 1
 
 
+async def test_marks_spare_a_later_job_of_the_name():
+    async with world() as cluster:
+        first = await cluster.submit()
+        await delete(cluster.client, first.ref)
+        cluster.bench.run(60)
+        await cluster.submit()
+        before = cluster.live()
+        assert not await mark_delivered(cluster.client, first.ref, at=NOW)
+        assert not await halt(cluster.client, first.ref, reason="x")
+        assert not await claim(cluster.client, first.ref, "ti-9")
+        assert cluster.live() == before
+
+
 async def test_a_halted_gang_is_suspended_for_good():
     async with world() as cluster:
         first = await cluster.submit()
