@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.sandbox.node.addresses import AddressPool
 from airflow_provider_gangjobs.sandbox.node.hosts import HostsFile
@@ -17,9 +20,6 @@ from airflow_provider_gangjobs.sandbox.node.names import (
     hosts_line,
     names_of,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SERVICE = ServiceName("default", "train", {"job": "train"}, publishes_not_ready=True)
 READY_ONLY = ServiceName("default", "web", {"job": "train"})
@@ -145,6 +145,19 @@ def test_line_that_does_not_fit_goes_to_the_end(tmp_path: Path) -> None:
     file.update({"a": "127.64.0.1 a a.default"})
     file.close()
     assert live_lines(path) == ["127.64.0.1 a a.default"]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.none() | st.integers(0, 30)), max_size=20))
+def test_hosts_file_shows_the_last_line_of_each_key(rounds: list[dict[str, int | None]]) -> None:
+    expected: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = HostsFile(f"{folder}/hosts")
+        for changes in rounds:
+            lines = {key: None if size is None else f"127.64.0.1 {key}{'x' * size}" for key, size in changes.items()}
+            file.update(lines)
+            expected = {key: line for key, line in {**expected, **lines}.items() if line is not None}
+        file.close()
+        assert sorted(live_lines(Path(folder, "hosts"))) == sorted(expected.values())
 
 
 def test_addresses_are_distinct_and_usable() -> None:

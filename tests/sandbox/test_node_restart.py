@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import uuid
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.sandbox.api import create_app, serving
 from airflow_provider_gangjobs.sandbox.node.client import ApiClient
 from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
 from airflow_provider_gangjobs.sandbox.node.node import Node
-from airflow_provider_gangjobs.sandbox.resources import PODS
+from airflow_provider_gangjobs.sandbox.resources import NODES, PODS
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import TOKEN, NodeCluster, api_server, running_node
 from tests.sandbox.node_processes import processes_with, until
@@ -135,6 +137,36 @@ async def test_pod_deleted_meanwhile_is_ended_and_removed(marker: str, tmp_path:
         async with running_node(cluster, client, next_node(tmp_path, client)):
             await until(lambda: not processes_with(marker), what="end of all descendants")
             await until(lambda: not list((tmp_path / "pods").iterdir()), what="removal of the folder")
+
+
+async def test_status_arrives_after_an_outage(tmp_path: Path) -> None:
+    """The API server goes away while the pod runs, and is there again after it has ended."""
+    go = tmp_path / "go"
+    async with api_server() as cluster:
+        registry, port = cluster.registry, int(cluster.url.rpartition(":")[2])
+        client = ApiClient(cluster.url, token=TOKEN)
+        name = cluster.create(pod(container("/bin/sh", "-c", f"while ! test -f {go}; do sleep 0.05; done; exit 4")))
+        node = next_node(tmp_path / "node", client)
+        running = asyncio.create_task(node.run())
+        await cluster.phase(name, "Running")
+    go.touch()
+    await until(lambda: node.statistics()["used"].get("pods") == 1)
+    async with serving(create_app(registry, token=TOKEN), port=port):
+        assert (await cluster.ended(name))["phase"] == "Failed"
+        assert cluster.state(name)["terminated"]["exitCode"] == 4
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await client.aclose()
+
+
+async def test_not_ready_taint_is_taken_off(tmp_path: Path) -> None:
+    """Admission puts it on every new node; other taints are somebody else's business."""
+    async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
+        taints = [{"key": key, "effect": "NoSchedule"} for key in ("node.kubernetes.io/not-ready", "example.org/own")]
+        cluster.registry.create(NODES, {"metadata": {"name": "node-1"}, "spec": {"taints": taints}})
+        async with running_node(cluster, client, next_node(tmp_path, client)):
+            left = cluster.registry.get(NODES, "node-1")["spec"]["taints"]
+            assert [taint["key"] for taint in left] == ["example.org/own"]
 
 
 async def test_stopped_node_leaves_no_process(marker: str, tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def _volume_mounts(container: Mapping[str, Any], around: Surroundings, variables
     for item in container.get("volumeMounts") or ():
         inside = item.get("subPath") or expand(item.get("subPathExpr") or "", variables)
         source = os.path.normpath(os.path.join(around.volumes[item["name"]], inside))
+        if ".." in Path(inside).parts or os.path.isabs(inside):
+            raise ValueError(f'subPath "{inside}" of volume "{item["name"]}" leads out of the volume')
         if inside and not os.path.exists(source):
             os.makedirs(source)
         mounts.append(Mount(source, item["mountPath"], bool(item.get("readOnly"))))
