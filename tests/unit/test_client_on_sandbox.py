@@ -1,0 +1,277 @@
+"""Client, discovery and informer against the embedded cluster's real REST API, over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.cluster.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    Invalid,
+    NotFound,
+    ReplyLost,
+    TlsFailed,
+    Unauthorized,
+)
+from airflow_provider_gangjobs.cluster.informer import Informer, Informers
+from airflow_provider_gangjobs.cluster.informer.pace import Pace
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
+from airflow_provider_gangjobs.objects.views import JobView, PodView
+from airflow_provider_gangjobs.sandbox.api.app import create_app
+from airflow_provider_gangjobs.sandbox.api.faults import Fault, FaultKind, Faults
+from airflow_provider_gangjobs.sandbox.api.server import serving
+from airflow_provider_gangjobs.sandbox.kubeconfig import kubeconfig
+from airflow_provider_gangjobs.sandbox.registry import Registry
+from airflow_provider_gangjobs.sandbox.tls import Certificate, issue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+CERTIFICATE = issue()
+TOKEN = "sesame-open-the-door"
+HURRIED = Pace(backoff_base_s=0.02, backoff_cap_s=0.2, proven_s=0.1, watch_s=(2, 3), silence_margin_s=-1.8)
+
+
+@dataclass
+class Cluster:
+    registry: Registry
+    faults: Faults
+    url: str
+
+    def config(
+        self, *, authority: Certificate | None = CERTIFICATE, token: str = TOKEN, **extras: Any
+    ) -> ClusterConfig:
+        content = kubeconfig(self.url, token, authority=authority.certificate if authority else None)
+        return ClusterConfig.from_extras("sandbox", {"kube_config": content, **extras})
+
+
+@asynccontextmanager
+async def cluster(release: str = "1.37") -> AsyncGenerator[Cluster, None]:
+    registry, faults = Registry(release=release), Faults()
+    app = create_app(registry, token=TOKEN, faults=faults)
+    async with serving(app, certificate=CERTIFICATE) as address:
+        yield Cluster(registry, faults, address.url)
+
+
+@asynccontextmanager
+async def connected(release: str = "1.37") -> AsyncGenerator[tuple[Cluster, Client], None]:
+    async with cluster(release) as running, Client(running.config(), retry_for_s=5) as client:
+        yield running, client
+
+
+@asynccontextmanager
+async def watched(kind: type[Any], resource: Any = JOBS) -> AsyncGenerator[tuple[Cluster, Client, Informer[Any]], None]:
+    async with connected() as (running, client):
+        registry = Informers(pace=HURRIED)
+        async with registry.lease(client, resource, "default", "gang", decode=kind, index=by_name) as informer:
+            assert await informer.synced(10)
+            await until(lambda: informer.statistics().watches_open == 1)
+            yield running, client, informer
+        await registry.aclose()
+
+
+def by_name(view: Any) -> str:
+    name: str = view.metadata.name
+    return name
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
+            await asyncio.sleep(0.005)
+
+
+def job(name: str = "a", **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "python"}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    metadata = {"name": name, "labels": {"gang": name}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template, **spec}}
+
+
+# -- objects ---------------------------------------------------------------------------------------------------
+
+
+async def test_object_lives_from_create_to_delete() -> None:
+    async with connected() as (_, client):
+        created = await client.create(JOBS, job(suspend=True), "default")
+        patched = await client.patch(JOBS, "a", "default", {"spec": {"suspend": False}})
+        assert (await client.get(JOBS, "a", "default"))["spec"]["suspend"] is False
+        assert patched["metadata"]["uid"] == created["metadata"]["uid"]
+        await client.delete(JOBS, "a", "default", uid=created["metadata"]["uid"])
+        with pytest.raises(NotFound):
+            await client.get(JOBS, "a", "default")
+
+
+async def test_dry_run_stores_nothing() -> None:
+    async with connected() as (_, client):
+        assert (await client.create(JOBS, job(), "default", dry_run=True))["metadata"]["uid"]
+        assert await client.list(JOBS, "default") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (Patch.MERGE, {"metadata": {"labels": {"x": "y"}}}),
+        (Patch.STRATEGIC, {"metadata": {"labels": {"x": "y"}}}),
+        (Patch.JSON, [{"op": "add", "path": "/metadata/labels/x", "value": "y"}]),
+    ],
+)
+async def test_all_kinds_of_patches_are_applied(kind: Patch, body: Any) -> None:
+    async with connected() as (_, client):
+        await client.create(JOBS, job(), "default")
+        patched = await client.patch(JOBS, "a", "default", body, kind=kind)
+        assert patched["metadata"]["labels"] == {"gang": "a", "x": "y"} | {
+            k: v for k, v in patched["metadata"]["labels"].items() if "/" in k
+        }
+
+
+async def test_second_create_finds_the_first() -> None:
+    async with connected() as (_, client):
+        await client.create(JOBS, job(), "default")
+        with pytest.raises(AlreadyExists):
+            await client.create(JOBS, job(), "default")
+
+
+async def test_unmet_preconditions_are_conflicts() -> None:
+    async with connected() as (_, client):
+        await client.create(JOBS, job(), "default")
+        with pytest.raises(Conflict):
+            await client.delete(JOBS, "a", "default", uid="another")
+        with pytest.raises(Conflict):
+            await client.patch(JOBS, "a", "default", {"metadata": {"resourceVersion": "1"}, "spec": {"suspend": True}})
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [(job(unknownField=1), BadRequest), (job(parallelism=-1), Invalid), (job(name="No_Name"), Invalid)],
+    ids=["unknown field", "negative number", "bad name"],
+)
+async def test_bad_objects_are_refused(body: dict[str, Any], error: type[Exception]) -> None:
+    async with connected() as (_, client):
+        with pytest.raises(error):
+            await client.create(JOBS, body, "default")
+
+
+async def test_list_is_paged_and_selected() -> None:
+    async with connected() as (_, client):
+        for number in range(7):
+            await client.create(JOBS, job(f"job-{number}"), "default")
+        pages = [len(page) async for page in client.pages(JOBS, "default", limit=3)]
+        assert pages == [3, 3, 1]
+        chosen = await client.list(JOBS, label_selector="gang in (job-1, job-2),missing!=x", limit=1)
+        assert [item["metadata"]["name"] for item in chosen] == ["job-1", "job-2"]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER])
+async def test_lost_answer_does_not_tell_whether_it_was_applied(kind: FaultKind) -> None:
+    async with connected() as (running, client):
+        running.faults.add(Fault(kind, method="POST"))
+        with pytest.raises(ReplyLost) as caught:
+            await client.create(CONFIGMAPS, {"metadata": {"name": "a"}}, "default")
+        assert caught.value.may_have_applied
+        exists = bool([c for c in await client.list(CONFIGMAPS, "default") if c["metadata"]["name"] == "a"])
+        assert exists is (kind is FaultKind.DROP_AFTER)
+
+
+async def test_refused_reads_are_repeated() -> None:
+    async with connected() as (running, client):
+        running.faults.add(Fault(FaultKind.STATUS, method="GET", code=503, times=3))
+        assert await client.list(JOBS, "default") == []
+        assert client.statistics().retries == 3
+
+
+# -- who is who ------------------------------------------------------------------------------------------------
+
+
+async def test_unknown_authority_is_not_trusted() -> None:
+    async with cluster() as running, Client(running.config(authority=issue())) as client:
+        with pytest.raises(TlsFailed):
+            await client.list(JOBS, "default")
+
+
+async def test_verification_can_be_switched_off() -> None:
+    async with (
+        cluster() as running,
+        Client(running.config(authority=None, disable_verify_ssl=True)) as client,
+    ):
+        assert await client.list(JOBS, "default") == []
+
+
+async def test_wrong_token_is_refused_once_renewed() -> None:
+    async with cluster() as running, Client(running.config(token="wrong-wrong-wrong")) as client:
+        with pytest.raises(Unauthorized):
+            await client.list(JOBS, "default")
+        assert client.statistics().renewals == 1
+
+
+@pytest.mark.parametrize(
+    ("release", "versions"),
+    [("1.35", ("v1alpha1",)), ("1.36", ("v1alpha2",)), ("1.37", ("v1beta1", "v1alpha3")), ("none", ())],
+)
+async def test_releases_are_discovered(release: str, versions: tuple[str, ...]) -> None:
+    async with connected(release) as (_, client):
+        known = await discover(client)
+    assert (known.scheduling_versions, known.unknown) == (versions, {})
+    assert known.release == ("1.37" if release == "none" else release)
+
+
+# -- informer --------------------------------------------------------------------------------------------------
+
+
+async def test_informer_sees_a_job_come_change_and_go() -> None:
+    async with watched(JobView) as (_, client, jobs):
+        subscription = jobs.subscribe("a")
+        created = await client.create(JOBS, job(suspend=True), "default")
+        uid = created["metadata"]["uid"]
+        assert await subscription.changed(10)
+        assert subscription.objects()[uid].spec.suspend is True
+        await client.patch(JOBS, "a", "default", {"spec": {"suspend": False}})
+        assert await subscription.changed(10)
+        assert subscription.objects()[uid].spec.suspend is False
+        await client.delete(JOBS, "a", "default")
+        assert await subscription.changed(10)
+        assert (subscription.objects(), list(subscription.take_deleted())) == ({}, [uid])
+        assert jobs.statistics().decode_errors == 0
+
+
+async def test_informer_reads_pods_with_their_status() -> None:
+    async with watched(PodView, PODS) as (_, client, pods):
+        pod = {"metadata": {"name": "a", "labels": {"gang": "a"}}, "spec": job()["spec"]["template"]["spec"]}
+        subscription = pods.subscribe("a")
+        await client.create(PODS, pod, "default")
+        status = {"phase": "Succeeded", "reason": "Done"}
+        await client.patch(PODS, "a", "default", {"status": status}, subresource="status")
+        await until(lambda: [p.status.reason for p in subscription.objects().values()] == ["Done"])
+        assert pods.statistics().decode_errors == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(FaultKind.STATUS, query="watch=", code=410),
+        Fault(FaultKind.STATUS, query="watch=", code=429, retry_after_s=0),
+        Fault(FaultKind.STATUS, query="watch=", code=500, times=7),
+        Fault(FaultKind.DROP_BEFORE, query="watch="),
+        Fault(FaultKind.DROP_AFTER, query="watch=", chunks=1),
+        Fault(FaultKind.HALF_OPEN, query="watch="),
+        Fault(FaultKind.STATUS, method="GET", code=500, times=5),
+    ],
+    ids=["410", "429", "500", "dropped", "dropped later", "half-open", "all reads fail"],
+)
+async def test_informer_survives(fault: Fault) -> None:
+    async with watched(JobView) as (running, client, jobs):
+        running.faults.add(fault)
+        opened = jobs.statistics().watches_opened
+        await until(lambda: jobs.statistics().watches_opened > opened or not running.faults.armed())
+        await client.create(JOBS, job(), "default")
+        await until(lambda: bool(jobs.objects("a")))
+        assert jobs.statistics().watches_opened < 20
