@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.triggers.following import event_of
-from airflow_provider_gangjobs.triggers.kill import kill
+from airflow_provider_gangjobs.triggers.kill import kill_undisturbed
 from airflow_provider_gangjobs.triggers.watch import Watch
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _GangTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Delete the gang, if a user killed the task and nobody else answers for it (see `kill`)."""
         if not self._told:
-            await kill(self.watch, self.task_instance, self.log)
+            await kill_undisturbed(self.watch, self.task_instance, self.log)
 
     async def cleanup(self) -> None:
         # Airflow before 3.3 knows no `on_kill`: there, every exit looks the same, and only the task's state tells.

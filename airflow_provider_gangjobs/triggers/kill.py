@@ -24,6 +24,22 @@ KILL_TIMEOUT_S: Final = 25.0
 """Airflow gives `on_kill` 30 s."""
 
 
+_under_way: Final[set[asyncio.Task[bool]]] = set()
+"""A running task that nobody refers to may be collected as garbage."""
+
+
+async def kill_undisturbed(watch: Watch, task_instance: Any, log: Logger) -> None:
+    """As `kill`, but once begun it is carried on although the caller is cancelled.
+
+    Airflow 3.3 repeats the cancellation at every sync, about once a second, until the trigger has ended
+    (`to_cancel` of the triggerer's supervisor), and each one interrupts `on_kill` for good.
+    """
+    task = asyncio.create_task(kill(watch, task_instance, log), name=f"kill {watch.ref}")
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    await asyncio.shield(task)
+
+
 async def kill(watch: Watch, task_instance: Any, log: Logger) -> bool:
     """Delete the gang if its task is no longer deferred and still answers for it. Tells whether it did.
 

@@ -1,4 +1,4 @@
-"""Run one DAG of the DAGs folder by `dag.test()` and write what came of it: DAG_ID CONF_JSON REPORT_PATH."""
+"""Run DAGs of the DAGs folder by `dag.test()` and write what came of them: REPORT_PATH DAG_ID..."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+MARK = "=== DAG"
+"""Begins the part of the output that is about one DAG."""
 
-def main(dag_id: str, conf: str, report: str) -> None:
+
+def main(report: str, *dag_ids: str) -> None:
     bag = DagBag()
     assert not bag.import_errors, bag.import_errors
-    run = bag.dags[dag_id].test(run_conf=json.loads(conf))
-    Path(report).write_text(json.dumps({"state": str(run.state), "tasks": tasks(run)}))
+    reports = {}
+    for dag_id in dag_ids:
+        print(MARK, dag_id, flush=True)
+        run = bag.dags[dag_id].test()
+        reports[dag_id] = {"state": str(run.state), "tasks": tasks(run)}
+    Path(report).write_text(json.dumps(reports))
 
 
 def tasks(run: Any) -> dict[str, Any]:
+    """State and returned value of each task, by its id."""
     with create_session() as session:
-        values = dict(
-            session.execute(
-                select(XComModel.task_id, XComModel.value).where(
-                    XComModel.run_id == run.run_id, XComModel.dag_id == run.dag_id, XComModel.key == "return_value"
-                )
-            ).all()
+        returned = select(XComModel).where(
+            XComModel.run_id == run.run_id, XComModel.dag_id == run.dag_id, XComModel.key == "return_value"
         )
+        values = {xcom.task_id: XComModel.deserialize_value(xcom) for xcom in session.scalars(returned)}
         return {
-            ti.task_id: {"state": str(ti.state), "value": json.loads(values.get(ti.task_id) or "null")}
+            ti.task_id: {"state": str(ti.state), "value": values.get(ti.task_id)}
             for ti in run.get_task_instances(session=session)
         }
 

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Home
+    from tests.airflow.home import Home
 
-pytestmark = pytest.mark.airflow
-
-
-def test_plain_dag_runs_in_one_process(home: Home) -> None:
-    done = home.test_dag("plain")
-
-    assert (done["state"], done["tasks"]["answer"]["value"]) == ("success", 42)
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
 
-def test_plain_dag_runs_in_real_processes(home: Home) -> None:
-    with home.processes() as api:
-        run = api.trigger("plain")
+def test_plain_dag_runs_by_itself(home: Home) -> None:
+    report = home.test_dags("plain")["plain"]
 
-        assert (run.wait(), run.xcom("answer")) == ("success", 42)
+    assert (report.state, report.value("answer")) == ("success", 42)

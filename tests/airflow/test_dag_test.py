@@ -1,0 +1,65 @@
+"""Gangs by `dag.test()`, as an author tries a DAG out: deferral, results, failures, and clean-up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS, SERVICES
+from tests.airflow.home import wait_for
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from tests.airflow.home import Home, Report
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def reports(connected: Home) -> dict[str, Report]:
+    return connected.test_dags("three_ranks", "three_ranks_in_worker", "failing_rank")
+
+
+def test_deferred_gang_returns_results_of_all_ranks(reports: dict[str, Report]) -> None:
+    report = reports["three_ranks"]
+
+    assert report.state == "success"
+    assert report.value("gang") == [{"rank": rank, "square": rank * rank} for rank in range(3)]
+    assert report.value("total") == 0 + 1 + 4
+
+
+def test_gang_waited_for_in_worker_returns_result_of_rank_0(reports: dict[str, Report]) -> None:
+    report = reports["three_ranks_in_worker"]
+
+    assert (report.state, report.value("gang")) == ("success", {"rank": 0, "square": 0})
+
+
+def test_log_of_rank_0_is_in_the_task_log(reports: dict[str, Report]) -> None:
+    assert "[rank 0] rank 0 of 3" in reports["three_ranks"].log
+    assert "[rank 1]" not in reports["three_ranks"].log
+
+
+def test_submission_and_phases_are_told_in_a_line_each(reports: dict[str, Report]) -> None:
+    log = reports["three_ranks"].log
+
+    assert log.count("submitted: attempt 0, placed all together (v1beta1), running") == 1
+    assert log.count("succeeded: 3 ranks succeeded, 0 failed") == 1
+
+
+def test_failed_rank_fails_the_task_and_says_why(reports: dict[str, Report]) -> None:
+    report = reports["failing_rank"]
+
+    assert report.state == "failed"
+    assert "AppFailed: Rank 1 of gang default/failing-rank-gang" in report.log
+    assert "exited with code 3" in report.log
+    assert "[rank 1] rank 1 gives up" in report.log
+
+
+def test_nothing_is_left_in_the_cluster(reports: dict[str, Report], cluster: SandboxThread) -> None:
+    kinds = (JOBS, PODS, SERVICES, CONFIGMAPS)
+
+    def left() -> list[str]:
+        return cluster.call(lambda it: [obj["metadata"]["name"] for kind in kinds for obj in it.registry.list(kind)])
+
+    wait_for("garbage collection", lambda: not left(), 30)

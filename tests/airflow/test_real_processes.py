@@ -1,0 +1,56 @@
+"""Gangs under a real scheduler, triggerer, dag-processor and API server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from tests.airflow.home import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from tests.airflow.home import Api, Home
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def api(connected: Home) -> Iterator[Api]:
+    with connected.processes() as api:
+        yield api
+
+
+def jobs(cluster: SandboxThread) -> list[str]:
+    return cluster.call(lambda it: [job["metadata"]["name"] for job in it.registry.list(JOBS)])
+
+
+def running_pods(cluster: SandboxThread) -> int:
+    def count(it: object) -> int:
+        pods = it.registry.list(PODS, label_selector=LABEL_GANG)  # type: ignore[attr-defined]
+        return sum(pod["status"]["phase"] == "Running" for pod in pods)
+
+    return cluster.call(count)
+
+
+def test_gang_runs_deferred_and_returns_its_results(api: Api) -> None:
+    run = api.trigger("three_ranks")
+
+    assert run.wait(150) == "success"
+    assert run.xcom("total") == 0 + 1 + 4
+    assert run.xcom("gang", "gang")["namespace"] == "default"
+
+
+def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: Home, cluster: SandboxThread) -> None:
+    run = api.trigger("endless")
+    run.wait_for_task("gang", "deferred", 120)
+    # Before a triggerer has taken the trigger up, a kill reaches nobody.
+    wait_for("the trigger's report", lambda: "running: 3/3 ranks" in connected.trigger_log("endless"), 60)
+
+    run.set_task_state("gang", "failed")
+
+    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster), 60)
