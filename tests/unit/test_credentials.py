@@ -79,12 +79,9 @@ def plugin(tmp_path: Path, body: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(path), "interactiveMode": "Never"}}
 
 
-def prints(token: str, **more: str) -> str:
-    credential = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": token, **more},
-    }
+def prints(**given: str) -> str:
+    """The program of a plugin that gives this status."""
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": given}
     return f"print({json.dumps(json.dumps(credential))})"
 
 
@@ -261,8 +258,16 @@ def test_evidence_is_redacted(text: str, shown: str) -> None:
 
 
 def test_plugin_gives_the_token(tmp_path: Path) -> None:
-    material = load(kube_config=kubeconfig("https://here", user=plugin(tmp_path, prints(OTHER))))
+    material = load(kube_config=kubeconfig("https://here", user=plugin(tmp_path, prints(token=OTHER))))
     assert (material.authorization, material.renew_in_s) == (f"Bearer {OTHER}", None)
+
+
+def test_plugin_may_give_a_certificate_instead(tmp_path: Path) -> None:
+    body = prints(clientCertificateData="C", clientKeyData="K")
+        '\\"token\\": \\"\\"', '\\"clientCertificateData\\": \\"C\\", \\"clientKeyData\\": \\"K\\"'
+    )
+    material = load(kube_config=kubeconfig("https://here", user=plugin(tmp_path, body)))
+    assert (material.authorization, material.tls.certificate, material.tls.key) == (None, b"C", b"K")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +276,7 @@ def test_plugin_gives_the_token(tmp_path: Path) -> None:
     ids=["far", "past"],
 )
 def test_plugin_token_is_renewed_before_it_expires(tmp_path: Path, expiry: str, low_s: float, high_s: float) -> None:
-    user = plugin(tmp_path, prints(OTHER, expirationTimestamp=expiry))
+    user = plugin(tmp_path, prints(token=OTHER, expirationTimestamp=expiry))
     renew_in_s = load(kube_config=kubeconfig("https://here", user=user)).renew_in_s
     assert renew_in_s is not None
     assert low_s <= renew_in_s <= high_s
@@ -307,7 +312,7 @@ def _ends(pid: int) -> bool:
 
 
 async def test_plugin_does_not_block_the_loop(tmp_path: Path) -> None:
-    user = plugin(tmp_path, "import time; time.sleep(0.3);" + prints(OTHER))
+    user = plugin(tmp_path, "import time; time.sleep(0.3);" + prints(token=OTHER))
     credentials = Credentials(extras(kube_config=kubeconfig("http://here", user=user)))
     loading = asyncio.create_task(credentials.current())
     turns = 0

@@ -222,7 +222,10 @@ class Informers:
 
     @asynccontextmanager
     async def client(self, config: ClusterConfig) -> AsyncGenerator[Client, None]:
-        """The one client of this cluster on this loop, open while anybody uses it."""
+        """The one client of this cluster on this loop, open while anybody uses it.
+
+        Its `config` is that of whoever came first: another connection to the same cluster, with another namespace.
+        """
         client = self._acquire(config)
         try:
             yield client

@@ -8,10 +8,10 @@ changed before anyone looked is seen as one change.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class _Metadata(Protocol):
@@ -31,6 +31,9 @@ class HasMetadata(Protocol):
 V = TypeVar("V", bound=HasMetadata)
 
 
+_NOTHING: Mapping[str, Any] = {}
+
+
 class InformerClosedError(RuntimeError):
     """The informer was closed while someone waited for it; lease it again."""
 
@@ -42,7 +45,7 @@ class Subscription(Generic[V]):
         self.key = key
         self._store = store
         self._event = asyncio.Event()
-        self._updated: set[str] = set(store.objects(key))
+        self._updated: set[str] = set(store.peek(key))
         self._deleted: dict[str, V] = {}
 
     def objects(self) -> dict[str, V]:
@@ -51,7 +54,7 @@ class Subscription(Generic[V]):
 
     def take_updated(self) -> dict[str, V]:
         """Those that were added or changed since the last call, by uid. The first call gives all."""
-        current = self._store.objects(self.key)
+        current = self._store.peek(self.key)
         updated, self._updated = self._updated, set()
         return {uid: current[uid] for uid in updated if uid in current}
 
@@ -151,7 +154,11 @@ class Store(Generic[V]):
         return True
 
     def objects(self, key: str) -> dict[str, V]:
-        return dict(self._objects.get(key, ()))
+        return dict(self.peek(key))
+
+    def peek(self, key: str) -> Mapping[str, V]:
+        """The live objects of a key, not copied: a gang may have a hundred thousand. Not to be kept over an await."""
+        return self._objects.get(key, _NOTHING)
 
     def subscribe(self, key: str) -> Subscription[V]:
         if self.closed:
