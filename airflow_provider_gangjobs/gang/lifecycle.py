@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.pods import pods_of
-from airflow_provider_gangjobs.gang.progress import Counts, all_started_at, count
+from airflow_provider_gangjobs.gang.progress import Counts, Fact, all_started_at, count, fact
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, fate, judge
 from airflow_provider_gangjobs.gang.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
 from airflow_provider_gangjobs.objects.views import condition
@@ -99,9 +99,10 @@ def observe(
     mine = pods_of(ref, pods)
     ours = job if job is not None and job.metadata.uid == ref.uid else None
     verdict = judge(job, ref)
-    counts = count(ours, mine)
+    facts = [fact(pod) for pod in mine]
+    counts = count(ours, facts)
     phase = _phase(ours, counts, verdict)
-    began = _times(phase, ours, mine, counts, verdict)
+    began = _times(phase, ours, facts, counts, verdict)
     wait = _wait(phase, Seen(ours, mine, podgroup, counts, events), verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 
@@ -120,7 +121,7 @@ def _phase(job: JobView | None, counts: Counts, verdict: Verdict | None) -> Phas
 
 
 def _times(
-    phase: Phase, job: JobView | None, pods: Sequence[PodView], counts: Counts, verdict: Verdict | None
+    phase: Phase, job: JobView | None, facts: Sequence[Fact], counts: Counts, verdict: Verdict | None
 ) -> dict[Phase, datetime]:
     began: dict[Phase, datetime | None] = {}
     if job is not None:
@@ -132,7 +133,7 @@ def _times(
             decided = fate(job)
             began[Phase.FINISHING] = decided.last_transition_time if decided else None
     if counts.ranks and counts.started >= counts.ranks and phase is not Phase.QUEUED:
-        began[Phase.RUNNING] = all_started_at(pods, counts.ranks)
+        began[Phase.RUNNING] = all_started_at(facts, counts.ranks)
     if verdict is not None:
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
         began[PHASE_OF_VERDICT[verdict.ended]] = verdict.at

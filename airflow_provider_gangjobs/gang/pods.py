@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import ContainerStatus, Meta, PodView, Terminated
+    from airflow_provider_gangjobs.objects.views import ContainerState, ContainerStatus, Meta, PodView, Terminated
 
 LABELS_CONTROLLER_UID: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 """UID of the Job. It stays when the Job is deleted with its pods orphaned; the owner reference does not."""
@@ -87,15 +87,23 @@ def main_container(pod: PodView) -> ContainerStatus | None:
     return next((status for status in statuses if status.name in names), statuses[0] if statuses else None)
 
 
+def has_started(pod: PodView) -> bool:
+    """The rank's program has begun, now or earlier."""
+    return started_at(pod) is not None or pod.status.phase == "Succeeded"
+
+
 def started_at(pod: PodView) -> datetime | None:
     """When the rank's program started first, as far as the pod still tells; `None` if it never did."""
     status = main_container(pod)
     if status is None:
         return pod.status.start_time if pod.status.phase in {"Running", "Succeeded"} else None
-    states = (status.state, status.last_state)
-    starts = [state.running.started_at for state in states if state.running]
-    starts += [state.terminated.started_at for state in states if state.terminated]
+    starts = [_start(status.state), _start(status.last_state)]
     return min((start for start in starts if start and start >= _ZERO_TIMES_END), default=None)
+
+
+def _start(state: ContainerState) -> datetime | None:
+    told = state.running or state.terminated
+    return told.started_at if told else None
 
 
 def finished_at(pod: PodView) -> datetime | None:

@@ -40,24 +40,54 @@ class Counts:
     """Pods being deleted."""
 
 
-def count(job: JobView | None, pods: Sequence[PodView]) -> Counts:
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What counts of one pod. A gang may have 100,000 of them, and each is looked at once per look."""
+
+    rank: Hashable
+    """Its completion index, or its uid if it has none."""
+    is_placed: bool
+    started: datetime | None
+    has_started: bool
+    has_ended: bool
+    is_held: bool
+    is_deleted: bool
+
+
+def fact(pod: PodView) -> Fact:
+    """Look at one pod."""
+    rank = pod_facts.rank_of(pod)
+    started = pod_facts.started_at(pod)
+    return Fact(
+        rank=pod.metadata.uid if rank is None else rank,
+        is_placed=bool(pod.spec.node_name),
+        started=started,
+        has_started=started is not None or pod.status.phase == "Succeeded",
+        has_ended=pod_facts.has_ended(pod),
+        is_held=pod_facts.is_held(pod),
+        is_deleted=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def count(job: JobView | None, facts: Sequence[Fact]) -> Counts:
     """Count the ranks of a gang from its Job and the pods that are seen now."""
-    placed = {_rank_key(pod) for pod in pods if pod.spec.node_name}
-    started = {_rank_key(pod) for pod in pods if has_started(pod)}
-    running = {_rank_key(pod) for pod in pods if has_started(pod) and not pod_facts.has_ended(pod)}
     done = parse_indexes(job.status.completed_indexes) if job else frozenset[int]()
+    created = {one.rank for one in facts}
+    started = {one.rank for one in facts if one.has_started}
+    running = {one.rank for one in facts if one.has_started and not one.has_ended}
     started_ever = max(len(started | done), _ended(job) + len(running))
-    ranks = ranks_of(job) if job else len({_rank_key(pod) for pod in pods})
+    ranks = ranks_of(job) if job else len(created)
+    at_least = min(started_ever, ranks)
     return Counts(
         ranks=ranks,
-        created=max(len(done.union(_rank_key(pod) for pod in pods)), min(started_ever, ranks)),
-        placed=max(len(placed | done), min(started_ever, ranks)),
+        created=max(len(created | done), at_least),
+        placed=max(len({one.rank for one in facts if one.is_placed} | done), at_least),
         started=started_ever,
         running=len(running),
         succeeded=job.status.succeeded if job else 0,
         failed=job.status.failed if job else 0,
-        held=sum(map(pod_facts.is_held, pods)),
-        terminating=sum(pod.metadata.deletion_timestamp is not None for pod in pods),
+        held=sum(one.is_held for one in facts),
+        terminating=sum(one.is_deleted for one in facts),
     )
 
 
@@ -68,26 +98,14 @@ def ranks_of(job: JobView) -> int:
     return min(parallelism, completions)
 
 
-def has_started(pod: PodView) -> bool:
-    """The rank's program has begun, now or earlier."""
-    return pod_facts.started_at(pod) is not None or pod.status.phase == "Succeeded"
-
-
-def all_started_at(pods: Sequence[PodView], ranks: int) -> datetime | None:
+def all_started_at(facts: Sequence[Fact], ranks: int) -> datetime | None:
     """When the last of `ranks` ranks started first; of fewer, if the pods of the others are gone."""
     first: dict[Hashable, datetime] = {}
-    for pod in pods:
-        at = pod_facts.started_at(pod)
-        key = _rank_key(pod)
-        if at is not None and (key not in first or at < first[key]):
-            first[key] = at
+    for one in facts:
+        if one.started is not None and (one.rank not in first or one.started < first[one.rank]):
+            first[one.rank] = one.started
     return max(sorted(first.values())[: max(ranks, 1)], default=None)
 
 
 def _ended(job: JobView | None) -> int:
     return job.status.succeeded + job.status.failed if job else 0
-
-
-def _rank_key(pod: PodView) -> Hashable:
-    rank = pod_facts.rank_of(pod)
-    return pod.metadata.uid if rank is None else rank

@@ -12,13 +12,14 @@ which comes to the same event. Faults of the API are waited out; nothing of them
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.informer import Informer
     from airflow_provider_gangjobs.gang.identity import GangRef
 
+log = logging.getLogger(__name__)
+
 Until = Literal["running", "ended"]
 
 SYNC_PATIENCE_S: Final = 30.0
@@ -55,6 +58,8 @@ STALE_S: Final = 600.0
 """So is one that has heard nothing for this long, though it was in order."""
 LOOK_AGAIN_S: Final = 1.0
 """When the server knows more than the watch has shown."""
+PAUSE_PER_POD_S: Final = 50e-6
+"""Between two looks. A look costs about 10 us a pod, so it takes at most a sixth of the loop, however much changes."""
 EVIDENCE_AFTER_S: Final = 20.0
 """Pods that are missing for this long have been refused, or the Job controller is busy."""
 
@@ -178,6 +183,7 @@ class _Follower:
         if lacks_evidence:
             pause_s = min(pause_s, EVIDENCE_AFTER_S - self._age_s(observation))
         await self.seen.changed(min(max(pause_s, 0.0), STALE_S))
+        await self.timing.sleep(observation.counts.created * PAUSE_PER_POD_S)
         if any(watch.staleness_s >= STALE_S and watch.problem for watch in self.watches):
             await self._may_see()
 
@@ -197,6 +203,7 @@ class _Follower:
 
     async def _end(self, verdict: Verdict, job: JobView | None) -> GangEvent:
         phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
+        await self._remember()
         if not verdict.job_is_there:
             self.harvester.forget_ledger()
         seen = observe(job, self.seen.pods, None, self.ref)
@@ -213,8 +220,14 @@ class _Follower:
             notes=settled.notes,
         )
 
+    async def _remember(self) -> None:
+        """Learn what earlier followers recorded. Without it the gang is told in the Job's words."""
+        try:
+            await self.harvester.remember()
+        except ClusterError as exc:
+            log.warning("gang %s: what is recorded of it could not be read: %s", self.ref, exc)
+
     async def _settle(self) -> Settled:
-        await ask(self.harvester.remember, timing=self.timing)
         return await Settler(self.client, self.ref, self.harvester, self.seen, self.timing, self.now).settle()
 
     # -- deadlines -------------------------------------------------------------------------------------------
@@ -237,6 +250,7 @@ class _Follower:
 
     async def _halted(self, halted: Halted) -> GangEvent:
         """The gang is suspended for good: wait for its pods, unless it ended by itself at the last moment."""
+        await self._remember()
         settled = await self._settle()
         job = await self._job()
         verdict = judge(job, self.ref)

@@ -183,6 +183,8 @@ class Harvester:
         async with self._one_batch:
             batch = sorted(self._backlog.values(), key=lambda due: not due.is_awaited)[:BATCH_PODS_MAX]
             try:
+                if any(not due.exists for due in batch):
+                    await self._learn()
                 recorded = await self._record([outcome_of(due.pod, ended=due.ended) for due in batch])
             except (ClusterError, LedgerUnavailable) as exc:
                 self._failures += 1
@@ -193,6 +195,11 @@ class Harvester:
             errors = await self._release_all([due.pod for due in batch if due.exists])
             self._failures += bool(errors)
             return Harvest(recorded, len(batch) - len(errors), errors[0] if errors else None)
+
+    async def _learn(self) -> None:
+        """Read what others recorded: whoever let a vanished pod go had seen more of it than its last view here."""
+        if self._ledger is not None:
+            self._tell(await self._ledger.refresh())
 
     async def _record(self, outcomes: Sequence[Outcome]) -> int:
         """Store the outcomes; how many of them were new."""

@@ -131,14 +131,20 @@ class Ledger:
         Raises:
             ClusterError: it could not be read.
         """
-        if self._recorded is not None:
-            return []
+        return [] if self._recorded is not None else await self.refresh()
+
+    async def refresh(self) -> list[Outcome]:
+        """Read what is recorded by now, also by others.
+
+        Raises:
+            ClusterError: it could not be read.
+        """
         found: dict[str, Outcome] = {}
         async for shard in _shards(self._client, self._ref):
             _collect(shard, found)
             seen = self._seen(shard)
             self._shard = seen if seen.number >= self._shard.number else self._shard
-        self._recorded = set(found)
+        self._recorded = set(found) | (self._recorded or set())
         return list(found.values())
 
     async def record(self, outcomes: Iterable[Outcome]) -> None:

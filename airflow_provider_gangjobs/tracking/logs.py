@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.outcomes import Ending, most_telling
-from airflow_provider_gangjobs.gang.pods import has_ended, main_container, rank_of
-from airflow_provider_gangjobs.gang.progress import has_started
+from airflow_provider_gangjobs.gang.pods import has_ended, has_started, main_container, rank_of
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.tracking.settle import list_pods
 

@@ -376,3 +376,20 @@ async def test_orphaned_ledger_can_still_be_read():
         await plane.until(lambda: plane.job() is None)
         await asyncio.sleep(30)
         assert [one.rank for one in await outcomes(plane.client, hand.ref)] == [7]
+
+
+@in_virtual_time
+async def test_last_view_never_overrules_who_saw_the_end():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        stale = hand.harvester()
+        await stale.remember()
+        running = view(PodView, hand.pod(0, phase="Running"))
+        plane.finish("train", 0, exit_code=3)
+        other = hand.harvester()
+        await hand.offer_all(other)
+        await other.harvest()
+        plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
+        stale.offer_gone([running])
+        await stale.harvest()
+        assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.FAILED]

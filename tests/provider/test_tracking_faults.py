@@ -153,3 +153,16 @@ async def test_refusal_that_lasts_ends_in_an_event(fault):
         assert "permissions" in event.remedy
         assert elapsed() >= REFUSED_FOR_S
         assert plane.job()["spec"].get("suspend") in {None, False}
+
+
+@in_virtual_time
+async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict():
+    async with Plane.running() as plane:
+        plane.arm("status", path="/configmaps", times=None, code=403)
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish("train", 0, exit_code=1)
+        event = await following.event(within_s=300)
+        assert event.status is Status.FAILED
+        assert event.message.startswith("BackoffLimitExceeded")
+        assert len(plane.held()) == 2
