@@ -79,7 +79,7 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
 
 def _main_first(template: Object, main: Any) -> Object:
     """A strategic merge puts new containers before those that are there; ours stays the first."""
-    pod = template["spec"]
+    pod = template.get("spec") or {}
     containers = sorted(pod.get("containers", []), key=lambda container: bool(container.get("name") != main))
     return {**template, "spec": {**pod, "containers": containers}}
 

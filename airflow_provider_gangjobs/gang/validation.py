@@ -25,6 +25,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     job.check_shape,
     metadata.check_names,
     metadata.check_labels,
+    metadata.check_placement,
     job.check_containers,
     job.check_restart_policy,
     env.check_env,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.submission.calls import Api
 
-TOKEN = "sandbox"
+TOKENS = (f"sandbox-{number}" for number in count())
+"""One for each cluster: what was discovered is remembered by address and token, and addresses come back."""
 KEY = TaskKey("etl", "manual__2026-01-01", "train")
 GANG_OF_4 = GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"})
 RELEASES = ("1.35", "1.36", "1.37")
@@ -180,18 +182,19 @@ async def world(release: str = "1.37", *, nodes: int = 2, workload_with_job: boo
     bench = Bench(release, settings=ControllerSettings(workload_with_job=workload_with_job))
     for number in range(nodes):
         bench.node(f"node-{number}")
-    app = create_app(bench.registry, token=TOKEN)
+    token = next(TOKENS)
+    app = create_app(bench.registry, token=token)
     pauses = Pauses()
-    async with serving(app) as address, Client(config(address.url), timing=pauses.timing()) as client:
+    async with serving(app) as address, Client(config(address.url, token), timing=pauses.timing()) as client:
         yield World(bench, client, await discover(client), app.state.faults, pauses)
 
 
-def config(url: str) -> ClusterConfig:
+def config(url: str, token: str) -> ClusterConfig:
     kube_config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "sandbox", "cluster": {"server": url}}],
-        "users": [{"name": "admin", "user": {"token": TOKEN}}],
+        "users": [{"name": "admin", "user": {"token": token}}],
         "contexts": [{"name": "sandbox", "context": {"cluster": "sandbox", "user": "admin"}}],
         "current-context": "sandbox",
     }

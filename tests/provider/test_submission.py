@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.exceptions import (
     GangUnsupported,
     InvalidGangSpec,
@@ -14,6 +16,7 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionFailed,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
 from airflow_provider_gangjobs.sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, EVENTS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from airflow_provider_gangjobs.submission import SubmissionState, claim, delete, halt, holds_claim, mark_delivered
@@ -356,6 +359,88 @@ async def test_claim_is_taken_once_and_kept():
         assert await holds_claim(cluster.client, submission.ref, "ti-2")
 
 
+async def test_claim_insists_while_others_change_the_job():
+    async with world() as cluster:
+        submission = await cluster.submit()
+        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=3))
+        assert await claim(cluster.client, submission.ref, "ti-2", timing=cluster.pauses.timing())
+        assert await holds_claim(cluster.client, submission.ref, "ti-2")
+
+
+async def test_claim_does_not_insist_for_ever():
+    async with world() as cluster:
+        submission = await cluster.submit()
+        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
+        with pytest.raises(Conflict):
+            await claim(cluster.client, submission.ref, "ti-2", timing=cluster.pauses.timing())
+
+
+async def test_claim_of_a_job_that_vanishes_meanwhile_is_none():
+    async with world() as cluster:
+        submission = await cluster.submit()
+        cluster.faults.add(Fault(FaultKind.STATUS, code=404, method="PATCH"))
+        assert not await claim(cluster.client, submission.ref, "ti-2")
+
+
+@pytest.mark.parametrize("fault", [Fault(FaultKind.STATUS, code=500, times=2), Fault(FaultKind.DROP_AFTER)], ids=str)
+async def test_deletion_insists(fault):
+    async with world() as cluster:
+        submission = await cluster.submit()
+        cluster.faults.add(fault)
+        await delete(cluster.client, submission.ref, timing=cluster.pauses.timing())
+        assert cluster.jobs() == []
+
+
+async def test_adoption_that_is_overtaken_looks_again():
+    async with world() as cluster:
+        first = await cluster.submit(claim="ti-1")
+        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=2))
+        second = await cluster.submit(claim="ti-2")
+        assert second.ref == first.ref
+        assert await holds_claim(cluster.client, first.ref, "ti-2")
+
+
+async def test_endless_change_is_told():
+    async with world() as cluster:
+        await cluster.submit(claim="ti-1")
+        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
+        with pytest.raises(SubmissionFailed, match="changed while it was adopted"):
+            await cluster.submit(claim="ti-2")
+
+
+async def test_adoption_that_is_forbidden_is_told():
+    async with world() as cluster:
+        await cluster.submit(claim="ti-1")
+        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH"))
+        with pytest.raises(SubmissionFailed, match="403") as caught:
+            await cluster.submit(claim="ti-2")
+        assert not caught.value.retryable
+
+
+async def test_a_fallback_without_permission_for_events_still_runs():
+    async with world("none") as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="events"))
+        submission = await cluster.submit(PREFERRED)
+        cluster.check_one_live_gang(submission)
+        assert "NotAGang" not in {event["reason"] for event in cluster.objects(EVENTS)}
+
+
+async def test_unknown_capabilities_can_be_tried_again():
+    async with world() as cluster:
+        unknown = {"scheduling.k8s.io": "500"}
+        cluster.capabilities = replace(cluster.capabilities, resources={}, unknown=unknown)
+        with pytest.raises(SubmissionFailed, match=r"could not be found out .*scheduling.k8s.io: 500") as caught:
+            await cluster.submit()
+        assert caught.value.retryable
+
+
+async def test_native_gang_without_a_controller_falls_back_if_preferred():
+    async with world() as cluster:
+        submission = await cluster.submit(replace(NATIVE, gang="preferred"))
+        assert "WorkloadWithJob is off" in submission.notes[0]
+        cluster.check_one_live_gang(submission)
+
+
 async def test_wrong_request_is_refused_without_asking():
     async with world() as cluster:
         process = Mortal(cluster.client)
@@ -383,14 +468,6 @@ async def test_manifest_as_text_and_as_data_are_the_same_gang():
         assert second.ref == first.ref
 
 
-async def test_job_deleted_while_it_is_submitted_stays_deleted():
-    async with world() as cluster:
-        process = Deleting(cluster)
-        with pytest.raises(JobDeleted, match="vanished before it was let run"):
-            await cluster.submit(api=process)
-        assert cluster.jobs() == []
-
-
 class Deleting(Mortal):
     """A client beside which someone deletes the Job before it is let run."""
 
@@ -401,6 +478,29 @@ class Deleting(Mortal):
     async def patch(self, resource, name, *args, **kwargs):
         self.cluster.bench.registry.delete(JOBS, name, NAMESPACE, propagation="Background")
         return await self.cluster.client.patch(resource, name, *args, **kwargs)
+
+
+async def test_job_deleted_while_it_is_submitted_stays_deleted():
+    async with world() as cluster:
+        with pytest.raises(JobDeleted, match="vanished before it was let run"):
+            await cluster.submit(api=Deleting(cluster))
+        assert cluster.jobs() == []
+
+
+async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted():
+    async with world() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="PATCH"))
+        with pytest.raises(JobDeleted, match="vanished before it was let run"):
+            await cluster.submit(api=Deleting(cluster))
+        assert cluster.jobs() == []
+
+
+async def test_job_on_its_way_out_is_not_let_run():
+    async with world() as cluster:
+        spec = GangSpec(manifest={**LINKED, "metadata": {"finalizers": ["example.org/slow"]}})
+        with pytest.raises(JobDeleted, match="deleted before it was let run"):
+            await cluster.submit(spec, api=Deleting(cluster))
+        assert cluster.jobs()[0]["spec"]["suspend"] is True
 
 
 async def test_halted_while_it_is_submitted_stays_halted():

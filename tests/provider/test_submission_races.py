@@ -71,7 +71,7 @@ HARD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 
 @pytest.mark.slow
-@settings(max_examples=60, **HARD)
+@settings(max_examples=30, **HARD)
 @given(turns=TURNS, release=st.sampled_from(RELEASES))
 async def test_two_submitters_end_in_one_gang(turns, release):
     async with world(release) as cluster:
@@ -88,7 +88,7 @@ async def test_two_submitters_end_in_one_gang(turns, release):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, **HARD)
+@settings(max_examples=20, **HARD)
 @given(turns=TURNS)
 async def test_two_that_replace_each_other_leave_at_most_one(turns):
     async with world() as cluster:
@@ -103,7 +103,7 @@ async def test_two_that_replace_each_other_leave_at_most_one(turns):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, **HARD)
+@settings(max_examples=20, **HARD)
 @given(turns=TURNS)
 async def test_two_with_other_parameters_leave_at_most_one(turns):
     async with world() as cluster:

@@ -293,6 +293,53 @@ MANIFESTS = {
         "manifest.spec.template.spec.containers[0].command[1]",
         'Write it as text: "3"',
     ),
+    "boolean in a node selector": (
+        GangSpec(manifest=job({"spec": {"nodeSelector": {"gpu": True}, "containers": [{"name": "a", "image": "a"}]}})),
+        "manifest.spec.template.spec.nodeSelector.gpu",
+        'Write it as text: "true"',
+    ),
+    "number in a toleration": (
+        GangSpec(image="a", pod_overrides={"spec": {"tolerations": [{"key": "a", "value": 1}]}}),
+        "pod_overrides.spec.tolerations[0].value",
+        'Write it as text: "1"',
+    ),
+    "two containers of one name": (
+        GangSpec(manifest=job({"spec": {"containers": [{"name": "a", "image": "a"}] * 2}})),
+        "spec.template.spec.containers[1].name",
+        "given twice",
+    ),
+    "no container left": (
+        GangSpec(image="a", pod_overrides={"spec": None}),
+        "spec.template.spec.containers",
+        "has none left",
+    ),
+    "generateName beside a name": (
+        GangSpec(manifest=job(metadata={"generateName": "a-"}), name="a"),
+        "manifest.metadata.generateName",
+        "stands beside name",
+    ),
+    "not a number": (
+        GangSpec(manifest=job(metadata={"annotations": {"n": float("nan")}})),
+        "manifest.metadata.annotations.n",
+        "which JSON cannot hold",
+    ),
+    "a set": (
+        GangSpec(manifest=job(metadata={"annotations": {"n": {1}}})),
+        "manifest.metadata.annotations.n",
+        "is a set",
+    ),
+    "a list as a label": (
+        GangSpec(manifest=job(metadata={"labels": {"n": [1]}})),
+        "manifest.metadata.labels.n",
+        "is a list, not text",
+    ),
+    "far too long a text": (GangSpec(manifest="x" * 1_500_001), "manifest", "has 1500001 characters"),
+    "a list as a key": (GangSpec(manifest="? [a]\n: b"), "manifest", "a key must be text"),
+    "a mapping as env value": (
+        GangSpec(manifest=env("A", {"b": "c"})),
+        "manifest.spec.template.spec.containers[0].env[0].value",
+        "is a mapping, not text",
+    ),
     "a date": (
         GangSpec(manifest=job(metadata={"annotations": {"day": datetime.date(2026, 1, 1)}})),
         "manifest.metadata.annotations.day",

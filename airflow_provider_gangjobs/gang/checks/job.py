@@ -115,7 +115,9 @@ def check_restart_policy(draft: Draft) -> Iterator[Problem]:
 
 
 def check_containers(draft: Draft) -> Iterator[Problem]:
-    """Every container has an image, and its name is its own."""
+    """There is a container; every one has an image, and its name is its own."""
+    if not draft.pod.get("containers"):
+        yield Problem(f"{TEMPLATE}.spec.containers", "has none left", "Do not remove all of them by pod_overrides")
     seen: set[object] = set()
     for path, container in draft.containers():
         if not container.get("image"):

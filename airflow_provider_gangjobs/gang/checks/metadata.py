@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.labels import PREFIX
 from airflow_provider_gangjobs.objects import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.checks.draft import Draft
 
@@ -85,7 +85,16 @@ def check_labels(draft: Draft) -> Iterator[Problem]:
         yield from _labels(draft, f"{at}.labels", metadata.get("labels") or {}, of_pods=of_pods)
         yield from _annotations(draft, f"{at}.annotations", metadata.get("annotations") or {})
         yield from _finalizers(f"{at}.finalizers", metadata.get("finalizers") or ())
-    yield from _selector("node_selector", draft.spec.node_selector or {})
+
+
+def check_placement(draft: Draft) -> Iterator[Problem]:
+    """Node selectors and tolerations hold text, as nodes' labels and taints do."""
+    yield from _selector(draft, "node_selector", draft.spec.node_selector or {})
+    yield from _tolerations(draft, "tolerations", draft.spec.tolerations or ())
+    for path, template in draft.written_templates():
+        pod = template.get("spec") or {}
+        yield from _selector(draft, f"{path}.spec.nodeSelector", pod.get("nodeSelector") or {})
+        yield from _tolerations(draft, f"{path}.spec.tolerations", pod.get("tolerations") or ())
 
 
 def _labels(draft: Draft, path: str, labels: Mapping[str, Any], *, of_pods: bool) -> Iterator[Problem]:
@@ -132,8 +141,17 @@ def _finalizers(path: str, finalizers: Any) -> Iterator[Problem]:
             yield Problem(at, wrong, "The server would take the Job and refuse every pod")
 
 
-def _selector(path: str, selector: Mapping[str, Any]) -> Iterator[Problem]:
+def _selector(draft: Draft, path: str, selector: Mapping[str, Any]) -> Iterator[Problem]:
     for key, value in selector.items():
-        wrong = names.problem_with_qualified_name(key) or names.problem_with_label_value(value)
-        if wrong:
-            yield Problem(f"{path}.{key}", wrong, "It must be a node's label")
+        at = f"{path}.{key}"
+        if value is not None and not isinstance(value, str):
+            yield draft.source.not_text(at, value)
+        elif wrong := names.problem_with_qualified_name(key) or (value and names.problem_with_label_value(value)):
+            yield Problem(at, wrong, "It must be a node's label")
+
+
+def _tolerations(draft: Draft, path: str, tolerations: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for index, toleration in enumerate(tolerations):
+        value = toleration.get("value")
+        if value is not None and not isinstance(value, str):
+            yield draft.source.not_text(f"{path}[{index}].value", value)
