@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.objects import quantity
 from airflow_provider_gangjobs.sandbox import tls
 from airflow_provider_gangjobs.sandbox.api import Address, create_app, serving
 from airflow_provider_gangjobs.sandbox.clock import SystemClock
-from airflow_provider_gangjobs.sandbox.controllers import controller_manager
+from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings, controller_manager
 from airflow_provider_gangjobs.sandbox.journal import CorruptJournal, Journal
 from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
 from airflow_provider_gangjobs.sandbox.node.client import ApiClient
@@ -69,6 +69,8 @@ class SandboxConfig:
     """None keeps everything in memory and in a temporary folder."""
     token: str | None = field(default=None, repr=False)
     """None takes that of the data_dir, or a random one."""
+    workload_with_job: bool = False
+    """Let the Job controller make Workloads and PodGroups itself (KEP-5547), as behind its gate of the same name."""
 
     def check(self) -> None:
         """Raises SandboxError, naming the field."""
@@ -112,7 +114,8 @@ class Sandbox:
             certificate = tls.kept(folder / "certificate.pem")
             app = create_app(self.registry, token=self.token, logs=self)
             self.url = (await stack.enter_async_context(_serving(app, self.config.port, certificate))).url
-            controllers = controller_manager(self.registry, self.registry.clock)
+            settings = ControllerSettings(workload_with_job=self.config.workload_with_job)
+            controllers = controller_manager(self.registry, self.registry.clock, settings)
             await stack.enter_async_context(self._running(controllers.run(), "controllers"))
             scheduler = scheduler_manager(self.registry, self.registry.clock)
             await stack.enter_async_context(self._running(scheduler.run(), "scheduler"))

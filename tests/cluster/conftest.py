@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.controlplane.build import RELEASES, binary, is_current
+from tests.cluster.controlplane.build import RELEASES
 from tests.cluster.farm import Farm
-from tests.cluster.plane import ControlPlane
+from tests.cluster.plane import running_plane
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HOW_TO_GET_THEM = "run `make clusters` (needs Go), or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
+    from tests.cluster.plane import ControlPlane
 
 
 @pytest.fixture(scope="session", params=RELEASES)
 def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of each release. Without its binary the test is skipped, except in CI."""
+    """A control plane of each release."""
     release: str = request.param
-    if not is_current(release):
-        missing = f"no control plane of Kubernetes {release}: {HOW_TO_GET_THEM}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    folder = tmp_path_factory.mktemp(f"plane-{release}-")
-    plane = ControlPlane(release, binary(release), folder)
-    try:
-        plane.start()
+    with running_plane(release, tmp_path_factory.mktemp(f"plane-{release}-")) as plane:
         yield plane
-    finally:
-        plane.stop()
-        shutil.rmtree(folder / "etcd", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
 import secrets
+import shutil
 import signal
 import socket
 import ssl
@@ -20,16 +22,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.cluster.controlplane.build import binary, is_current
 from tests.cluster.releases import COMMON_CONTROLLERS, RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+HOW_TO_GET_THEM = "run `make clusters` (needs Go), or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
 READY_WITHIN_S = 60
 STOPPED_WITHIN_S = 75  # the API server may take up to a minute to exit on SIGTERM
 PR_SET_PDEATHSIG = 1
@@ -271,3 +276,20 @@ class ControlPlane:
 def _healthy(port: int) -> bool:
     # /healthz answers without authentication; the certificate is the component's own, made a moment ago.
     return httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False).status_code == 200
+
+
+@contextlib.contextmanager
+def running_plane(release: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[ControlPlane]:
+    """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
+    if not is_current(release):
+        missing = f"no control plane of Kubernetes {release}: {HOW_TO_GET_THEM}"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    plane = ControlPlane(release, binary(release), folder, workload_with_job=workload_with_job)
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()
+        shutil.rmtree(folder / "etcd", ignore_errors=True)

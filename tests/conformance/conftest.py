@@ -1,0 +1,67 @@
+"""One boot of each chosen control plane a session (see `targets.py`); a namespace for each test.
+
+`world` is what tests of the API alone take: for the sandbox it is an API server without controllers.
+`target`, `api` and `namespace` are whole control planes, for tests of what controllers do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.targets import Target, chosen, started
+from tests.conformance.world import World, embedded, existing, fresh_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    import httpx
+
+
+@pytest.fixture(scope="session", params=chosen())
+def target_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with started(target_name, tmp_path_factory.mktemp(f"{target_name}-")) as target:
+        yield target
+
+
+@pytest.fixture(scope="session")
+def api(target: Target) -> Iterator[httpx.Client]:
+    """The administrator's HTTP client."""
+    with target.client() as client:
+        yield client
+
+
+@pytest.fixture
+def namespace(api: httpx.Client) -> Iterator[str]:
+    """A namespace of the test's own; its deletion is asked for at the end, and not waited for."""
+    name = f"conformance-{uuid.uuid4().hex[:8]}"
+    api.post("/api/v1/namespaces", json={"metadata": {"name": name}}).raise_for_status()
+    yield name
+    api.delete(f"/api/v1/namespaces/{name}").raise_for_status()
+
+
+@pytest.fixture
+def kubeconfig(target_name: str, request: pytest.FixtureRequest) -> Path | None:
+    """Of the real control plane; None for the sandbox."""
+    if target_name.startswith("sandbox-"):
+        return None
+    target: Target = request.getfixturevalue("target")
+    return target.kubeconfig
+
+
+@pytest.fixture
+async def world(target_name: str, kubeconfig: Path | None) -> AsyncIterator[World]:
+    """An API server, and a fresh namespace in it."""
+    server = embedded(target_name.partition("-")[2]) if kubeconfig is None else existing(kubeconfig)
+    async with server as world:
+        await fresh_namespace(world)
+        yield world

@@ -1,0 +1,83 @@
+"""The control planes that the conformance tests judge: the sandbox of each release, and the real ones.
+
+`GANGJOBS_CONFORMANCE` chooses: `sandbox` (the default), `real`, or a comma separated list of names such as
+`sandbox-1.36,real-1.36`. There are no nodes; a test makes those that it needs.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+import httpx
+import yaml
+
+from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
+from airflow_provider_gangjobs.sandbox.thread import running
+from tests.cluster.plane import running_plane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SANDBOXES = tuple(f"sandbox-{release}" for release in ("1.35", "1.36", "1.37", "none"))
+REAL = tuple(f"real-{release}" for release in ("1.35", "1.36", "1.37"))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One running control plane, and its administrator's access."""
+
+    name: str
+    """`sandbox-1.36`, `real-1.36`..."""
+    url: str
+    token: str = field(repr=False)
+    trust: ssl.SSLContext = field(repr=False)
+    kubeconfig: Path
+
+    @property
+    def release(self) -> str:
+        """`1.35`, `1.36`, `1.37`, or `none` for a sandbox that serves no Workload API."""
+        return self.name.partition("-")[2]
+
+    @property
+    def is_real(self) -> bool:
+        return self.name.startswith("real-")
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        """A bare HTTP client; the administrator's unless `token` is given."""
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        return httpx.Client(base_url=self.url, verify=self.trust, headers=headers, timeout=30)
+
+    @classmethod
+    def of(cls, name: str, kubeconfig: Path) -> Self:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        if inline := cluster.get("certificate-authority-data"):
+            trust = ssl.create_default_context(cadata=base64.b64decode(inline).decode())
+        else:
+            trust = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        return cls(name, cluster["server"], user["token"], trust, kubeconfig)
+
+
+def chosen() -> tuple[str, ...]:
+    """The targets of this run."""
+    named = os.environ.get("GANGJOBS_CONFORMANCE", "sandbox").split(",")
+    return tuple(name for name in SANDBOXES + REAL if name in named or name.partition("-")[0] in named)
+
+
+@contextmanager
+def started(name: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[Target]:
+    """Run a control plane of this name. Skips the test if it is a real one that has not been built."""
+    kind, _, release = name.partition("-")
+    if kind == "real":
+        with running_plane(release, folder, workload_with_job=workload_with_job) as plane:
+            yield Target.of(name, plane.folder / "admin.kubeconfig")
+        return
+    config = SandboxConfig(nodes=0, kubernetes=release, workload_with_job=workload_with_job)
+    with running(config) as sandbox:
+        yield Target.of(name, sandbox.kubeconfig_path)
