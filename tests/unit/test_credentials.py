@@ -264,8 +264,6 @@ def test_plugin_gives_the_token(tmp_path: Path) -> None:
 
 def test_plugin_may_give_a_certificate_instead(tmp_path: Path) -> None:
     body = prints(clientCertificateData="C", clientKeyData="K")
-        '\\"token\\": \\"\\"', '\\"clientCertificateData\\": \\"C\\", \\"clientKeyData\\": \\"K\\"'
-    )
     material = load(kube_config=kubeconfig("https://here", user=plugin(tmp_path, body)))
     assert (material.authorization, material.tls.certificate, material.tls.key) == (None, b"C", b"K")
 
