@@ -1,19 +1,21 @@
 """The demonstration: one Airflow task trains a model on four processes that start together or not at all.
 
 Starts an embedded cluster and an Airflow of its own (scheduler, dag-processor, triggerer, api-server), both in
-the folder .demo, runs the DAG train_digits_gang, shows how it goes, checks the model, and stops everything.
+one folder, runs the DAG train_digits_gang, shows how it goes, checks the model, and stops everything.
 Everything started is supervised, so it ends with this program, however this program ends.
 """
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import shutil
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from demo_view import View
 from kubernetes_reader import Cluster
@@ -24,13 +26,14 @@ from airflow_provider_gangjobs.cli import supervise
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HOME = PROJECT / ".demo"
 DAG, RUN = "train_digits_gang", "demo"
 LIMIT_S = 600.0
 """A machine that needs longer than this is stuck; one of 2 cores needs a tenth of it."""
 POLL_S = 0.5
 GRACE_S = 2.0
 """The demo's Airflow is thrown away, so it need not tidy up for long."""
+LOCK_S = 10.0
+"""How long what a killed demo has started may take to end."""
 ACCURACY_MIN, DIFFERENCE_MAX = 0.90, 0.02
 
 
@@ -39,14 +42,15 @@ class DemoError(Exception):
 
 
 class Processes:
-    """The programs of the demo, each with its log in HOME."""
+    """The programs of the demo, each with its log in its folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path, lock: int) -> None:
+        self._home, self._lock = home, lock
         self._running: dict[str, supervise.Supervised] = {}
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> supervise.Supervised:
-        with (HOME / f"{name}.log").open("wb") as log:
-            self._running[name] = supervise.start(argv, env=env, output=log, grace_s=GRACE_S)
+        with (self._home / f"{name}.log").open("wb") as log:
+            self._running[name] = supervise.start(argv, env=env, output=log, grace_s=GRACE_S, held=[self._lock])
         return self._running[name]
 
     def check(self) -> None:
@@ -60,7 +64,10 @@ class Processes:
         if code := self._running.pop(name).wait(LIMIT_S):
             raise DemoError(f"{name} ended with exit code {code}")
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for program in self._running.values():
             program.stop()
         for program in self._running.values():
@@ -69,35 +76,66 @@ class Processes:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Train a model on a gang of four, with Airflow and an embedded cluster."
+    )
+    parser.add_argument(
+        "--home", type=Path, default=PROJECT / ".demo", help="folder for everything; emptied at the start"
+    )
+    home = parser.parse_args().home.resolve()
     started = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    shutil.rmtree(HOME, ignore_errors=True)
-    HOME.mkdir()
-    view = View()
-    processes = Processes()
     try:
-        with ExitStack() as stack:
-            stack.callback(processes.stop)
-            result = run(processes, stack.enter_context(view))
+        with sole_user(home) as lock, Processes(home, lock) as processes, View() as view:
+            result = run(home, processes, view)
     except KeyboardInterrupt:
         print("demo: interrupted; everything it started has ended")
         return 130
     except DemoError as error:
-        print(trouble(HOME, tasks=["prepare", "train", "report"]))
-        print(f"demo: {error}. The logs are in {HOME.relative_to(PROJECT)}.", file=sys.stderr)
+        print(trouble(home, tasks=["prepare", "train", "report"]))
+        print(f"demo: {error}. The logs are in {shown(home)}.", file=sys.stderr)
         return 1
     return conclude(result, time.monotonic() - started)
 
 
-def run(processes: Processes, view: View) -> dict[str, Any]:
+@contextmanager
+def sole_user(home: Path) -> Iterator[int]:
+    """Empty the folder and keep other demos out of it; gives the lock that does so.
+
+    The programs' supervisors hold the lock, too: a demo that was killed keeps it until the last of them has ended.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        deadline = time.monotonic() + LOCK_S
+        while not is_locked(lock.fileno()):
+            if time.monotonic() > deadline:
+                sys.exit(f"demo: another one is running in {shown(home)}. Wait for it, or give --home another folder.")
+            time.sleep(POLL_S)
+        for entry in home.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != "lock":
+                entry.unlink()
+        yield lock.fileno()
+
+
+def is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def run(home: Path, processes: Processes, view: View) -> dict[str, Any]:
     """Start everything, run the DAG, and return what its last task returned."""
     deadline = time.monotonic() + LIMIT_S
-    port, kubeconfig = free_port(8080), HOME / "sandbox" / "kubeconfig"
-    env = environment(HOME, port=port, output=HOME / "output")
+    port, kubeconfig = free_port(8080), home / "sandbox" / "kubeconfig"
+    env = environment(home, port=port, output=home / "output")
     env["AIRFLOW_CONN_KUBERNETES_DEFAULT"] = connection(kubeconfig)
     with view.step("start a cluster of 2 nodes and make Airflow's database"):
         sandbox = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main", "sandbox", "up"]
-        processes.start("sandbox", [*sandbox, "--data-dir", str(HOME / "sandbox")], env)
+        processes.start("sandbox", [*sandbox, "--data-dir", str(home / "sandbox")], env)
         processes.start("migration", airflow("db", "migrate"), env)
         processes.finish("migration")
     with view.step(f"start Airflow: {', '.join(PROGRAMS)}"):
@@ -148,12 +186,17 @@ def conclude(result: dict[str, Any], elapsed_s: float) -> int:
     """Print the result; 0 if the model is as good as it must be."""
     accuracy, reference, plot = result["accuracy"], result["reference"], Path(result["plot"])
     print(f"held-out accuracy of the gang of {result['ranks']}: {accuracy:.4f}  (one process: {reference:.4f})")
-    print(f"loss curve: {plot.relative_to(PROJECT) if plot.is_relative_to(PROJECT) else plot}")
+    print(f"loss curve: {shown(plot)}")
     print(f"took {elapsed_s:.0f} s. To look around in Airflow's UI with the same cluster and DAGs: make up")
     if accuracy < ACCURACY_MIN or abs(accuracy - reference) > DIFFERENCE_MAX:
         print(f"demo: expected at least {ACCURACY_MIN} and within {DIFFERENCE_MAX} of one process", file=sys.stderr)
         return 1
     return 0
+
+
+def shown(path: Path) -> Path:
+    """The path as a person at the project's folder would write it."""
+    return path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LINE_S = 1.0
 """Without a terminal, the last line of rank 0 is repeated at most this often."""
+ENDS = {"succeeded", "failed"}
 STATE_COLORS = {"success": "green", "running": "green", "deferred": "cyan", "failed": "red"}
 
 
@@ -33,6 +34,7 @@ class View:
         self._started = time.monotonic()
         self._seen: dict[str, str] = {}
         self._phases: list[tuple[str, float]] = []
+        self._last_line = "-"
         self._told = 0.0
 
     def __enter__(self) -> Self:
@@ -65,8 +67,9 @@ class View:
         pods = Counter(pod_phase(pod) for pod in cluster.pods)
         if pods:
             self._note("pods", ", ".join(f"{count} {phase}" for phase, count in sorted(pods.items())))
+        self._last_line = last_line or self._last_line
         if self._live:
-            self._live.update(self._picture(tasks, pods, last_line))
+            self._live.update(self._picture(tasks, pods))
         elif last_line and time.monotonic() - self._told >= LINE_S:
             self._told = time.monotonic()
             self._note("rank 0", last_line)
@@ -81,7 +84,7 @@ class View:
     def _say(self, text: str) -> None:
         self._console.print(f"[bright_black]{time.monotonic() - self._started:5.1f} s[/]  {text}")
 
-    def _picture(self, tasks: list[dict[str, Any]], pods: Counter[str], last_line: str | None) -> Group:
+    def _picture(self, tasks: list[dict[str, Any]], pods: Counter[str]) -> Group:
         table = Table.grid(padding=(0, 2))
         for task in tasks:
             state = task["state"] or "waiting"
@@ -91,13 +94,14 @@ class View:
         if pods:
             phases = (f"[{COLORS.get(phase, 'yellow')}]{count} {phase}[/]" for phase, count in sorted(pods.items()))
             table.add_row("pods", ", ".join(phases))
-        table.add_row("rank 0", Text(last_line or "-", overflow="ellipsis", no_wrap=True))
+        table.add_row("rank 0", Text(self._last_line, overflow="ellipsis", no_wrap=True))
         return Group(Text(f"{time.monotonic() - self._started:5.1f} s"), table)
 
     def _timeline(self) -> str:
-        """The gang's phases, each with the seconds that it lasted so far."""
+        """The gang's phases, each with the seconds that it lasted so far; the last one of all just is."""
         ends = [start for _, start in self._phases[1:]] + [time.monotonic()]
-        spans = zip(self._phases, ends, strict=True)
-        return " > ".join(
-            f"[{COLORS.get(phase, 'yellow')}]{phase}[/] {end - start:.1f} s" for (phase, start), end in spans
-        )
+        spans = []
+        for (phase, start), end in zip(self._phases, ends, strict=True):
+            lasted = "" if phase in ENDS else f" {end - start:.1f} s"
+            spans.append(f"[{COLORS.get(phase, 'yellow')}]{phase}[/]{lasted}")
+        return " > ".join(spans)

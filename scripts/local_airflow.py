@@ -53,6 +53,9 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        # A worker is noticed to have ended up to this late. A task that was deferred and is running again by then is
+        # failed by the scheduler as "killed externally", and the gangs here take a few seconds only.
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
     }

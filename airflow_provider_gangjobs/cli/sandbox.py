@@ -129,8 +129,12 @@ def _config(options: argparse.Namespace) -> SandboxConfig:
 @contextmanager
 def _explained() -> Iterator[None]:
     """Turn what keeps a sandbox from starting into a message without traceback."""
+    import logging
+
     from airflow_provider_gangjobs.sandbox.cluster import SandboxError
 
+    # Its only message here is that watches were still open at the end, which they always are.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     try:
         yield
     except SandboxError as error:

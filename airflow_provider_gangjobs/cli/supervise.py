@@ -60,11 +60,13 @@ def start(
     output: IO[Any] | None = None,
     grace_s: float = GRACE_S,
     own_session: bool = True,
+    held: Sequence[int] = (),
 ) -> Supervised:
     """Start a program that ends with the calling process at the latest.
 
     With `own_session` the terminal's signals do not reach it, and its input is empty. Without `output`
-    it writes to where the caller writes.
+    it writes to where the caller writes. The file descriptors `held`, of locks for example, stay open
+    until everything has ended, and are not seen by the program.
 
     Raises:
         OSError: no process can be started.
@@ -79,7 +81,7 @@ def start(
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
             start_new_session=own_session,
-            pass_fds=[reading],
+            pass_fds=[reading, *held],
         )
     except BaseException:
         os.close(writing)

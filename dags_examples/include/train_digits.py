@@ -129,7 +129,7 @@ def _milliseconds(seconds: list[float], percentile: int) -> float:
 
 def _thinned(curve: list[float]) -> list[float]:
     stride = -(-len(curve) // LOSS_POINTS_MAX)
-    return [round(loss, 4) for loss in curve[::stride]]
+    return [float(f"{loss:.3g}") for loss in curve[::stride]]
 
 
 def main() -> int:
