@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.targets import Target, chosen, started
+from tests.conformance.targets import chosen, started
 from tests.conformance.world import World, embedded, existing, fresh_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
     import httpx
+
+    from tests.conformance.targets import Target
 
 
 @pytest.fixture(scope="session", params=chosen())
@@ -50,18 +51,26 @@ def namespace(api: httpx.Client) -> Iterator[str]:
 
 
 @pytest.fixture
-def kubeconfig(target_name: str, request: pytest.FixtureRequest) -> Path | None:
-    """Of the real control plane; None for the sandbox."""
+async def each_release(target_name: str, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """An API server of each release, and a fresh namespace in it."""
     if target_name.startswith("sandbox-"):
-        return None
-    target: Target = request.getfixturevalue("target")
-    return target.kubeconfig
-
-
-@pytest.fixture
-async def world(target_name: str, kubeconfig: Path | None) -> AsyncIterator[World]:
-    """An API server, and a fresh namespace in it."""
-    server = embedded(target_name.partition("-")[2]) if kubeconfig is None else existing(kubeconfig)
+        server = embedded(target_name.partition("-")[2])
+    else:
+        server = existing(request.getfixturevalue("target").kubeconfig)
     async with server as world:
         await fresh_namespace(world)
         yield world
+
+
+@pytest.fixture
+def grouped(each_release: World) -> World:
+    """A release that serves Workloads."""
+    if each_release.release.scheduling_version is None:
+        pytest.skip("serves no Workloads")
+    return each_release
+
+
+@pytest.fixture
+def world(each_release: World) -> World:
+    """For what is the same in all releases."""
+    return each_release
