@@ -99,5 +99,5 @@ def test_second_demo_in_one_folder_is_refused(start, home):
     first = start()
     wait_until((home / "airflow.cfg").exists, "the first demo at work")
     output, _ = start().communicate(timeout=DEADLINE_S)
+    assert first.poll() is None, first.stdout.read()
     assert "another one is running" in output
-    assert first.poll() is None

@@ -1,0 +1,148 @@
+"""`gangjobs sandbox` as processes: what it prints, what it hands on, and that nothing stays behind."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+GANGJOBS = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
+DEADLINE_S = 30.0
+SLEEPERS = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: sleepers}
+spec:
+  parallelism: 2
+  completions: 2
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: main, image: none, command: [sh, -c, "echo started; setsid sleep %d & sleep %d"]}
+"""
+
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def start(*arguments, **options):
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+        program = subprocess.Popen([*GANGJOBS, "sandbox", *arguments], **options)
+        running.append(program)
+        return program
+
+    yield start
+    for program in running:
+        program.kill()
+        program.communicate()
+
+
+def line_with(program, text):
+    for line in program.stdout:
+        if text in line:
+            return line
+    raise AssertionError(f"ended without printing {text!r}")
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+    return found
+
+
+def processes_with(text):
+    shown = subprocess.run(["ps", "-axo", "stat=,args="], capture_output=True, text=True, check=True)
+    return [line for line in shown.stdout.splitlines() if text in line and not line.startswith("Z")]
+
+
+def kubectl(kubeconfig, *arguments, **options):
+    argv = ["kubectl", f"--kubeconfig={kubeconfig}", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=DEADLINE_S, **options).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_up_tells_how_to_use_it_and_ends_when_asked(start, number):
+    program = start("up", "--nodes", "1")
+    assert "Kubernetes 1.37 at https://127.0.0.1:" in line_with(program, "cluster:")
+    assert "/kubeconfig" in line_with(program, "kubeconfig:")
+    line_with(program, "node node-0 Ready")
+    program.send_signal(number)
+    rest, _ = program.communicate(timeout=10)
+    assert (program.returncode, rest) == (0, "")
+
+
+@needs_kubectl
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to end", "killed"])
+def test_pods_end_with_the_sandbox(start, number):
+    seconds = 4_000_000 + time.time_ns() % 1_000_000
+    program = start("up")
+    kubeconfig = line_with(program, "kubeconfig:").split()[-1]
+    kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (seconds, seconds))
+    line_with(program, "job default/sleepers running 2/2")
+    until(lambda: len(processes_with(f"sleep {seconds}")) >= 4)
+    program.send_signal(number)
+    program.wait(15)
+    until(lambda: not processes_with(f"sleep {seconds}"))
+
+
+@needs_kubectl
+def test_kubectl_watches_and_follows(start):
+    program = start("up")
+    kubeconfig = line_with(program, "kubeconfig:").split()[-1]
+    watch = ["kubectl", f"--kubeconfig={kubeconfig}", "get", "pods", "-w", "--no-headers"]
+    with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
+        kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (1, 2))
+        seen = []
+        for line in watching.stdout:
+            seen.append(line.split()[2])
+            if seen.count("Completed") >= 2:
+                break
+        watching.terminate()
+    assert {"Pending", "Running"} <= set(seen)
+    assert kubectl(kubeconfig, "logs", "-f", "job/sleepers").strip() == "started"
+    kubectl(kubeconfig, "wait", "--for=condition=complete", "job/sleepers")
+    assert "2/2" in kubectl(kubeconfig, "get", "jobs,pods")
+
+
+def test_run_gives_the_command_the_cluster_and_returns_its_code(start, tmp_path):
+    look = (
+        "import json, os; print(json.dumps([os.environ['KUBECONFIG'], os.environ['AIRFLOW_CONN_KUBERNETES_DEFAULT']]))"
+    )
+    program = start("run", "--data-dir", str(tmp_path), "--", sys.executable, "-c", f"{look}; raise SystemExit(7)")
+    output, _ = program.communicate(timeout=DEADLINE_S)
+    kubeconfig, connection = json.loads(output)
+    assert program.returncode == 7
+    assert kubeconfig == str(tmp_path / "kubeconfig")
+    assert json.loads(connection)["extra"]["kube_config_path"] == kubeconfig
+
+
+def test_run_hands_sigterm_on(start):
+    program = start("run", "--", "sh", "-c", "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
+    line_with(program, "ready")
+    program.terminate()
+    output, _ = program.communicate(timeout=15)
+    assert (program.returncode, output) == (3, "bye\n")
+
+
+def test_command_does_not_outlive_a_killed_run(start):
+    seconds = 4_000_000 + time.time_ns() % 1_000_000
+    program = start("run", "--", "sh", "-c", f"echo ready; sleep {seconds}", stdout=subprocess.PIPE)
+    line_with(program, "ready")
+    program.kill()
+    until(lambda: not processes_with(f"sleep {seconds}"))
+
+
+def test_run_can_read_from_the_terminal_or_a_pipe(start):
+    program = start("run", "--", "cat", stdin=subprocess.PIPE)
+    output, _ = program.communicate("hello", timeout=DEADLINE_S)
+    assert (program.returncode, output) == (0, "hello")
