@@ -1,16 +1,16 @@
 """One boot of each chosen control plane a session (see `targets.py`); a namespace for each test.
 
 `world` is what tests of the API alone take: for the sandbox it is an API server without controllers.
-`target`, `api` and `namespace` are whole control planes, for tests of what controllers do.
+`space` is a namespace in a whole control plane, for tests of what controllers do.
 """
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conformance.space import Space
 from tests.conformance.targets import chosen, started
 from tests.conformance.world import World, embedded, existing, fresh_namespace
 
@@ -42,12 +42,10 @@ def api(target: Target) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def namespace(api: httpx.Client) -> Iterator[str]:
-    """A namespace of the test's own; its deletion is asked for at the end, and not waited for."""
-    name = f"conformance-{uuid.uuid4().hex[:8]}"
-    api.post("/api/v1/namespaces", json={"metadata": {"name": name}}).raise_for_status()
-    yield name
-    api.delete(f"/api/v1/namespaces/{name}").raise_for_status()
+def space(target: Target, api: httpx.Client) -> Iterator[Space]:
+    """A namespace of the test's own in a whole control plane without nodes."""
+    with Space.opened(target, api) as space:
+        yield space
 
 
 @pytest.fixture

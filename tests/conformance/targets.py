@@ -1,7 +1,8 @@
 """The control planes that the conformance tests judge: the sandbox of each release, and the real ones.
 
 `GANGJOBS_CONFORMANCE` chooses: `sandbox` (the default), `real`, or a comma separated list of names such as
-`sandbox-1.36,real-1.36`. There are no nodes; a test makes those that it needs.
+`sandbox-1.36,real-1.36`. `GANGJOBS_CONFORMANCE_KUBECONFIG` is the kubeconfig of another cluster to judge.
+There are no nodes; a test makes those that it needs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import httpx
@@ -22,7 +24,8 @@ from tests.cluster.plane import running_plane
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+GIVEN = "GANGJOBS_CONFORMANCE_KUBECONFIG"
+"""A kubeconfig with a token: its cluster is judged instead, whatever it is."""
 
 SANDBOXES = tuple(f"sandbox-{release}" for release in ("1.35", "1.36", "1.37", "none"))
 REAL = tuple(f"real-{release}" for release in ("1.35", "1.36", "1.37"))
@@ -66,6 +69,8 @@ class Target:
 
 def chosen() -> tuple[str, ...]:
     """The targets of this run."""
+    if GIVEN in os.environ:
+        return ("given",)
     named = os.environ.get("GANGJOBS_CONFORMANCE", "sandbox").split(",")
     return tuple(name for name in SANDBOXES + REAL if name in named or name.partition("-")[0] in named)
 
@@ -74,6 +79,9 @@ def chosen() -> tuple[str, ...]:
 def started(name: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[Target]:
     """Run a control plane of this name. Skips the test if it is a real one that has not been built."""
     kind, _, release = name.partition("-")
+    if kind == "given":
+        yield Target.of(name, Path(os.environ[GIVEN]))
+        return
     if kind == "real":
         with running_plane(release, folder, workload_with_job=workload_with_job) as plane:
             yield Target.of(name, plane.folder / "admin.kubeconfig")

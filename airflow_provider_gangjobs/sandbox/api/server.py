@@ -58,7 +58,8 @@ async def serving(
         lifespan="off",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=GRACE_S,
+        date_header=False,
+        server_header=False,
         timeout_keep_alive=75,
     )
     config.load()
@@ -71,7 +72,7 @@ async def serving(
         yield Address(host, listener.getsockname()[1], "https" if certificate else "http")
     finally:
         app.state.hub.close()
-        server.should_exit = True
+        server.stopping.set()
         await task
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # a TLS peer that does not answer the farewell would keep it for half a minute
@@ -87,11 +88,37 @@ async def _until_started(server: uvicorn.Server, task: asyncio.Task[None]) -> No
 
 
 class _EmbeddedServer(uvicorn.Server):
-    """A server that leaves the process's signals to its owner."""
+    """A server that leaves the process's signals to its owner, and stops as soon as it is asked to.
+
+    uvicorn's own waits for its ticks, a fifth of a second together, which is most of the time of a short test.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        await self.stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, let requests in flight end for a moment, and break what is left."""
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if tasks := set(self.server_state.tasks):
+            _, late = await asyncio.wait(tasks, timeout=GRACE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for server in self.servers:
+            await server.wait_closed()
 
 
 class _Protocol(H11Protocol):

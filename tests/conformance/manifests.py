@@ -1,0 +1,52 @@
+"""Jobs that run, and gangs, in the words of each release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.conformance.builders import pod_group, workload
+
+if TYPE_CHECKING:
+    from tests.conformance.space import Obj, Space
+
+
+def indexed(name: str = "j", size: int = 2, *, finalizers: tuple[str, ...] = (), cpu: str = "1", **spec: Any) -> Obj:
+    """An Indexed Job whose pods wait for a node; completions equal parallelism."""
+    container = {"name": "main", "image": "busybox:1", "resources": {"requests": {"cpu": cpu}}}
+    template: Obj = {"spec": {"restartPolicy": "Never", "containers": [container], **spec.pop("pod_spec", {})}}
+    if finalizers:
+        template["metadata"] = {"finalizers": list(finalizers)}
+    shape = {"completionMode": "Indexed", "completions": size, "parallelism": size, "backoffLimit": 0}
+    return {"metadata": {"name": name}, "spec": {**shape, "template": template, **spec}}
+
+
+def link(space: Space, name: str) -> Obj:
+    """What makes a pod a member of the group `name`, as part of its spec."""
+    if space.release.has_pod_groups:
+        return {"schedulingGroup": {"podGroupName": name}}
+    return {"workloadRef": {"name": name, "podGroup": "workers"}}
+
+
+def gang(space: Space, name: str, size: int, *, least: int | None = None, cpu: str = "1", **spec: Any) -> Obj:
+    """Create a gang: its Job, suspended; its group; then let it run. Returns the Job as first stored."""
+    pod_spec = {**link(space, name), **spec.pop("pod_spec", {})}
+    job = space.create("jobs", indexed(name, size, cpu=cpu, suspend=True, pod_spec=pod_spec, **spec))
+    group(space, name, size if least is None else least, owner=job)
+    space.patch("jobs", name, {"spec": {"suspend": False}})
+    return job
+
+
+def group(space: Space, name: str, least: int, *, owner: Obj | None = None) -> None:
+    """Create the Workload and, where the release has it, the PodGroup `name`."""
+    objects = {"workloads": workload(space.release, name, least)}
+    if space.release.has_pod_groups:
+        objects["podgroups"] = pod_group(space.release, name, name, least)
+    for plural, obj in objects.items():
+        if owner is not None:
+            obj["metadata"]["ownerReferences"] = [owner_reference(owner)]
+        space.create(plural, obj)
+
+
+def owner_reference(job: Obj) -> Obj:
+    metadata = job["metadata"]
+    return {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}

@@ -1,0 +1,278 @@
+"""A namespace in a whole control plane, and the hand that plays its nodes: pods end as a test says.
+
+Nothing else drives the pods, so the sequence of states is the test's. Nodes are bare objects with room and no program.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import httpx
+
+    from tests.conformance.targets import Target
+
+T = TypeVar("T")
+Obj = dict[str, Any]
+
+WITHIN_S = 40.0
+"""PodGC, the slowest of those that tests wait for, comes round every 20 seconds."""
+POLL_S = 0.05
+TRACKING = "batch.kubernetes.io/job-tracking"
+FOREIGN = "example.org/hold"
+NODE_LIST = "/api/v1/nodes"
+
+_STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+_MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+@dataclass
+class Space:
+    """One namespace, its objects said in few words. Every call is one request that must be accepted."""
+
+    target: Target
+    api: httpx.Client
+    name: str
+    nodes: list[str] = field(default_factory=list)
+
+    @property
+    def release(self) -> Release:
+        return RELEASES[self.target.release]
+
+    def path(self, plural: str, name: str = "", subresource: str = "") -> str:
+        if plural == "jobs":
+            root = "/apis/batch/v1"
+        elif plural in ("workloads", "podgroups"):
+            root = f"/apis/scheduling.k8s.io/{self.release.scheduling_version}"
+        else:
+            root = "/api/v1"
+        return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)
+
+    def create(self, plural: str, obj: Obj) -> Obj:
+        return _accepted(self.api.post(self.path(plural), json=obj))
+
+    def get(self, plural: str, name: str) -> Obj:
+        return _accepted(self.api.get(self.path(plural, name)))
+
+    def find(self, plural: str, name: str) -> Obj | None:
+        """None if it is not there."""
+        response = self.api.get(self.path(plural, name))
+        return None if response.status_code == 404 else _accepted(response)
+
+    def list(self, plural: str, **parameters: str) -> list[Obj]:
+        items: list[Obj] = _accepted(self.api.get(self.path(plural), params=parameters))["items"]
+        return items
+
+    def patch(self, plural: str, name: str, patch: Obj, subresource: str = "") -> Obj:
+        return _accepted(self.api.patch(self.path(plural, name, subresource), json=patch, headers=_MERGE))
+
+    def delete(self, plural: str, name: str, **options: Any) -> None:
+        _accepted(self.api.request("DELETE", self.path(plural, name), json=options))
+
+    # -- Jobs and their pods --
+
+    def job(self, name: str = "j") -> Obj:
+        return self.get("jobs", name)
+
+    def pods(self, job: str | None = None) -> list[Obj]:
+        """Pods of a Job, or all, in order of their indexes and then of their creation."""
+        selected = {"labelSelector": f"batch.kubernetes.io/job-name={job}"} if job else {}
+        return sorted(
+            self.list("pods", **selected), key=lambda pod: (_index(pod), pod["metadata"]["creationTimestamp"])
+        )
+
+    def wait_pods(self, count: int, job: str = "j") -> list[Obj]:
+        """The Job's pods, when there are so many that are not being deleted."""
+
+        def living() -> list[Obj] | None:
+            pods = [pod for pod in self.pods(job) if "deletionTimestamp" not in pod["metadata"]]
+            return pods if len(pods) == count else None
+
+        return self.until(living, lambda: f"{count} pods: {[_brief(pod) for pod in self.pods(job)]}")
+
+    def wait_bound(self, count: int, job: str = "j") -> list[Obj]:
+        """The Job's pods that have a node, when there are so many."""
+
+        def bound() -> list[Obj] | None:
+            pods = [pod for pod in self.pods(job) if pod["spec"].get("nodeName")]
+            return pods if len(pods) == count else None
+
+        return self.until(bound, lambda: f"{count} bound pods: {[_brief(pod) for pod in self.pods(job)]}")
+
+    def wait_job(self, condition: str, status: str = "True", *, job: str = "j") -> Obj:
+        """The Job, when it has this condition."""
+        return self.wait_condition("jobs", job, condition, status)
+
+    def wait_condition(self, plural: str, name: str, condition: str, status: str = "True") -> Obj:
+        def has() -> Obj | None:
+            obj = self.get(plural, name)
+            found = condition_of(obj, condition)
+            return obj if found and found["status"] == status else None
+
+        return self.until(has, lambda: f"{condition}={status}: {self.get(plural, name).get('status')}")
+
+    def wait_gone(self, plural: str, name: str) -> None:
+        self.until(lambda: self.find(plural, name) is None, lambda: f"no {plural}/{name}: {self.find(plural, name)}")
+
+    def wait_event(self, reason: str, kind: str) -> Obj:
+        """An Event of this reason about an object of this kind."""
+        fields = f"reason={reason},involvedObject.kind={kind}"
+        found = self.until(lambda: self.list("events", fieldSelector=fields), lambda: f"an event {reason} of a {kind}")
+        return found[0]
+
+    def history(self, plural: str, created: Obj) -> list[Obj]:
+        """All states of an object from its creation until now, as a watch tells them."""
+        metadata = created["metadata"]
+        query = {
+            "watch": "1",
+            "fieldSelector": f"metadata.name={metadata['name']}",
+            "resourceVersion": metadata["resourceVersion"],
+            "timeoutSeconds": "5",
+        }
+        last = self.get(plural, metadata["name"])["metadata"]["resourceVersion"]
+        states = [created]
+        with self.api.stream("GET", self.path(plural), params=query) as response:
+            for line in response.iter_lines():
+                states.append(json.loads(line)["object"])
+                if states[-1]["metadata"]["resourceVersion"] == last:
+                    break
+        return states
+
+    def until(self, seen: Callable[[], T | None], what: Callable[[], str], within_s: float = WITHIN_S) -> T:
+        """What `seen` returns as soon as it is true; fails with `what` was waited for."""
+        deadline = time.monotonic() + within_s
+        while True:
+            if found := seen():
+                return found
+            assert time.monotonic() < deadline, f"{self.target.name}: waited {within_s:.0f} s for {what()}"
+            time.sleep(POLL_S)
+
+    # -- the node --
+
+    def add_nodes(self, count: int = 2, cpu: int = 2) -> list[str]:
+        """Nodes that are ready and have room for `cpu` pods of one CPU each."""
+        names = [f"hollow-{uuid.uuid4().hex[:6]}" for _ in range(count)]
+        for name in names:
+            _accepted(self.api.post(NODE_LIST, json={"metadata": {"name": name}}))
+            self.nodes.append(name)
+            _accepted(self.api.patch(f"{NODE_LIST}/{name}/status", json=_ready(cpu), headers=_STRATEGIC))
+            _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": None}}, headers=_MERGE))
+        return names
+
+    def runs(self, *pods: Obj) -> None:
+        """The node says that the pods run."""
+        for pod in pods:
+            self._status(pod, {"phase": "Running", "conditions": [_condition("Ready", "True")]})
+
+    def ends(self, *pods: Obj, exit_code: int = 0, message: str = "", **status: Any) -> None:
+        """The node says how the pods' containers ended. Pods that are being deleted go then, unless held."""
+        for pod in pods:
+            phase = "Failed" if exit_code else "Succeeded"
+            self._status(pod, {"phase": phase, "containerStatuses": [_ended(exit_code, message)], **status})
+            if "deletionTimestamp" in self.get("pods", pod["metadata"]["name"])["metadata"]:
+                self.delete("pods", pod["metadata"]["name"], gracePeriodSeconds=0)
+
+    def lets_go(self, *pods: Obj) -> None:
+        """Take our finalizer off."""
+        for pod in pods:
+            patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FOREIGN]}}
+            path = self.path("pods", pod["metadata"]["name"])
+            _accepted(self.api.patch(path, json=patch, headers=_STRATEGIC))
+
+    def _status(self, pod: Obj, status: Obj) -> None:
+        path = self.path("pods", pod["metadata"]["name"], "status")
+        _accepted(self.api.patch(path, json={"status": status}, headers=_STRATEGIC))
+
+    @classmethod
+    @contextmanager
+    def opened(cls, target: Target, api: httpx.Client) -> Iterator[Self]:
+        """A new namespace. At its end nothing of it waits for a place any more, and its nodes are gone."""
+        name = f"conformance-{uuid.uuid4().hex[:8]}"
+        _accepted(api.post("/api/v1/namespaces", json={"metadata": {"name": name}}))
+        space = cls(target, api, name)
+        try:
+            yield space
+        finally:
+            space._clear()
+
+    def _clear(self) -> None:
+        for node in self.nodes:
+            self.api.delete(f"{NODE_LIST}/{node}")
+        self.api.delete(f"/api/v1/namespaces/{self.name}")
+        for plural in ("jobs", "pods"):
+            for obj in self.list(plural):
+                path = self.path(plural, obj["metadata"]["name"])
+                self.api.request("DELETE", path, json={"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+                self.api.patch(path, json={"metadata": {"finalizers": None}}, headers=_MERGE)
+
+
+def condition_of(obj: Obj, kind: str) -> Obj | None:
+    for condition in obj.get("status", {}).get("conditions") or ():
+        if condition["type"] == kind:
+            found: Obj = condition
+            return found
+    return None
+
+
+def conditions_of(obj: Obj) -> list[tuple[str, str, str]]:
+    """Type, status and reason, in the order in which they are kept."""
+    return [(c["type"], c["status"], c.get("reason", "")) for c in obj.get("status", {}).get("conditions") or ()]
+
+
+def _accepted(response: httpx.Response) -> Obj:
+    assert response.is_success, f"{response.request.method} {response.request.url}: {response.text}"
+    obj: Obj = response.json()
+    return obj
+
+
+def _index(pod: Obj) -> int:
+    annotations = pod["metadata"].get("annotations") or {}
+    return int(annotations.get("batch.kubernetes.io/job-completion-index", -1))
+
+
+def _brief(pod: Obj) -> tuple[Any, ...]:
+    spec, status = pod["spec"], pod["status"]
+    return pod["metadata"]["name"], spec.get("nodeName"), status.get("phase"), status.get("conditions")
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _condition(kind: str, status: str) -> Obj:
+    return {"type": kind, "status": status, "lastTransitionTime": _now()}
+
+
+def _ready(cpu: int) -> Obj:
+    room = {"cpu": str(cpu), "memory": "8Gi", "pods": "110"}
+    heartbeat = {**_condition("Ready", "True"), "lastHeartbeatTime": _now(), "reason": "KubeletReady", "message": ""}
+    return {"status": {"capacity": room, "allocatable": room, "conditions": [heartbeat]}}
+
+
+def _ended(exit_code: int, message: str) -> Obj:
+    terminated = {
+        "exitCode": exit_code,
+        "reason": "Error" if exit_code else "Completed",
+        "message": message,
+        "startedAt": _now(),
+        "finishedAt": _now(),
+    }
+    return {
+        "name": "main",
+        "image": "busybox:1",
+        "imageID": "",
+        "ready": False,
+        "started": False,
+        "restartCount": 0,
+        "state": {"terminated": terminated},
+    }

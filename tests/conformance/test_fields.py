@@ -1,0 +1,124 @@
+"""Fields: unknown ones and wrong types, as `fieldValidation` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.builders import config_map, job, pod
+from tests.conformance.world import World, refused
+
+
+async def test_strict_refuses_unknown_fields(world: World) -> None:
+    obj = job(wrong=1, pod_spec={"odd": True})
+    response = await world.http.post(world.jobs(), json=obj, params={"fieldValidation": "Strict"})
+    message = refused(response, 400, "BadRequest")["message"]
+    assert message.startswith('Job in version "v1" cannot be handled as a Job: strict decoding error: ')
+    assert 'unknown field "spec.wrong"' in message
+    assert 'unknown field "spec.template.spec.odd"' in message
+
+
+async def test_unknown_field_in_a_list_is_named_with_its_index(world: World) -> None:
+    obj = pod(container={"wrong": 1})
+    response = await world.http.post(world.core("pods"), json=obj, params={"fieldValidation": "Strict"})
+    assert 'unknown field "spec.containers[0].wrong"' in refused(response, 400, "BadRequest")["message"]
+
+
+@pytest.mark.parametrize("query", [{}, {"fieldValidation": "Warn"}], ids=["by default", "asked for"])
+async def test_unknown_field_is_dropped_with_a_warning(world: World, query: dict[str, str]) -> None:
+    response = await world.http.post(world.jobs(), json=job(wrong=1), params=query)
+    assert "wrong" not in world.accepted(response)["spec"]
+    assert response.headers.get_list("Warning") == ['299 - "unknown field \\"spec.wrong\\""']
+
+
+async def test_unknown_field_is_dropped_silently_if_ignored(world: World) -> None:
+    response = await world.http.post(world.jobs(), json=job(wrong=1), params={"fieldValidation": "Ignore"})
+    assert "wrong" not in world.accepted(response)["spec"]
+    assert "Warning" not in response.headers
+
+
+async def test_unknown_mode_is_refused(world: World) -> None:
+    response = await world.http.post(world.jobs(), json=job(), params={"fieldValidation": "Maybe"})
+    refused(response, 422, "Invalid")
+
+
+@pytest.mark.parametrize(
+    ("obj", "complaint"),
+    [
+        pytest.param(
+            pod(container={"env": [{"name": "A", "value": 1}]}),
+            "cannot unmarshal number into Go struct field EnvVar.spec.containers.env.value of type string",
+            id="number in env",
+        ),
+        pytest.param(
+            pod(container={"env": [{"name": "A", "value": True}]}),
+            "cannot unmarshal bool into Go struct field EnvVar.spec.containers.env.value of type string",
+            id="boolean in env",
+        ),
+        pytest.param(
+            pod(container={"command": "sleep"}),
+            "cannot unmarshal string into Go struct field Container.spec.containers.command of type []string",
+            id="text for a list",
+        ),
+        pytest.param(
+            pod(labels={"a": 1}),  # type: ignore[dict-item]
+            "cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+            id="number in labels",
+        ),
+        pytest.param(
+            pod(activeDeadlineSeconds="5"),
+            "cannot unmarshal string into Go struct field PodSpec.spec.activeDeadlineSeconds of type int64",
+            id="text for a number",
+        ),
+        pytest.param(
+            pod(priority=3_000_000_000),
+            "cannot unmarshal number 3000000000 into Go struct field PodSpec.spec.priority of type int32",
+            id="number too large",
+        ),
+        pytest.param(
+            pod(container={"resources": {"limits": {"cpu": "much"}}}),
+            "quantities must match the regular expression",
+            id="quantity",
+        ),
+    ],
+)
+async def test_wrong_type_is_a_bad_request(world: World, obj: dict[str, Any], complaint: str) -> None:
+    response = await world.http.post(world.core("pods"), json=obj)
+    assert complaint in refused(response, 400, "BadRequest")["message"]
+
+
+async def test_wrong_type_is_refused_in_every_mode(world: World) -> None:
+    obj = config_map(k=1)  # type: ignore[arg-type]
+    response = await world.http.post(world.core("configmaps"), json=obj, params={"fieldValidation": "Ignore"})
+    refused(response, 400, "BadRequest")
+
+
+async def test_null_is_absence(world: World) -> None:
+    obj = config_map(k="v")
+    obj["metadata"]["labels"] = None
+    created = await world.create(world.core("configmaps"), obj)
+    assert "labels" not in created["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("1024Mi", "1Gi"),
+        ("1.5", "1500m"),
+        ("0.5Gi", "512Mi"),
+        (2, "2"),
+        ("1000", "1k"),
+        ("100m", "100m"),
+        ("1e3", "1e3"),
+    ],
+    ids=str,
+)
+async def test_quantities_are_kept_in_canonical_form(world: World, sent: Any, kept: str) -> None:
+    obj = pod(
+        container={
+            "resources": {"requests": {"example.org/thing": "1", "memory": sent}, "limits": {"example.org/thing": "1"}}
+        }
+    )
+    created = await world.create(world.core("pods"), obj)
+    assert created["spec"]["containers"][0]["resources"]["requests"]["memory"] == kept

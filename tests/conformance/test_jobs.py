@@ -1,0 +1,225 @@
+"""Jobs: defaults, the generated selector, what may change, and what the status may say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.builders import INDEXED, job
+from tests.conformance.world import STRATEGIC, World, fields_refused, refused
+
+UID, NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+START = "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("parallelism", 1),
+        ("completions", 1),
+        ("backoffLimit", 6),
+        ("completionMode", "NonIndexed"),
+        ("podReplacementPolicy", "TerminatingOrFailed"),
+        ("manualSelector", False),
+    ],
+)
+async def test_job_default(world: World, field: str, value: Any) -> None:
+    assert (await world.create(world.jobs(), job()))["spec"][field] == value
+
+
+async def test_parallelism_alone_leaves_completions_open(world: World) -> None:
+    assert "completions" not in (await world.create(world.jobs(), job(parallelism=3)))["spec"]
+
+
+async def test_failure_policy_waits_for_failed_pods(world: World) -> None:
+    policy = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]}
+    created = await world.create(world.jobs(), job(podFailurePolicy=policy))
+    assert created["spec"]["podReplacementPolicy"] == "Failed"
+
+
+async def test_selector_and_labels_are_generated(world: World) -> None:
+    created = await world.create(world.jobs(), job())
+    uid = created["metadata"]["uid"]
+    expected = {UID: uid, NAME: "a", "controller-uid": uid, "job-name": "a"}
+    assert created["spec"]["selector"] == {"matchLabels": {UID: uid}}
+    assert created["spec"]["template"]["metadata"]["labels"] == expected
+    assert created["metadata"]["labels"] == expected
+
+
+async def test_labels_of_the_job_are_its_own_if_it_has_some(world: World) -> None:
+    obj = job()
+    obj["metadata"]["labels"] = {"mine": "1"}
+    assert (await world.create(world.jobs(), obj))["metadata"]["labels"] == {"mine": "1"}
+
+
+async def test_new_job_has_generation_one_and_no_status(world: World) -> None:
+    created = await world.create(world.jobs(), job() | {"status": {"succeeded": 3}})
+    assert (created["metadata"]["generation"], created["status"]) == (1, {})
+
+
+async def test_bad_finalizer_in_the_template_is_accepted(world: World) -> None:
+    """Nobody looks at it before a pod is made, so the Job would hang: a client has to check."""
+    await world.create(world.jobs(), job(template={"metadata": {"finalizers": ["bad finalizer"]}}))
+
+
+@pytest.mark.parametrize(
+    ("obj", "field"),
+    [
+        pytest.param(
+            job(pod_spec={"restartPolicy": "Always"}), "spec.template.spec.restartPolicy", id="restart policy"
+        ),
+        pytest.param(job(parallelism=-1), "spec.parallelism", id="negative parallelism"),
+        pytest.param(job(backoffLimit=-1), "spec.backoffLimit", id="negative backoff limit"),
+        pytest.param(job(ttlSecondsAfterFinished=-1), "spec.ttlSecondsAfterFinished", id="negative time to live"),
+        pytest.param(
+            job(completionMode="Indexed", parallelism=2), "spec.completions", id="indexed without completions"
+        ),
+        pytest.param(job(completionMode="Other"), "spec.completionMode", id="completion mode"),
+        pytest.param(job(**{**INDEXED, "parallelism": 100_001}), "spec.parallelism", id="too many in parallel"),
+        pytest.param(job("n" * 62, **INDEXED), "metadata.name", id="name too long for indexes"),
+        pytest.param(job("a.b", **INDEXED), "metadata.name", id="name with a dot and indexes"),
+        pytest.param(job(backoffLimitPerIndex=1), "spec.backoffLimitPerIndex", id="limit per index without indexes"),
+        pytest.param(job(podReplacementPolicy="Never"), "spec.podReplacementPolicy", id="replacement policy"),
+        pytest.param(job(selector={"matchLabels": {"a": "b"}}), "spec.selector", id="selector of one's own"),
+        pytest.param(
+            job(template={"metadata": {"labels": {"job-name": "other"}}}),
+            "spec.template.metadata.labels[job-name]",
+            id="label of another job",
+        ),
+    ],
+)
+async def test_wrong_job_is_refused(world: World, obj: dict[str, Any], field: str) -> None:
+    assert field in fields_refused(await world.http.post(world.jobs(), json=obj))
+
+
+async def test_name_that_is_no_label_warns(world: World) -> None:
+    response = await world.http.post(world.jobs(), json=job("with.dots"))
+    assert response.status_code == 201
+    assert "a DNS label is recommended" in response.headers["Warning"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        pytest.param({"completions": 5}, "spec.completions", id="completions"),
+        pytest.param({"completionMode": "Indexed"}, "spec.completionMode", id="completion mode"),
+        pytest.param({"selector": {"matchLabels": {"a": "b"}}}, "spec.selector", id="selector"),
+        pytest.param({"managedBy": "example.org/me"}, "spec.managedBy", id="manager"),
+        pytest.param({"podFailurePolicy": {"rules": []}}, "spec.podFailurePolicy", id="failure policy"),
+    ],
+)
+async def test_immutable_field(world: World, change: dict[str, Any], field: str) -> None:
+    await world.create(world.jobs(), job())
+    assert field in fields_refused(await world.send_patch(world.jobs("a"), {"spec": change}))
+
+
+async def test_what_may_change_is_a_new_generation(world: World) -> None:
+    await world.create(world.jobs(), job())
+    change = {"backoffLimit": 2, "activeDeadlineSeconds": 9, "ttlSecondsAfterFinished": 5, "parallelism": 3}
+    patched = await world.patch(world.jobs("a"), {"spec": change})
+    assert change.items() <= patched["spec"].items()
+    assert patched["metadata"]["generation"] == 2
+
+
+async def test_metadata_is_no_new_generation(world: World) -> None:
+    await world.create(world.jobs(), job())
+    patched = await world.patch(world.jobs("a"), {"metadata": {"annotations": {"x": "y"}}})
+    assert patched["metadata"]["generation"] == 1
+
+
+async def test_template_of_a_running_job_is_immutable(world: World) -> None:
+    await world.create(world.jobs(), job(suspend=False, parallelism=0))
+    change = {"template": {"metadata": {"finalizers": ["example.org/hold"]}}}
+    assert fields_refused(await world.send_patch(world.jobs("a"), {"spec": change}, STRATEGIC)) == ["spec.template"]
+
+
+async def test_suspended_job_may_be_sent_elsewhere(world: World) -> None:
+    await world.create(world.jobs(), job())
+    place = {"nodeSelector": {"zone": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    change = {"template": {"spec": place, "metadata": {"annotations": {"x": "y"}}}}
+    patched = await world.patch(world.jobs("a"), {"spec": change}, STRATEGIC)
+    assert place.items() <= patched["spec"]["template"]["spec"].items()
+
+
+async def test_image_of_a_suspended_job_is_immutable(world: World) -> None:
+    await world.create(world.jobs(), job())
+    change = {"template": {"spec": {"containers": [{"name": "main", "image": "other"}]}}}
+    response = await world.send_patch(world.jobs("a"), {"spec": change}, STRATEGIC)
+    assert fields_refused(response)[0].startswith("spec.template")
+
+
+async def test_indexes_grow_with_parallelism(each_release: World) -> None:
+    """Except in 1.36 for a Job whose pods are a gang, which this one is where the controller makes it one."""
+    world = each_release
+    await world.create(world.jobs(), job(**INDEXED))
+    response = await world.send_patch(world.jobs("a"), {"spec": {"completions": 3}})
+    assert fields_refused(response) == ["spec.completions"]
+    grown = await world.send_patch(world.jobs("a"), {"spec": {"completions": 3, "parallelism": 3}})
+    assert grown.status_code == 200 or (world.release.infers_gangs and grown.status_code == 403)
+
+
+def conditions(*names: str) -> dict[str, Any]:
+    return {"conditions": [{"type": name, "status": "True"} for name in names]}
+
+
+DONE = conditions("SuccessCriteriaMet", "Complete") | {"startTime": START, "completionTime": START}
+FAILED = conditions("FailureTarget", "Failed") | {"startTime": START}
+
+
+@pytest.mark.parametrize(
+    ("status", "field"),
+    [
+        pytest.param({"active": -1}, "status.active", id="negative"),
+        pytest.param({"ready": 2, "active": 1}, "status.ready", id="more ready than active"),
+        pytest.param(FAILED | conditions("Failed"), "status.conditions", id="Failed without FailureTarget"),
+        pytest.param(DONE | conditions("Complete"), "status.conditions", id="Complete without SuccessCriteriaMet"),
+        pytest.param(conditions("SuccessCriteriaMet", "FailureTarget"), "status.conditions", id="both verdicts"),
+        pytest.param(DONE | {"completionTime": None}, "status.completionTime", id="Complete without a time"),
+        pytest.param(
+            DONE | {"completionTime": "2025-01-01T00:00:00Z"}, "status.completionTime", id="ended before it began"
+        ),
+        pytest.param({"completionTime": START}, "status.completionTime", id="time without Complete"),
+        pytest.param(FAILED | {"startTime": None}, "status.startTime", id="finished but never started"),
+        pytest.param(FAILED | {"active": 1}, "status.active", id="finished with active pods"),
+        pytest.param(FAILED | {"terminating": 1}, "status.terminating", id="finished with terminating pods"),
+        pytest.param(
+            FAILED | {"uncountedTerminatedPods": {"failed": ["u"]}},
+            "status.uncountedTerminatedPods",
+            id="finished but uncounted",
+        ),
+        pytest.param({"completedIndexes": "0-9"}, "status.completedIndexes", id="index too large"),
+        pytest.param({"completedIndexes": "1,0"}, "status.completedIndexes", id="indexes out of order"),
+    ],
+)
+async def test_impossible_status_is_refused(world: World, status: dict[str, Any], field: str) -> None:
+    await world.create(world.jobs(), job(**INDEXED))
+    response = await world.send_patch(world.jobs("a", "status"), {"status": status})
+    assert field in fields_refused(response)
+
+
+async def test_finished_job_stays_finished(world: World) -> None:
+    await world.create(world.jobs(), job(**INDEXED))
+    path = world.jobs("a", "status")
+    await world.patch(path, {"status": FAILED})
+    assert fields_refused(await world.send_patch(path, {"status": conditions("FailureTarget")})) == [
+        "status.conditions"
+    ]
+
+
+async def test_failures_are_not_taken_back(world: World) -> None:
+    await world.create(world.jobs(), job())
+    path = world.jobs("a", "status")
+    await world.patch(path, {"status": {"failed": 2}})
+    assert fields_refused(await world.send_patch(path, {"status": {"failed": 1}})) == ["status.failed"]
+
+
+async def test_status_write_leaves_the_spec_alone(world: World) -> None:
+    await world.create(world.jobs(), job())
+    patched = await world.patch(world.jobs("a", "status"), {"spec": {"suspend": False}, "status": {"failed": 1}})
+    assert (patched["spec"]["suspend"], patched["status"]["failed"]) == (True, 1)
+
+
+async def test_missing_job_is_told_by_its_qualified_name(world: World) -> None:
+    status = refused(await world.http.delete(world.jobs("none")), 404, "NotFound")
+    assert status["message"] == 'jobs.batch "none" not found'

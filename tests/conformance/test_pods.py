@@ -1,0 +1,255 @@
+"""Pods: defaults, rules, status, binding, eviction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.builders import CONTAINER, pod
+from tests.conformance.world import STRATEGIC, World, fields_refused, refused
+
+
+async def test_new_pod_is_pending(world: World) -> None:
+    created = await world.create(world.core("pods"), pod() | {"status": {"phase": "Running"}})
+    assert (created["status"]["phase"], created["metadata"]["generation"]) == ("Pending", 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("restartPolicy", "Always"),
+        ("terminationGracePeriodSeconds", 30),
+        ("dnsPolicy", "ClusterFirst"),
+        ("enableServiceLinks", True),
+        ("priority", 0),
+        ("preemptionPolicy", "PreemptLowerPriority"),
+    ],
+)
+async def test_pod_default(world: World, field: str, value: Any) -> None:
+    assert (await world.create(world.core("pods"), pod()))["spec"][field] == value
+
+
+@pytest.mark.parametrize(
+    ("container", "field", "value"),
+    [
+        ({}, "terminationMessagePath", "/dev/termination-log"),
+        ({}, "terminationMessagePolicy", "File"),
+        ({"image": "a"}, "imagePullPolicy", "Always"),
+        ({"image": "a:latest"}, "imagePullPolicy", "Always"),
+        ({"image": "a:1"}, "imagePullPolicy", "IfNotPresent"),
+        ({"image": "host:5000/a"}, "imagePullPolicy", "Always"),
+        ({"resources": {"limits": {"cpu": "1"}}}, "resources", {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}),
+    ],
+    ids=str,
+)
+async def test_container_default(world: World, container: Any, field: str, value: Any) -> None:
+    created = await world.create(world.core("pods"), pod(container=container))
+    assert created["spec"]["containers"][0][field] == value
+
+
+@pytest.mark.parametrize(
+    ("resources", "qos"),
+    [
+        ({}, "BestEffort"),
+        ({"requests": {"cpu": "1"}}, "Burstable"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"limits": {"example.org/gpu": "1"}}, "BestEffort"),
+    ],
+    ids=str,
+)
+async def test_quality_of_service(world: World, resources: Any, qos: str) -> None:
+    created = await world.create(world.core("pods"), pod(container={"resources": resources}))
+    assert created["status"]["qosClass"] == qos
+
+
+@pytest.mark.parametrize(
+    ("obj", "field"),
+    [
+        pytest.param(pod(containers=[]), "spec.containers", id="no container"),
+        pytest.param(pod(containers=[CONTAINER, CONTAINER]), "spec.containers[1].name", id="same name twice"),
+        pytest.param(pod(container={"name": "Upper"}), "spec.containers[0].name", id="container name"),
+        pytest.param(pod(container={"image": ""}), "spec.containers[0].image", id="no image"),
+        pytest.param(pod(container={"env": [{"name": ""}]}), "spec.containers[0].env[0].name", id="no variable name"),
+        pytest.param(pod(container={"env": [{"name": "A=B"}]}), "spec.containers[0].env[0].name", id="variable name"),
+        pytest.param(
+            pod(
+                container={
+                    "env": [{"name": "A", "value": "v", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+                }
+            ),
+            "spec.containers[0].env[0].valueFrom",
+            id="two sources",
+        ),
+        pytest.param(
+            pod(container={"volumeMounts": [{"name": "none", "mountPath": "/x"}]}),
+            "spec.containers[0].volumeMounts[0].name",
+            id="unknown volume",
+        ),
+        pytest.param(
+            pod(volumes=[{"name": "v", "emptyDir": {}}, {"name": "v", "emptyDir": {}}]),
+            "spec.volumes[1].name",
+            id="same volume twice",
+        ),
+        pytest.param(
+            pod(container={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}),
+            "spec.containers[0].resources.requests",
+            id="request above limit",
+        ),
+        pytest.param(
+            pod(container={"resources": {"requests": {"nvidia.com/gpu": "1"}}}),
+            "spec.containers[0].resources.limits",
+            id="extended resource without a limit",
+        ),
+        pytest.param(
+            pod(container={"resources": {"requests": {"gpu": "1"}}}),
+            "spec.containers[0].resources.requests[gpu]",
+            id="resource without a domain",
+        ),
+        pytest.param(pod(restartPolicy="Sometimes"), "spec.restartPolicy", id="restart policy"),
+        pytest.param(pod(activeDeadlineSeconds=0), "spec.activeDeadlineSeconds", id="deadline"),
+        pytest.param(
+            pod(container={"terminationMessagePolicy": "x"}),
+            "spec.containers[0].terminationMessagePolicy",
+            id="message policy",
+        ),
+    ],
+)
+async def test_wrong_pod_is_refused(world: World, obj: dict[str, Any], field: str) -> None:
+    assert field in fields_refused(await world.http.post(world.core("pods"), json=obj))
+
+
+async def test_unknown_priority_class_is_forbidden(world: World) -> None:
+    response = await world.http.post(world.core("pods"), json=pod(priorityClassName="none"))
+    assert "no PriorityClass with name none was found" in refused(response, 403, "Forbidden")["message"]
+
+
+async def test_priority_comes_from_the_class(world: World) -> None:
+    created = await world.create(world.core("pods"), pod(priorityClassName="system-node-critical"))
+    assert created["spec"]["priority"] == 2000001000
+
+
+async def test_image_may_change(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    patch = {"spec": {"containers": [{"name": "main", "image": "other:1"}]}}
+    patched = await world.patch(world.core("pods", "a"), patch, STRATEGIC)
+    assert patched["metadata"]["generation"] == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"containers": [{"name": "main", "env": [{"name": "A", "value": "b"}]}]},
+        {"nodeName": "n1"},
+        {"restartPolicy": "Never"},
+    ],
+    ids=["env", "node", "restart policy"],
+)
+async def test_most_of_a_pod_may_not_change(world: World, change: dict[str, Any]) -> None:
+    await world.create(world.core("pods"), pod())
+    assert fields_refused(await world.send_patch(world.core("pods", "a"), {"spec": change}, STRATEGIC)) == ["spec"]
+
+
+async def test_main_endpoint_ignores_the_status(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    change = {"metadata": {"labels": {"x": "y"}}, "status": {"phase": "Running"}}
+    patched = await world.patch(world.core("pods", "a"), change)
+    assert (patched["metadata"]["labels"], patched["status"]["phase"]) == ({"x": "y"}, "Pending")
+
+
+async def test_status_endpoint_ignores_the_spec(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    change = {"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
+    patched = await world.patch(world.core("pods", "a", "status"), change)
+    assert ("nodeName" in patched["spec"], patched["status"]["phase"]) == (False, "Running")
+
+
+async def test_conditions_merge_by_type(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    path = world.core("pods", "a", "status")
+    for name, status in (("Ready", "True"), ("Initialized", "True"), ("Ready", "False")):
+        await world.patch(path, {"status": {"conditions": [{"type": name, "status": status}]}}, STRATEGIC)
+    conditions = {c["type"]: c["status"] for c in (await world.get(world.core("pods", "a")))["status"]["conditions"]}
+    assert conditions == {"Ready": "False", "Initialized": "True"}
+
+
+def binding(name: str, node: str | None) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "target": {"kind": "Node", "name": node} if node else {}}
+
+
+async def test_binding_gives_a_pod_its_node_once(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    response = await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n1"))
+    assert response.status_code == 201
+    assert (await world.get(world.core("pods", "a")))["spec"]["nodeName"] == "n1"
+    again = await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n2"))
+    assert 'is already assigned to node "n1"' in refused(again, 409, "Conflict")["message"]
+
+
+async def test_binding_says_that_the_pod_is_scheduled(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n1"))
+    conditions = (await world.get(world.core("pods", "a")))["status"]["conditions"]
+    assert [(c["type"], c["status"]) for c in conditions] == [("PodScheduled", "True")]
+
+
+async def test_binding_of_another_name_is_a_bad_request(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    response = await world.http.post(world.core("pods", "a", "binding"), json=binding("b", "n1"))
+    refused(response, 400, "BadRequest")
+
+
+async def test_deleted_pod_is_not_bound(world: World) -> None:
+    obj = pod()
+    obj["metadata"]["finalizers"] = ["example.org/hold"]
+    await world.create(world.core("pods"), obj)
+    await world.delete(world.core("pods", "a"))
+    response = await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n1"))
+    refused(response, 409, "Conflict")
+    await world.patch(world.core("pods", "a"), {"metadata": {"finalizers": None}})
+
+
+async def test_eviction_says_why_and_deletes(world: World) -> None:
+    await world.create(world.core("pods"), pod(nodeName="n1"))
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
+    response = await world.http.post(world.core("pods", "a", "eviction"), json=eviction)
+    assert response.status_code == 201
+    evicted = await world.get(world.core("pods", "a"))
+    reasons = {c["type"]: c["reason"] for c in evicted["status"]["conditions"] if "reason" in c}
+    assert reasons["DisruptionTarget"] == "EvictionByEvictionAPI"
+    assert evicted["metadata"]["deletionGracePeriodSeconds"] == 30
+    await world.delete(world.core("pods", "a"), gracePeriodSeconds=0)
+
+
+async def test_gated_pod_says_so(world: World) -> None:
+    created = await world.create(world.core("pods"), pod(schedulingGates=[{"name": "example.org/gate"}]))
+    assert [(c["type"], c["reason"]) for c in created["status"]["conditions"]] == [("PodScheduled", "SchedulingGated")]
+
+
+async def test_log_of_a_pod_without_a_node_is_empty(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    response = await world.http.get(world.core("pods", "a", "log"))
+    assert (response.status_code, response.content) == (204, b"")
+
+
+async def test_log_needs_the_name_of_one_of_several_containers(world: World) -> None:
+    await world.create(world.core("pods"), pod(containers=[CONTAINER, {"name": "side", "image": "x"}]))
+    response = await world.http.get(world.core("pods", "a", "log"))
+    message = refused(response, 400, "BadRequest")["message"]
+    assert message == "a container name must be specified for pod a, choose one of: [main side]"
+
+
+async def test_log_of_an_unknown_container_is_a_bad_request(world: World) -> None:
+    await world.create(world.core("pods"), pod())
+    response = await world.http.get(world.core("pods", "a", "log"), params={"container": "none"})
+    assert "container none is not valid for pod a" in refused(response, 400, "BadRequest")["message"]
+
+
+async def test_log_options_are_checked(world: World) -> None:
+    await world.create(world.core("pods"), pod(nodeName="n1"))
+    response = await world.http.get(world.core("pods", "a", "log"), params={"limitBytes": "0"})
+    assert fields_refused(response) == ["limitBytes"]
+
+
+async def test_log_of_a_missing_pod_is_not_found(world: World) -> None:
+    refused(await world.http.get(world.core("pods", "none", "log")), 404, "NotFound")

@@ -1,0 +1,164 @@
+"""One API server under test, spoken to in plain HTTP: an embedded one, or the cluster of a kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import ssl
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import yaml
+
+from airflow_provider_gangjobs.sandbox import tls
+from airflow_provider_gangjobs.sandbox.api import create_app, serving
+from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
+from airflow_provider_gangjobs.sandbox.registry import Registry
+from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+STRATEGIC = "application/strategic-merge-patch+json"
+MERGE = "application/merge-patch+json"
+JSON = "application/json-patch+json"
+TOKEN = "conformance-token"
+DEADLINE_S = 20.0
+
+Obj = dict[str, Any]
+
+
+@dataclass
+class World:
+    """An API server, and a fresh namespace in it."""
+
+    http: httpx.AsyncClient
+    release: Release
+    kubeconfig: Path
+    namespace: str = ""
+
+    def core(self, plural: str, name: str = "", subresource: str = "") -> str:
+        return self._path("/api/v1", plural, name, subresource)
+
+    def jobs(self, name: str = "", subresource: str = "") -> str:
+        return self._path("/apis/batch/v1", "jobs", name, subresource)
+
+    def scheduling(self, plural: str, name: str = "", subresource: str = "", *, version: str | None = None) -> str:
+        version = version or self.release.scheduling_version
+        return self._path(f"/apis/scheduling.k8s.io/{version}", plural, name, subresource)
+
+    def _path(self, root: str, plural: str, name: str, subresource: str) -> str:
+        return "/".join(part for part in (root, "namespaces", self.namespace, plural, name, subresource) if part)
+
+    async def create(self, path: str, obj: Obj, **parameters: str) -> Obj:
+        """POST what must be accepted."""
+        return self.accepted(await self.http.post(path, json=obj, params=parameters))
+
+    async def get(self, path: str, **parameters: str) -> Obj:
+        return self.accepted(await self.http.get(path, params=parameters))
+
+    async def send_patch(self, path: str, patch: Any, kind: str = MERGE, **parameters: str) -> httpx.Response:
+        headers = {"Content-Type": kind}
+        return await self.http.patch(path, content=json.dumps(patch), headers=headers, params=parameters)
+
+    async def patch(self, path: str, patch: Any, kind: str = MERGE, **parameters: str) -> Obj:
+        """PATCH what must be accepted."""
+        return self.accepted(await self.send_patch(path, patch, kind, **parameters))
+
+    async def send_delete(self, path: str, **options: Any) -> httpx.Response:
+        return await self.http.request("DELETE", path, json=options or None)
+
+    async def delete(self, path: str, **options: Any) -> Obj:
+        """DELETE what must be accepted."""
+        return self.accepted(await self.send_delete(path, **options))
+
+    async def exists(self, path: str) -> bool:
+        response = await self.http.get(path)
+        assert response.status_code in {200, 404}, response.text
+        return response.status_code == 200
+
+    async def gone(self, path: str) -> None:
+        """Wait until the object is not there any more."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.exists(path):  # noqa: ASYNC110 - the server is asked, nothing in this process changes
+                await asyncio.sleep(0.05)
+
+    def accepted(self, response: httpx.Response) -> Obj:
+        assert response.is_success, f"{response.request.method} {response.request.url}: {response.text}"
+        obj: Obj = response.json()
+        return obj
+
+    @asynccontextmanager
+    async def watching(self, path: str, **parameters: str) -> AsyncIterator[AsyncIterator[Obj]]:
+        """The events of a watch, decoded, for at most `DEADLINE_S`."""
+        query = {"watch": "1", "timeoutSeconds": str(int(DEADLINE_S)), **parameters}
+        async with self.http.stream("GET", path, params=query, timeout=DEADLINE_S + 5) as response:
+            assert response.status_code == 200, await response.aread()
+            yield (json.loads(line) async for line in response.aiter_lines())
+
+
+def refused(response: httpx.Response, code: int, reason: str) -> Obj:
+    """Check that the answer is this refusal, and return its `Status`."""
+    assert response.status_code == code, response.text
+    status: Obj = response.json()
+    assert (status["kind"], status["status"], status["code"], status["reason"]) == ("Status", "Failure", code, reason)
+    return status
+
+
+def fields_refused(response: httpx.Response) -> list[str]:
+    """The fields that a 422 names."""
+    return [cause["field"] for cause in refused(response, 422, "Invalid")["details"]["causes"]]
+
+
+@asynccontextmanager
+async def embedded(release: str) -> AsyncIterator[World]:
+    """An embedded API server of this release, over TLS, as it is for users."""
+    certificate = tls.issue()
+    app = create_app(Registry(release=release), token=TOKEN)
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(app, certificate=certificate) as address:
+            path = Path(folder) / "kubeconfig"
+            write_kubeconfig(path, address.url, TOKEN, authority=certificate.certificate)
+            async with _client(path) as http:
+                yield World(http, RELEASES[release], path)
+
+
+@asynccontextmanager
+async def existing(kubeconfig: Path) -> AsyncIterator[World]:
+    """The cluster that a kubeconfig with a token leads to."""
+    async with _client(kubeconfig) as http:
+        yield World(http, await _release_of(http), kubeconfig)
+
+
+def _client(kubeconfig: Path) -> httpx.AsyncClient:
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    authority = cluster.get("certificate-authority-data")
+    trust = ssl.create_default_context(
+        cafile=cluster.get("certificate-authority"), cadata=authority and base64.b64decode(authority).decode()
+    )
+    headers = {"Authorization": f"Bearer {user['token']}"}
+    return httpx.AsyncClient(base_url=cluster["server"], headers=headers, verify=trust, timeout=30, trust_env=False)
+
+
+async def _release_of(http: httpx.AsyncClient) -> Release:
+    """What the cluster serves decides, not only what it calls itself."""
+    group = await http.get("/apis/scheduling.k8s.io")
+    versions = {version["version"] for version in group.json()["versions"]}
+    for release in RELEASES.values():
+        if release.scheduling_versions and set(release.scheduling_versions) <= versions:
+            return release
+    return RELEASES["none"]
+
+
+async def fresh_namespace(world: World) -> None:
+    """Give the world a namespace of its own."""
+    name = f"conformance-{os.urandom(4).hex()}"
+    await world.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    world.namespace = name
