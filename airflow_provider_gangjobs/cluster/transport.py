@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
+from weakref import WeakSet
 
 import aiohttp
 import yarl
@@ -36,6 +37,7 @@ USER_AGENT = f"airflow-provider-gangjobs/{__version__}"
 """The API server records the part before the slash as the field manager of what we write."""
 
 CONNECT_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 1.0
 REQUEST_CONNECTIONS_MAX = 100
 """Requests in flight to one cluster; streams have connections of their own and are bounded by their informers."""
 
@@ -74,13 +76,19 @@ class Transport:
         self._tcp_keepalive = tcp_keepalive
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
 
     async def aclose(self) -> None:
-        """Close all connections; safe to repeat."""
+        """Close all connections; safe to repeat. Afterwards no socket is open, so that the loop may end."""
         sessions = [s for s in (self._requests, self._streams) if s is not None]
         self._requests = self._streams = None
         for session in sessions:
             await session.close()
+        # A stream that was left midway takes leave of its TLS peer after its session has forgotten it.
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + CLOSE_TIMEOUT_S
+        while any(made.fileno() >= 0 for made in self._sockets) and loop.time() < give_up_at:  # noqa: ASYNC110 - they tell nobody
+            await asyncio.sleep(0.002)
 
     async def send(self, exchange: Exchange, *, timeout_s: float) -> bytes:
         """The whole body of a successful answer.
@@ -184,6 +192,7 @@ class Transport:
     def _socket(self, address: Any) -> socket.socket:
         family, kind, protocol, *_ = address
         made = socket.socket(family=family, type=kind, proto=protocol)
+        self._sockets.add(made)
         if self._tcp_keepalive:
             keep_alive(made)
         return made
