@@ -127,7 +127,8 @@ def results_of(outcomes: Sequence[Outcome], event: GangEvent, wanted: Results) -
     ranks = _by_rank(outcomes, event)
     if wanted is Results.RANK0:
         return _value(ranks.get(0), event)
-    return [_value(ranks.get(rank), event) for rank in range(max(ranks, default=-1) + 1)]
+    completed = parse_indexes(event.completed_indexes)
+    return [_value(ranks.get(rank), event) for rank in range(max([*ranks, *completed], default=-1) + 1)]
 
 
 def _by_rank(outcomes: Sequence[Outcome], event: GangEvent) -> dict[int, Outcome]:

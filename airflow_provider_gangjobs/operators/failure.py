@@ -50,17 +50,16 @@ def _failed(event: GangEvent, log_tail: str) -> GangJobError:
         case RankEnd(outcome=Ending.EVICTED | Ending.LOST, node=node):
             return Disrupted(ref, reason, ranks, message, node)
         case RankEnd(outcome=Ending.FAILED, exit_code=code) as first if code:
-            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, log_tail)
+            last = log_tail or first.message
+            tail = f"Last lines of rank {first.rank}:\n{last}" if last else ""
+            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, tail)
     return GangFailed(ref, reason, ranks, message)
 
 
 def _said(event: GangEvent) -> str:
-    return "\n".join(filter(None, (event.message, _last_words(event.ranks), event.remedy, *event.notes)))
-
-
-def _last_words(ranks: tuple[RankEnd, ...]) -> str:
-    first = ranks[0] if ranks else None
-    return f"Last words of rank {first.rank}: {first.message}" if first and first.message else ""
+    """What happened and what to do about it, as the diagnosis has it."""
+    sentences = (event.message, event.remedy, *event.notes)
+    return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in sentences if text)
 
 
 def _late(event: GangEvent) -> GangJobError:

@@ -252,8 +252,7 @@ class GangJobOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the one of the try before; then wait for its end, if possible in the triggerer."""
-        from airflow_provider_gangjobs.hooks.blocking import run
-        from airflow_provider_gangjobs.triggers.following import event_of
+        from airflow_provider_gangjobs.triggers.following import wait_in_worker
 
         custody = self._take_custody(context)
         with unmendable_fails_for_good():
@@ -267,7 +266,7 @@ class GangJobOperator(BaseOperator):
         watch = self._watch(submission, custody)
         if self.deferrable:
             self._defer(watch, context["ti"].start_date)
-        return self._conclude(context, run(event_of(watch, "ended", self.log)))
+        return self._conclude(context, wait_in_worker(watch, self.log))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on with what the trigger told. All that is needed is in the event and in the cluster."""

@@ -49,6 +49,9 @@ def static_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
     if templated & WHOLE_SHAPES:
         return ()
     known = {name: value for name, value in parameters.items() if name not in templated and value is not None}
+    if isinstance(known.get("files"), Mapping):
+        # What a path leads to is read where the task runs.
+        known["files"] = {name: "" if is_file_path(value) else value for name, value in known["files"].items()}
     problems = validate(GangSpec(**known))
     return problems if not templated else tuple(p for p in problems if _root(p.path) in known)
 
@@ -85,9 +88,9 @@ def whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value) else value
 
 
-def is_file_path(value: str | os.PathLike[str]) -> bool:
+def is_file_path(value: Any) -> bool:
     """Whether an entry of `files` names a file. Text has a line end."""
-    return isinstance(value, os.PathLike) or "\n" not in value
+    return isinstance(value, os.PathLike) or (isinstance(value, str) and "\n" not in value)
 
 
 def file_contents(files: Mapping[str, Any], read: Callable[[str], str]) -> tuple[dict[str, str], list[Problem]]:
@@ -95,7 +98,7 @@ def file_contents(files: Mapping[str, Any], read: Callable[[str], str]) -> tuple
     contents: dict[str, str] = {}
     problems: list[Problem] = []
     for name, value in files.items():
-        if not isinstance(value, (str, os.PathLike)) or not is_file_path(value):
+        if not is_file_path(value):
             contents[name] = value  # text; another type is refused with the rest of the spec
             continue
         try:

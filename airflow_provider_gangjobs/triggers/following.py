@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
 from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.hooks.blocking import run
 from airflow_provider_gangjobs.triggers.phases import PhaseLog
 
 if TYPE_CHECKING:
@@ -41,6 +42,20 @@ async def event_of(watch: Watch, until: Until, log: Logger) -> GangEvent:
         # Other libraries' messages may hold anything, credentials included; the log is where they belong.
         said = str(error) if isinstance(error, GangJobError) else "The trigger's log has the details"
         return _unknown(watch, phases, type(error).__name__, said)
+
+
+def wait_in_worker(watch: Watch, log: Logger) -> GangEvent:
+    """The event of the gang's end, waited for here, on a loop of its own."""
+    return run(_on_own_loop(watch, log))
+
+
+async def _on_own_loop(watch: Watch, log: Logger) -> GangEvent:
+    from airflow_provider_gangjobs.cluster.informer import informers
+
+    try:
+        return await event_of(watch, "ended", log)
+    finally:
+        await informers().aclose()  # they would linger for gangs to come, but this loop ends
 
 
 async def _follow(watch: Watch, until: Until, phases: PhaseLog) -> GangEvent:

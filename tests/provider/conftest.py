@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import shutil
 import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
 
 # Airflow reads and writes its home as soon as it is imported, so this is set before any test module is.
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="airflow-home-"))
+if "AIRFLOW_HOME" not in os.environ:
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-home-")
+    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[SandboxThread]:
+    """One embedded cluster for the tests of the doors."""
+    from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
+    from airflow_provider_gangjobs.sandbox.thread import running
+
+    with running(SandboxConfig(nodes=2)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Id of an Airflow connection to the embedded cluster."""
+    described = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(embedded.kubeconfig_path)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", json.dumps(described))
+    return "embedded"

@@ -1,0 +1,94 @@
+"""The error of a task whose gang did not succeed: the class to match, the fields, and the sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs import exceptions
+from airflow_provider_gangjobs.exceptions import AppFailed
+from airflow_provider_gangjobs.gang.event import RankEnd, Status, gang_event
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.operators.failure import error_of
+
+REF = GangRef("team", "train-0", "job-uid")
+
+
+def event(status: Status, *ranks: RankEnd, phase: Phase = Phase.FAILED, **fields: Any) -> Any:
+    made = gang_event(REF, status, phase, **fields)
+    return type(made)(**{**{name: getattr(made, name) for name in made.__struct_fields__}, "ranks": ranks})
+
+
+def rank(number: int, outcome: Ending, **fields: Any) -> RankEnd:
+    return RankEnd(pod=f"train-0-{number}", rank=number, outcome=outcome, **fields)
+
+
+OOM = rank(3, Ending.FAILED, exit_code=137, reason="OOMKilled", node="node-b")
+SIBLING = rank(0, Ending.DELETED)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        (event(Status.FAILED, OOM, SIBLING), "AppFailed"),
+        (event(Status.FAILED, rank(1, Ending.PREEMPTED, node="a"), SIBLING), "Preempted"),
+        (event(Status.FAILED, rank(1, Ending.EVICTED)), "Disrupted"),
+        (event(Status.FAILED, rank(1, Ending.LOST)), "Disrupted"),
+        (event(Status.FAILED, rank(1, Ending.DELETED)), "GangFailed"),
+        (event(Status.FAILED, rank(1, Ending.FAILED)), "GangFailed"),
+        (event(Status.FAILED), "GangFailed"),
+        (event(Status.DELETED), "JobDeleted"),
+        (event(Status.REPLACED), "JobReplaced"),
+        (event(Status.TIMEOUT, phase=Phase.QUEUED, reason="Deadline.queued.queue"), "DeadlineExceeded"),
+        (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.unschedulable"), "Unschedulable"),
+        (event(Status.TIMEOUT, phase=Phase.ASSEMBLING, reason="Deadline.assembling.image"), "ImagePullFailed"),
+        (event(Status.TIMEOUT, phase=Phase.RUNNING, reason="Deadline.execution"), "DeadlineExceeded"),
+        (event(Status.ERROR, reason="Forbidden"), "TrackingFailed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_end_has_its_class(told: Any, kind: str) -> None:
+    assert type(error_of(told)) is getattr(exceptions, kind)
+
+
+def test_disruption_before_a_crash_is_the_cause() -> None:
+    told = event(Status.FAILED, rank(1, Ending.PREEMPTED), OOM, SIBLING)
+
+    assert isinstance(error_of(told), exceptions.Preempted)
+
+
+def test_app_failure_carries_what_a_policy_matches() -> None:
+    told = event(Status.FAILED, OOM, SIBLING, reason="OOMKilled", message="rank 3 ran out of memory")
+    error = error_of(told, "loss 0.3\nloss 0.2")
+
+    assert isinstance(error, AppFailed)
+    assert (error.ref, error.rank, error.exit_code, error.ranks) == ("team/train-0", 3, 137, (3, 0))
+    assert error.retryable
+
+
+def test_message_has_evidence_remedy_and_last_lines_once() -> None:
+    told = event(
+        Status.FAILED, OOM, reason="OOMKilled", message="rank 3 ran out of memory", remedy="Raise resources.memory."
+    )
+
+    assert str(error_of(told, "loss 0.3\nloss 0.2")) == (
+        "Rank 3 of gang team/train-0 exited with code 137 (OOMKilled). "
+        "rank 3 ran out of memory. Raise resources.memory.\n"
+        "Last lines of rank 3:\nloss 0.3\nloss 0.2."
+    )
+
+
+def test_deadline_says_what_was_waited_for() -> None:
+    told = event(
+        Status.TIMEOUT,
+        phase=Phase.ASSEMBLING,
+        reason="Deadline.assembling.unschedulable",
+        message="assembling: 8 pods, none placed. Insufficient nvidia.com/gpu",
+        seconds=600.0,
+    )
+
+    assert "was assembling for longer than 600 s" in str(error_of(told))
+    assert "Insufficient nvidia.com/gpu" in str(error_of(told))

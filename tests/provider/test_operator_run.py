@@ -1,0 +1,377 @@
+"""One task's way through the operator, try by try, against the embedded cluster and without Airflow's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
+from airflow_provider_gangjobs.gang.event import UnreadableEventError
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
+FAIL = "test $RANK = 0 || exit 3; sleep 60"
+FAIL_ALL = "echo no luck; exit 3"
+ENDLESS = "sleep 600"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Task:
+    """A task of a fresh DAG run, and its tries."""
+
+    def __init__(self, cluster: SandboxThread, connection: str, script: str, **parameters: Any) -> None:
+        self.cluster = cluster
+        self.run_id = uuid4().hex
+        self.tries = 0
+        self.xcoms: dict[str, Any] = {}
+        self.connection = connection
+        self.parameters = {"command": ["sh", "-c", script], "deferrable": False, **parameters}
+
+    def operator(self) -> GangJobOperator:
+        """As every process has it: made anew from the DAG file."""
+        with DAG("d", schedule=None):
+            return GangJobOperator(
+                task_id="train",
+                image="i",
+                workers=2,
+                resources={"cpu": "100m"},
+                kubernetes_conn_id=self.connection,
+                **self.parameters,
+            )
+
+    def next_try(self, *, retries_left: bool = True) -> Any:
+        """The context of another try."""
+        self.tries += 1
+        ti = SimpleNamespace(
+            id=uuid4(),
+            dag_id="d",
+            run_id=self.run_id,
+            task_id="train",
+            map_index=-1,
+            try_number=self.tries,
+            max_tries=self.tries if retries_left else self.tries - 1,
+            start_date=datetime.now(UTC),
+            xcom_push=self.xcoms.__setitem__,
+        )
+        return {"ti": ti}
+
+    def execute(self, context: Any = None) -> Any:
+        return self.operator().execute(context or self.next_try())
+
+    def defer(self, context: Any = None) -> TaskDeferred:
+        """Execute, and leave the worker."""
+        with pytest.raises(TaskDeferred) as left:
+            self.execute(context)
+        return left.value
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """What the cluster has of this task."""
+        name = json.dumps(self.run_id)[1:-1]
+        listed = self.cluster.call(lambda it: it.registry.list(JOBS))
+        return [job for job in listed if name in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")]
+
+    @property
+    def halted(self) -> bool:
+        (job,) = self.jobs
+        return ANNOTATION_HALTED in job["metadata"]["annotations"] and job["spec"]["suspend"]
+
+
+TaskMaker = Callable[..., Task]
+
+
+@pytest.fixture
+def task(embedded: SandboxThread, connection: str) -> Any:
+    """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
+    made: list[Task] = []
+
+    def make(script: str, **parameters: Any) -> Task:
+        made.append(Task(embedded, connection, script, **parameters))
+        return made[-1]
+
+    yield make
+    for job in (job for one in made for job in one.jobs):
+        name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+        embedded.call(lambda it, name=name, ns=namespace: it.registry.delete(JOBS, name, ns, propagation="Background"))
+
+
+def event_of(left: TaskDeferred) -> dict[str, Any]:
+    """What the trigger tells, as the resumed task gets it."""
+
+    async def first() -> Any:
+        try:
+            return [event.payload async for event in left.trigger.run()]
+        finally:
+            await informers().aclose()
+
+    (payload,) = asyncio.run(first())
+    event: dict[str, Any] = json.loads(json.dumps(payload))
+    return event
+
+
+# -- the way of a gang ----------------------------------------------------------------------------------------
+
+
+def test_task_that_waits_in_its_worker_returns_the_result(task: TaskMaker) -> None:
+    train = task(TELL)
+
+    assert train.execute() == {"rank": 0}
+
+
+def test_result_is_pushed_before_the_gang_is_let_go(task: TaskMaker) -> None:
+    train = task(TELL, results="all")
+    train.execute()
+
+    assert train.xcoms["return_value"] == [{"rank": 0}, {"rank": 1}]
+    assert train.jobs == []
+
+
+def test_submission_is_told_as_xcom(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True)
+    train.defer()
+    (job,) = train.jobs
+
+    assert train.xcoms["gang"] == {key: job["metadata"][key] for key in ("namespace", "name", "uid")}
+
+
+def test_resumed_task_needs_nothing_but_the_event(task: TaskMaker) -> None:
+    train = task(TELL, deferrable=True)
+    context = train.next_try()
+    left = train.defer(context)
+
+    assert train.operator().resume_execution(left.method_name, {"event": event_of(left)}, context) == {"rank": 0}
+
+
+def test_deferral_holds_no_secret(task: TaskMaker, embedded: SandboxThread) -> None:
+    left = task(ENDLESS, deferrable=True).defer()
+    _, stored = left.trigger.serialize()
+
+    assert embedded.token not in json.dumps(stored)
+    assert left.timeout is None
+
+
+def test_execution_timeout_goes_along_as_a_deadline(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, execution_timeout=timedelta(minutes=5))
+    context = train.next_try()
+    left = train.defer(context)
+
+    assert left.trigger.watch.deadline == context["ti"].start_date.timestamp() + 300
+    assert left.timeout is not None
+    assert left.timeout > timedelta(minutes=6)
+
+
+def test_file_is_read_from_a_path(task: TaskMaker, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print(1)\n")
+    train = task(ENDLESS, deferrable=True, files={"program.py": tmp_path / "program.py"})
+    train.defer()
+
+    maps = train.cluster.call(lambda it: it.registry.list(CONFIGMAPS))
+    assert [
+        files["data"] for files in maps if files["metadata"]["name"] == f"{train.jobs[0]['metadata']['name']}-files"
+    ]
+
+
+# -- another try ----------------------------------------------------------------------------------------------
+
+
+def test_next_try_adopts_the_gang_that_runs(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True)
+    first, second = train.defer(), train.defer()
+
+    assert first.trigger.watch.uid == second.trigger.watch.uid
+    assert first.trigger.watch.claim != second.trigger.watch.claim
+
+
+def test_next_try_delivers_what_was_not_delivered(task: TaskMaker) -> None:
+    train = task(TELL, deferrable=True)
+    first = train.defer()
+    event_of(first)
+    second = train.defer()
+
+    assert second.trigger.watch.uid == first.trigger.watch.uid
+
+
+def test_result_that_airflow_did_not_take_is_offered_again(task: TaskMaker) -> None:
+    """The gang has succeeded, so it is not run again because the worker or the API server failed after it."""
+    train = task(TELL)
+    context = train.next_try()
+    pushed: list[str] = []
+
+    def refuse(key: str, value: Any) -> None:
+        pushed.append(key)
+        if key == "return_value":
+            raise ConnectionError("the API server is away")
+
+    context["ti"].xcom_push = refuse
+    with pytest.raises(ConnectionError):
+        train.execute(context)
+    (job,) = train.jobs
+
+    assert train.execute() == {"rank": 0}
+    assert pushed == ["gang", "return_value"]
+    assert train.xcoms["gang"]["uid"] == job["metadata"]["uid"]
+
+
+def test_cleared_task_runs_a_new_gang(task: TaskMaker) -> None:
+    train = task(TELL, on_finish="keep")
+    train.execute()
+    train.execute()
+
+    assert sorted(job["metadata"]["name"][-2:] for job in train.jobs) == ["-0", "-1"]
+
+
+# -- failures -------------------------------------------------------------------------------------------------
+
+
+def test_failed_rank_is_an_error_with_its_fields(task: TaskMaker) -> None:
+    train = task(FAIL)
+
+    with pytest.raises(AppFailed, match="exited with code 3") as raised:
+        train.execute()
+
+    assert (raised.value.rank, raised.value.exit_code) == (1, 3)
+
+
+def test_last_lines_are_in_the_error(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match="no luck"):
+        task(FAIL_ALL).execute()
+
+
+@pytest.mark.parametrize(("on_finish", "left"), [("keep", 1), ("delete_succeeded", 1), ("delete", 0)])
+def test_failed_gang_is_kept_unless_told_otherwise(task: TaskMaker, on_finish: str, left: int) -> None:
+    train = task(FAIL_ALL, on_finish=on_finish)
+    with pytest.raises(AppFailed):
+        train.execute()
+
+    assert len(train.jobs) == left
+
+
+def test_gang_that_fits_nowhere_ends_at_its_deadline(task: TaskMaker) -> None:
+    train = task(ENDLESS, assemble_timeout=2, pod_overrides={"spec": {"nodeSelector": {"no": "where"}}})
+
+    with pytest.raises((Unschedulable, DeadlineExceeded), match="assembling for longer than 2 s"):
+        train.execute()
+
+    assert train.halted
+
+
+def test_wrong_parameter_takes_the_retries_along(task: TaskMaker) -> None:
+    train = task(TELL)
+    operator = train.operator()
+    operator.workers = "many"
+
+    with pytest.raises(AirflowFailException, match="workers"):
+        operator.execute(train.next_try())
+
+    assert train.jobs == []
+
+
+def test_deleted_gang_is_an_error_of_its_own(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True)
+    context = train.next_try()
+    left = train.defer(context)
+    name = left.trigger.watch.name
+    train.cluster.call(lambda it: it.registry.delete(JOBS, name, "default", propagation="Background"))
+
+    with pytest.raises(JobDeleted):
+        train.operator().execute_complete(context, event_of(left))
+
+
+def test_event_of_another_release_is_refused(task: TaskMaker) -> None:
+    with pytest.raises(UnreadableEventError, match="version 99"):
+        task(TELL).operator().execute_complete(task(TELL).next_try(), {"v": 99, "status": "succeeded"})
+
+
+# -- where Airflow ends the waiting ---------------------------------------------------------------------------
+
+
+def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True)
+    context = train.next_try()
+    train.defer(context)
+
+    with pytest.raises(TaskDeferralTimeout):
+        train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+
+    assert train.halted
+
+
+@pytest.mark.parametrize("retries_left", [True, False])
+def test_gang_of_a_broken_trigger_is_ended_when_nobody_comes_back(task: TaskMaker, retries_left: bool) -> None:
+    train = task(ENDLESS, deferrable=True)
+    context = train.next_try(retries_left=retries_left)
+    train.defer(context)
+
+    with pytest.raises(TaskDeferralError):
+        train.operator().resume_execution("__fail__", {"error": "Trigger failure"}, context)
+
+    assert train.halted is not retries_left
+
+
+def test_kill_in_the_worker_deletes_the_gang(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True)
+    operator = train.operator()
+    with pytest.raises(TaskDeferred):
+        operator.execute(train.next_try())
+
+    operator.on_kill()
+
+    assert train.jobs == []
+
+
+def test_kill_before_anything_was_done_does_nothing(task: TaskMaker) -> None:
+    task(ENDLESS).operator().on_kill()
+
+
+def test_kill_leaves_a_gang_that_another_try_has_taken(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True)
+    operator = train.operator()
+    with pytest.raises(TaskDeferred):
+        operator.execute(train.next_try())
+    train.defer()
+
+    operator.on_kill()
+
+    assert len(train.jobs) == 1
+
+
+def test_kill_leaves_a_gang_that_has_succeeded(task: TaskMaker) -> None:
+    """Its results are not delivered yet; the next try does that."""
+    train = task(TELL, deferrable=True)
+    operator = train.operator()
+    with pytest.raises(TaskDeferred) as left:
+        operator.execute(train.next_try())
+    event_of(left.value)
+
+    operator.on_kill()
+
+    assert len(train.jobs) == 1
+
+
+def test_kill_keeps_the_gang_if_told_to(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, on_kill="keep")
+    operator = train.operator()
+    with pytest.raises(TaskDeferred) as left:
+        operator.execute(train.next_try())
+
+    operator.on_kill()
+
+    assert len(train.jobs) == 1
+    assert left.value.trigger.watch.delete_on_kill is False

@@ -1,0 +1,163 @@
+"""A kill deletes the gang of a task that was killed, and no other; a takeover by another triggerer is no kill."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.sandbox.resources import JOBS
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+CLAIM = "this-try"
+TI = SimpleNamespace(dag_id="d", run_id="r", task_id="train", map_index=-1, id=CLAIM)
+
+
+class Supervisor:
+    """Answers what a trigger asks of Airflow: the states of its task."""
+
+    def __init__(self, states: dict[str, Any] | Exception) -> None:
+        self.states = states
+        self.answer = asyncio.Event()
+
+    def send(self, msg: Any) -> Any:
+        assert isinstance(msg, GetTaskStates)
+        if isinstance(self.states, Exception):
+            raise self.states
+        return TaskStatesResult(task_states=self.states)
+
+
+@pytest.fixture
+def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Set what Airflow answers about the task."""
+
+    def says(states: Any) -> None:
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(states), raising=False)
+
+    return says
+
+
+@pytest.fixture
+def gang(connection: str) -> GangRef:
+    """A gang of this try. It stays suspended, so nothing runs."""
+    spec = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+    return GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "train"), claim=CLAIM).ref
+
+
+def trigger_of(gang: GangRef, connection: str, *, task_instance: Any = TI, **watch: Any) -> GangJobTrigger:
+    known = {"namespace": gang.namespace, "name": gang.name, "uid": gang.uid, "claim": CLAIM}
+    trigger = GangJobTrigger(kubernetes_conn_id=connection, **{**known, **watch})
+    trigger.task_instance = task_instance
+    return trigger
+
+
+def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
+    uids = embedded.call(lambda it: [job["metadata"]["uid"] for job in it.registry.list(JOBS)])
+    return gang.uid in uids
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        pytest.param({"r": {"train": "failed"}}, id="marked as failed"),
+        pytest.param({"r": {"train": "success"}}, id="marked as success"),
+        pytest.param({"r": {"train": None}}, id="cleared"),
+        pytest.param({}, id="its run deleted"),
+    ],
+)
+async def test_killed_task_takes_its_gang_along(
+    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any, states: Any
+) -> None:
+    airflow_says(states)
+
+    await trigger_of(gang, connection).on_kill()
+
+    assert not is_there(embedded, gang)
+
+
+@pytest.mark.parametrize(
+    ("states", "changes"),
+    [
+        pytest.param({"r": {"train": "deferred"}}, {}, id="another triggerer took over"),
+        pytest.param(RuntimeError("no answer"), {}, id="state unknown"),
+        pytest.param({"r": {"train": "failed"}}, {"task_instance": None}, id="task unknown"),
+        pytest.param({"r": {"train": "failed"}}, {"claim": "former-try"}, id="another try answers for it"),
+        pytest.param({"r": {"train": "failed"}}, {"claim": ""}, id="no claim"),
+        pytest.param({"r": {"train": "failed"}}, {"uid": "other"}, id="another Job of this name"),
+        pytest.param({"r": {"train": "failed"}}, {"delete_on_kill": False}, id="kept on kill"),
+        pytest.param({"r": {"train": "failed"}}, {"kubernetes_conn_id": "nowhere"}, id="cluster unknown"),
+    ],
+)
+async def test_gang_is_left_alone(
+    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any, states: Any, changes: dict[str, Any]
+) -> None:
+    airflow_says(states)
+
+    await trigger_of(gang, **{"connection": changes.pop("kubernetes_conn_id", connection), **changes}).on_kill()
+
+    assert is_there(embedded, gang)
+
+
+async def test_mapped_task_is_asked_for_by_its_index(
+    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any
+) -> None:
+    airflow_says({"r": {"train_3": "deferred"}})
+    mapped = SimpleNamespace(**{**vars(TI), "map_index": 3})
+
+    await trigger_of(gang, connection, task_instance=mapped).on_kill()
+
+    assert is_there(embedded, gang)
+
+
+async def test_kill_after_the_event_does_nothing(
+    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any
+) -> None:
+    airflow_says({"r": {"train": "running"}})
+    trigger = trigger_of(gang, connection, deadline=1.0)
+    events = [event async for event in trigger.run()]
+
+    await trigger.on_kill()
+
+    assert (len(events), is_there(embedded, gang)) == (1, True)
+
+
+async def test_kill_is_carried_on_when_it_is_cancelled(
+    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any
+) -> None:
+    """Airflow 3.3 repeats its cancellation every second until the trigger has ended."""
+    airflow_says({"r": {"train": "failed"}})
+    killing = asyncio.create_task(trigger_of(gang, connection).on_kill())
+    await asyncio.sleep(0)  # it has begun, and is about to ask Airflow
+    killing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await killing
+
+    async with asyncio.timeout(10):
+        while is_there(embedded, gang):  # noqa: ASYNC110 - the cluster is in another thread
+            await asyncio.sleep(0.02)
+
+
+async def test_kill_twice_is_as_good_as_once(
+    gang: GangRef, connection: str, airflow_says: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    airflow_says({"r": {"train": "failed"}})
+    trigger = trigger_of(gang, connection)
+    await trigger.on_kill()
+
+    await trigger.on_kill()
+
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

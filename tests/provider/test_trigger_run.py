@@ -1,0 +1,108 @@
+"""A trigger emits one event whatever happens, and never raises."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.gang.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.indexes import parse_indexes
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+QUICK = GangSpec(image="i", command=["true"], workers=2, resources={"cpu": "100m"})
+SLOW = GangSpec(image="i", command=["sleep", "60"], workers=2, resources={"cpu": "100m"})
+
+
+@pytest.fixture(autouse=True)
+async def end_of_loop() -> AsyncIterator[None]:
+    """The watches linger for a minute; this loop does not."""
+    yield
+    await informers().aclose()
+
+
+def submitted(connection: str, spec: GangSpec) -> GangRef:
+    return GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "t"), claim="c").ref
+
+
+async def events_of(kind: Any, connection: str, ref: GangRef, **watch: Any) -> list[GangEvent]:
+    known = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
+    trigger = kind(kubernetes_conn_id=connection, **{**known, **watch})
+    return [GangEvent.from_payload(json.loads(json.dumps(event.payload))) async for event in trigger.run()]
+
+
+async def test_end_of_a_gang_is_told_once(connection: str) -> None:
+    (event,) = await events_of(GangJobTrigger, connection, submitted(connection, QUICK))
+
+    assert (event.status, parse_indexes(event.completed_indexes)) == (Status.SUCCEEDED, {0, 1})
+
+
+async def test_gang_that_has_ended_before_is_told_at_once(connection: str) -> None:
+    ref = submitted(connection, QUICK)
+    await events_of(GangJobTrigger, connection, ref)
+
+    (event,) = await events_of(GangCompletionTrigger, connection, ref)
+
+    assert event.status is Status.SUCCEEDED
+
+
+async def test_running_gang_is_told_by_the_submission_trigger(connection: str) -> None:
+    ref = submitted(connection, SLOW)
+    (event,) = await events_of(GangSubmissionTrigger, connection, ref)
+    GangJobHook(connection).delete(ref)
+
+    assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
+
+
+async def test_deleted_gang_is_told_as_deleted(connection: str) -> None:
+    ref = submitted(connection, SLOW)
+    GangJobHook(connection).delete(ref)
+
+    (event,) = await events_of(GangJobTrigger, connection, ref)
+
+    assert event.status is Status.DELETED
+
+
+async def test_execution_timeout_is_told_with_what_was_seen(connection: str) -> None:
+    ref = submitted(connection, SLOW)
+    deadline = {"deadline": time.time() + 3, "execution_timeout_s": 3.0}
+
+    (event,) = await events_of(GangJobTrigger, connection, ref, **deadline)
+    GangJobHook(connection).delete(ref)
+
+    assert (event.status, event.reason, event.seconds) == (Status.TIMEOUT, "Deadline.execution", 3.0)
+    assert event.phase is Phase.RUNNING
+
+
+async def test_unknown_connection_is_told_as_an_error(connection: str) -> None:
+    (event,) = await events_of(GangJobTrigger, "nowhere", GangRef("n", "j", "u"))
+
+    assert (event.status, event.reason) == (Status.ERROR, "AirflowNotFoundException")
+
+
+async def test_connection_that_was_there_before_is_not_done_without() -> None:
+    """Otherwise the trigger would look into another cluster, and find no Job there."""
+    (event,) = await events_of(GangJobTrigger, "kubernetes_default", GangRef("n", "j", "u"), must_exist=True)
+
+    assert (event.status, event.reason) == (Status.ERROR, "AirflowNotFoundException")
+
+
+async def test_secret_of_a_broken_connection_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = {"conn_type": "kubernetes", "extra": {"kube_config": "{token: s3cr3t", "in_cluster": False}}
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", json.dumps(described))
+
+    (event,) = await events_of(GangJobTrigger, "broken", GangRef("n", "j", "u"))
+
+    assert event.status is Status.ERROR
+    assert "s3cr3t" not in json.dumps(event.to_payload())

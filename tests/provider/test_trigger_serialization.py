@@ -1,0 +1,56 @@
+"""What a trigger keeps in Airflow's database, in clear text: ids and numbers, and enough to start again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk.module_loading import import_string
+
+from airflow_provider_gangjobs.gang.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
+from airflow_provider_gangjobs.triggers.watch import Watch
+
+LEAST = {"kubernetes_conn_id": "gpus", "namespace": "team", "name": "train-0", "uid": "job-uid"}
+FULL = LEAST | {
+    "claim": "01a1",
+    "attempt": 2,
+    "queue_timeout_s": 60.0,
+    "assemble_timeout_s": 30.5,
+    "run_timeout_s": 3600.0,
+    "must_exist": True,
+    "deadline": 1_790_000_000.0,
+    "execution_timeout_s": 7200.0,
+    "delete_on_kill": False,
+}
+TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
+
+
+@pytest.mark.parametrize("kind", TRIGGERS)
+@pytest.mark.parametrize("kwargs", [LEAST, FULL], ids=["least", "full"])
+def test_trigger_survives_serialization(kind: Any, kwargs: dict[str, Any]) -> None:
+    path, stored = kind(**kwargs).serialize()
+    again = import_string(path)(**json.loads(json.dumps(stored)))
+
+    assert stored == kwargs
+    assert (type(again), again.watch) == (kind, Watch(**kwargs))
+
+
+def test_every_field_of_a_watch_is_in_the_full_example() -> None:
+    assert set(FULL) == set(Watch.__dataclass_fields__)
+
+
+def test_watch_of_an_earlier_release_loads() -> None:
+    """Deferred tasks bring these back after an upgrade; fields are added with a default, never renamed."""
+    assert GangJobTrigger(**LEAST).watch.ref == GangRef("team", "train-0", "job-uid")
+
+
+def test_watch_gives_the_deadlines() -> None:
+    assert Watch(**FULL).deadlines == Deadlines(queue_s=60.0, assemble_s=30.5, run_s=3600.0)
+
+
+def test_unknown_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match="kube_config"):
+        GangJobTrigger(**LEAST, kube_config="secret")
