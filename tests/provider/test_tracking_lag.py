@@ -1,0 +1,78 @@
+"""Watches that lag: what the server says counts, not what was seen last."""
+
+from __future__ import annotations
+
+import asyncio
+
+from airflow_provider_gangjobs.gang.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.sandbox.registry import PatchKind
+from airflow_provider_gangjobs.sandbox.resources import JOBS
+from airflow_provider_gangjobs.tracking.halt import Halted, halt
+from tests.provider.following import Following
+from tests.provider.plane import Plane
+from tests.provider.virtual_time import in_virtual_time
+
+
+def _blind(plane: Plane, plural: str) -> None:
+    """From now on no watch of these opens, and lists are far between."""
+    plane.arm("status", method="GET", path=f"/{plural}$", query="watch=", times=None, code=500)
+
+
+@in_virtual_time
+async def test_pods_that_were_never_seen_are_harvested_at_the_end():
+    async with Plane.running() as plane:
+        _blind(plane, "pods")
+        ref = plane.submit(workers=3, suspend=True)
+        following = Following(plane, ref)
+        await asyncio.sleep(0.2)
+        assert following.reports
+        plane.registry.patch(JOBS, ref.name, ref.namespace, {"spec": {"suspend": False}}, PatchKind.MERGE)
+        await plane.until(lambda: plane.running_ranks() == 3)
+        plane.finish_all()
+        event = await following.event()
+        assert (event.status, len(event.ranks)) == (Status.SUCCEEDED, 3)
+        assert Phase.RUNNING not in following.phases
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_job_that_was_not_seen_yet_is_not_gone():
+    async with Plane.running() as plane:
+        _blind(plane, "jobs")
+        first = Following(plane, plane.submit("first", workers=1))
+        await plane.until(lambda: plane.running_ranks("first") == 1)
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(3)
+        assert not following.task.done()
+        plane.finish_all()
+        assert (await following.event()).status is Status.SUCCEEDED
+        await first.die()
+
+
+@in_virtual_time
+async def test_running_gang_is_not_halted_for_what_was_seen_last():
+    async with Plane.running() as plane:
+        _blind(plane, "pods")
+        following = Following(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
+        await plane.until(lambda: plane.running_ranks() == 3)
+        await asyncio.sleep(30)
+        assert plane.job()["spec"].get("suspend") in {None, False}
+        plane.finish_all()
+        assert (await following.event()).status is Status.SUCCEEDED
+
+
+@in_virtual_time
+async def test_halt_meets_only_the_job_that_was_meant():
+    async with Plane.running(jobs=False) as plane:
+        ref = plane.submit()
+        halted = Halted(Phase.RUNNING, Cause.RANKS, "too long")
+        assert not await halt(plane.client, GangRef(ref.namespace, ref.name, "another-uid"), halted)
+        assert not await halt(plane.client, GangRef(ref.namespace, "nobody", ref.uid), halted)
+        assert plane.job()["spec"].get("suspend") in {None, False}
+        assert await halt(plane.client, ref, halted)
+        assert plane.job()["spec"]["suspend"] is True
