@@ -1,0 +1,62 @@
+"""The documentation names what exists, and what exists is documented."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_gangjobs import exceptions
+from airflow_provider_gangjobs.gang import labels
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as a forge makes anchors of them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [name for name in inspect.signature(GangJobOperator.__init__).parameters if name not in ("self", "kwargs")],
+)
+def test_every_operator_parameter_is_in_the_reference(parameter: str) -> None:
+    assert f"`{parameter}`" in (ROOT / "docs/reference.md").read_text()
+
+
+ERRORS = [
+    name
+    for name, kind in vars(exceptions).items()
+    if isinstance(kind, type) and issubclass(kind, exceptions.GangJobError) and kind.__module__ == exceptions.__name__
+]
+
+
+@pytest.mark.parametrize(
+    "error", [name for name in ERRORS if name not in ("GangJobError", "GangFailed", "LedgerUnavailable")]
+)
+def test_every_error_has_its_troubleshooting(error: str) -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs/troubleshooting.md").read_text(), flags=re.MULTILINE)
+    assert error in {name.strip() for heading in headings for name in heading.split(",")}
+
+
+@pytest.mark.parametrize(
+    "name", [value for key, value in vars(labels).items() if key.startswith(("LABEL_", "FINALIZER_"))]
+)
+def test_every_label_and_finalizer_is_in_the_reference(name: str) -> None:
+    if name.startswith(labels.PREFIX):
+        assert name in (ROOT / "docs/reference.md").read_text()
