@@ -15,16 +15,16 @@ VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 GENERATED: Final = ("default_cpus", "default_ram", "default_disk", "default_gpus")
 
 
-def default_deferrable() -> bool:
+def default_deferrable(config: configparser.ConfigParser = conf) -> bool:
     """Airflow's `[operators] default_deferrable` if somebody set it, else true.
 
     Airflow writes an `airflow.cfg` with every option at its shipped value on first use, this one as false.
     That was nobody's choice, and is told by the options around it.
     """
-    chosen = VARIABLE in os.environ or (_in_file(OPTION) and not all(map(_in_file, GENERATED)))
-    return bool(conf.getboolean(SECTION, OPTION)) if chosen else True
+    chosen = VARIABLE in os.environ or (_in_file(config, OPTION) and not all(_in_file(config, o) for o in GENERATED))
+    return bool(config.getboolean(SECTION, OPTION)) if chosen else True
 
 
-def _in_file(option: str) -> bool:
+def _in_file(config: configparser.ConfigParser, option: str) -> bool:
     # Airflow's own `has_option` also finds the defaults.
-    return configparser.ConfigParser.has_option(conf, SECTION, option)
+    return configparser.ConfigParser.has_option(config, SECTION, option)

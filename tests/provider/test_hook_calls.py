@@ -1,0 +1,125 @@
+"""The hook, as a Python task uses it: every call blocks, opens its own connection, and closes it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.sandbox.resources import JOBS
+from airflow_provider_gangjobs.triggers.following import wait_in_worker
+from airflow_provider_gangjobs.triggers.watch import Watch
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+TELL = GangSpec(image="i", command=["sh", "-c", "echo I am $RANK"], workers=2, resources={"cpu": "100m"})
+
+
+@pytest.fixture
+def hook(connection: str) -> GangJobHook:
+    return GangJobHook(connection)
+
+
+def submitted(hook: GangJobHook, spec: GangSpec = SUSPENDED) -> GangRef:
+    return hook.submit(spec, key=TaskKey("d", uuid4().hex, "t"), claim="c").ref
+
+
+def job(embedded: SandboxThread, ref: GangRef) -> Any:
+    found = embedded.call(lambda it: it.registry.list(JOBS))
+    return next((one for one in found if one["metadata"]["uid"] == ref.uid), None)
+
+
+def test_connection_test_says_which_kubernetes(hook: GangJobHook) -> None:
+    works, said = hook.test_connection()
+
+    assert works
+    assert said.startswith("Kubernetes v1.")
+
+
+def test_connection_test_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = {"conn_type": "kubernetes", "extra": {"kube_config_path": "/nowhere/kubeconfig"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ASTRAY", json.dumps(described))
+    works, said = GangJobHook("astray").test_connection()
+
+    assert not works
+    assert "/nowhere/kubeconfig" in said
+
+
+def test_capabilities_tell_the_workload_api(hook: GangJobHook) -> None:
+    assert hook.capabilities().scheduling_versions
+
+
+def test_same_submission_twice_is_one_gang(hook: GangJobHook) -> None:
+    key = TaskKey("d", uuid4().hex, "t")
+    first, second = (hook.submit(SUSPENDED, key=key, claim="c") for _ in range(2))
+
+    assert (second.ref, second.adopted) == (first.ref, True)
+
+
+def test_wrong_spec_creates_nothing(hook: GangJobHook) -> None:
+    with pytest.raises(InvalidGangSpec, match="workers"):
+        submitted(hook, GangSpec(image="i", workers=0))
+
+
+def test_gang_goes_to_the_namespace_of_the_connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    extras = {"kube_config_path": str(embedded.kubeconfig_path), "namespace": "kube-public"}
+    monkeypatch.setenv("AIRFLOW_CONN_PUBLIC", json.dumps({"conn_type": "kubernetes", "extra": extras}))
+    ref = submitted(GangJobHook("public"))
+
+    assert ref.namespace == "kube-public"
+
+
+def test_halted_gang_is_kept_and_deleted_gang_is_not(hook: GangJobHook, embedded: SandboxThread) -> None:
+    ref = submitted(hook)
+
+    assert hook.halt(ref, reason="a test")
+    assert job(embedded, ref) is not None
+    assert hook.delete(ref)
+    assert not hook.delete(ref)
+    assert job(embedded, ref) is None
+
+
+def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) -> None:
+    ref = submitted(hook, TELL)
+    watch = Watch(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
+    wait_in_worker(watch, hook.log)
+
+    assert [(outcome.rank, outcome.outcome) for outcome in hook.outcomes(ref)] == [
+        (0, Ending.SUCCEEDED),
+        (1, Ending.SUCCEEDED),
+    ]
+    assert [rank_log.text for rank_log in hook.logs(ref, "all")] == ["I am 0\n", "I am 1\n"]
+
+
+def test_delivered_gang_is_not_found_again(hook: GangJobHook) -> None:
+    key = TaskKey("d", uuid4().hex, "t")
+    first = hook.submit(SUSPENDED, key=key, claim="c")
+    hook.mark_delivered(first.ref)
+
+    assert hook.submit(SUSPENDED, key=key, claim="c").attempt == first.attempt + 1
+
+
+def test_finalizers_can_be_released_by_namespace(hook: GangJobHook) -> None:
+    assert hook.release_finalizers(namespace="default").failed == 0
+
+
+async def test_blocking_call_works_where_a_loop_runs(hook: GangJobHook) -> None:
+    assert hook.test_connection()[0]
+
+
+async def test_coroutines_share_one_connection(hook: GangJobHook) -> None:
+    async with hook.connect() as gangs:
+        found = await gangs.capabilities()
+        version = await gangs.client.version()
+
+    assert version["gitVersion"] == found.git_version
