@@ -95,7 +95,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def to_payload(self) -> dict[str, Any]:
         """Plain JSON values. Told values that are empty are left out, `v` and `status` never."""
-        payload: dict[str, Any] = msgspec.to_builtins(self)
+        payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return payload
 
     @classmethod

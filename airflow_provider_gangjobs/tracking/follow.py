@@ -160,7 +160,7 @@ class _Follower:
         self.harvester.offer_gone(pods_of(self.ref, gone))
         if observation.verdict is not None:
             return await self._confirm()
-        self.reporter.tell(observation, evidence=bool(self.events))
+        tell_in_s = self.reporter.tell(observation, self.now(), evidence=bool(self.events))
         halted = halted_by_deadline(job)
         if halted is not None:
             return await self._halted(halted)
@@ -168,13 +168,15 @@ class _Follower:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
-        await self._sleep(observation)
+        await self._sleep(observation, tell_in_s)
         return None
 
-    async def _sleep(self, observation: Observation) -> None:
-        """Until something changes, a deadline is due, or something should be looked after."""
+    async def _sleep(self, observation: Observation, tell_in_s: float | None) -> None:
+        """Until something changes, a deadline is due, or something should be told or looked after."""
         due = next_deadline(observation, self.deadlines)
         pause_s = STALE_S if due is None else (due - self.now()).total_seconds()
+        if tell_in_s is not None:
+            pause_s = min(pause_s, tell_in_s)
         lacks_evidence = observation.wait.cause is Cause.PODS_MISSING and not self.asked_for_events
         if lacks_evidence and self._age_s(observation) >= EVIDENCE_AFTER_S:
             self.asked_for_events = True
@@ -208,10 +210,10 @@ class _Follower:
             self.harvester.forget_ledger()
         seen = observe(job, self.seen.pods, None, self.ref)
         if seen.phase is Phase.FINISHING:
-            self.reporter.tell(seen)
+            self.reporter.tell(seen, self.now())
         settled = await self._settle()
         observation = _at_the_end(observe(job, settled.pods, None, self.ref), verdict, settled)
-        self.reporter.tell(observation)
+        self.reporter.tell(observation, self.now())
         return self._event(
             Status(verdict.ended.value),
             replace(observation, phase=phase),
@@ -246,17 +248,20 @@ class _Follower:
         if not await ask(lambda: halt(self.client, self.ref, halted), timing=self.timing):
             await self.seen.changed(LOOK_AGAIN_S)
             return None
-        return await self._halted(halted)
+        return await self._halted(halted, observation)
 
-    async def _halted(self, halted: Halted) -> GangEvent:
-        """The gang is suspended for good: wait for its pods, unless it ended by itself at the last moment."""
+    async def _halted(self, halted: Halted, before: Observation | None = None) -> GangEvent:
+        """The gang is suspended for good: wait for its pods, unless it ended by itself at the last moment.
+
+        `before` is how it stood when it was halted, if that was seen.
+        """
         await self._remember()
         settled = await self._settle()
         job = await self._job()
         verdict = judge(job, self.ref)
         if verdict is not None:
             return await self._end(verdict, job)
-        observation = observe(job, settled.pods, self.seen.podgroup, self.ref)
+        observation = before or observe(job, settled.pods, self.seen.podgroup, self.ref)
         counts = replace(observation.counts, held=settled.held)
         return self._event(
             Status.TIMEOUT,

@@ -16,9 +16,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.cluster import per_loop
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.informer import Informers, informers
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG, LABEL_ROLE, Role
@@ -59,6 +60,11 @@ def config_for(url: str) -> ClusterConfig:
     return ClusterConfig.from_extras("test", {"kube_config": kubeconfig})
 
 
+def _share_virtual_time() -> None:
+    """Give the loop's informers its time; by themselves they take the machine's."""
+    per_loop._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = Informers(timing=timing())
+
+
 def timing() -> Timing:
     """Virtual time and a fixed random sequence."""
     return Timing(monotonic=asyncio.get_running_loop().time, random=random.Random(1))
@@ -95,6 +101,7 @@ class Plane:
             address = await stack.enter_async_context(serving(app))
             config = config_for(address.url)
             client = await stack.enter_async_context(Client(config, timing=timing()))
+            _share_virtual_time()
             stack.push_async_callback(informers().aclose)
             plane = cls(registry, clock, faults, config, client, logs, plays_nodes)
             stack.callback(registry.observe(plane._observe))

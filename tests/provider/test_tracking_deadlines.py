@@ -28,6 +28,7 @@ async def test_gang_that_does_not_fit_times_out_with_the_reason():
         assert event.reason == "Deadline.assembling.unschedulable"
         assert "assembling: 8 pods, none placed" in event.message
         assert "fewer workers" in event.remedy
+        assert (event.counts["created"], event.counts["placed"]) == (8, 0)
         assert elapsed() == pytest.approx(120, abs=4)
         assert plane.job()["spec"]["suspend"] is True
         await plane.until(lambda: not plane.pods())

@@ -6,10 +6,14 @@ import asyncio
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
 from airflow_provider_gangjobs.tracking.asking import REFUSED_FOR_S
+from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
 from tests.provider.following import Following
-from tests.provider.plane import Plane
+from tests.provider.plane import Plane, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 TRANSIENT = {
@@ -30,6 +34,21 @@ TRANSIENT = {
         "retry_after_s": 3,
     },
     "answers to pod patches are lost": {"kind": "drop-after", "method": "PATCH", "path": "/pods/", "times": 3},
+    "pod patches conflict with other writers": {
+        "kind": "status",
+        "method": "PATCH",
+        "path": "/pods/",
+        "times": 3,
+        "code": 409,
+    },
+    "ledger patches conflict with other writers": {
+        "kind": "status",
+        "method": "PATCH",
+        "path": "/configmaps/",
+        "times": 2,
+        "code": 409,
+    },
+    "events are forbidden": {"kind": "status", "method": "GET", "path": "/events", "times": None, "code": 403},
     "the ledger cannot be written at first": {
         "kind": "status",
         "method": "POST",
@@ -166,3 +185,23 @@ async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict():
         assert event.status is Status.FAILED
         assert event.message.startswith("BackoffLimitExceeded")
         assert len(plane.held()) == 2
+
+
+@in_virtual_time
+async def test_permission_taken_away_ends_in_an_event():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.arm("status", method="GET", times=None, code=403)
+        event = await following.event(within_s=2 * STALE_S + REFUSED_FOR_S + 400)
+        assert (event.status, event.phase, event.reason) == (Status.ERROR, Phase.RUNNING, "Forbidden")
+
+
+@in_virtual_time
+async def test_connection_that_cannot_be_used_ends_in_an_event():
+    async with Plane.running() as plane:
+        broken = ClusterConfig.from_extras("broken", {"kube_config": {"clusters": []}})
+        reports: list[Observation] = []
+        event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now, timing=timing())
+        assert (event.status, event.reason, reports) == (Status.ERROR, "InvalidConnection", [])
+        await informers().aclose()

@@ -10,6 +10,7 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.tracking.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane, is_held
@@ -152,6 +153,38 @@ async def test_each_phase_is_reported_once():
         told = [(report.phase, report.wait.cause) for report in following.reports]
         assert len(told) == len(set(told))
         assert following.phases == sorted(following.phases, key=list(Phase).index)
+
+
+@in_virtual_time
+async def test_what_passes_in_a_moment_is_not_reported():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish_all()
+        await following.event()
+        causes = {report.wait.cause for report in following.reports}
+        assert not causes & {Cause.CONTROLLER, Cause.SUBMISSION, Cause.PODS_MISSING, Cause.SCHEDULER}
+
+
+@in_virtual_time
+async def test_what_lasts_is_reported():
+    async with Plane.running(jobs=False) as plane:
+        following = Following(plane, plane.submit(suspend=True))
+        await asyncio.sleep(10)
+        assert [report.wait.cause for report in following.reports] == [Cause.SUBMISSION]
+        await following.die()
+
+
+@in_virtual_time
+async def test_closed_informers_are_leased_again():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(5)
+        await informers().aclose()
+        plane.finish_all()
+        assert (await following.event()).status is Status.SUCCEEDED
+        assert len(following.phases) == len(set(following.phases))
 
 
 PROPAGATIONS = ["Background", "Foreground", "Orphan"]
