@@ -76,7 +76,9 @@ class GangJobOperator(BaseOperator):
     :param manifest: A whole Job instead: a dict, YAML text, or the path of a .yaml, .yml or .json template file.
         The other parameters override what it says.
     :param pod_overrides: Strategic-merged into the pod template, last.
-    :param files: Name -> path from the DAG's folder, or the text itself (with a line end): mounted at /gang/files.
+    :param files: Name -> path from the DAG's folder, or the content itself, as text with a line end or as bytes.
+        They travel with the submission and are mounted at /gang/files.
+    :param uploads: Content ids of files that were uploaded before, mounted beside them.
     :param name: Start of the Job's name; made from DAG and task if not given.
     :param namespace: Namespace; the connection's if not given.
     :param labels: For the Job and its pods.
@@ -115,6 +117,7 @@ class GangJobOperator(BaseOperator):
         "manifest",
         "pod_overrides",
         "files",
+        "uploads",
         "name",
         "namespace",
         "labels",
@@ -162,7 +165,8 @@ class GangJobOperator(BaseOperator):
         min_workers: int | str | None = None,
         manifest: Mapping[str, Any] | str | None = None,
         pod_overrides: Mapping[str, Any] | None = None,
-        files: Mapping[str, str | os.PathLike[str]] | None = None,
+        files: Mapping[str, str | bytes | os.PathLike[str]] | None = None,
+        uploads: Sequence[str] | None = None,
         name: str | None = None,
         namespace: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -209,6 +213,7 @@ class GangJobOperator(BaseOperator):
         self.manifest = manifest
         self.pod_overrides = pod_overrides
         self.files = files
+        self.uploads = uploads
         self.name = name
         self.namespace = namespace
         self.labels = labels
@@ -247,7 +252,7 @@ class GangJobOperator(BaseOperator):
     def resolve_template_files(self) -> None:
         """Read the manifest, if it is named by a path, so that its text is rendered as a template."""
         if parameters.is_manifest_file(self.manifest):
-            self.manifest = self._read(str(self.manifest))
+            self.manifest = self._read(str(self.manifest)).decode()
         self.prepare_template()
 
     def execute(self, context: Context) -> Any:
@@ -366,11 +371,11 @@ class GangJobOperator(BaseOperator):
         return GangSpec(**given)
 
     def _spec_parameters(self) -> dict[str, Any]:
-        return {name: getattr(self, attribute) for name, attribute in _SPEC_PARAMETERS.items()}
+        return {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
 
-    def _read(self, path: str) -> str:
+    def _read(self, path: str) -> bytes:
         dag = self.dag
-        return parameters.read_text(path, parameters.search_folders(dag.folder, dag.template_searchpath))
+        return parameters.read_file(path, parameters.search_folders(dag.folder, dag.template_searchpath))
 
     def _check(self, **choices: Any) -> None:
         """Tell the DAG's author at once what no template can make right.

@@ -93,29 +93,30 @@ def is_file_path(value: Any) -> bool:
     return isinstance(value, os.PathLike) or (isinstance(value, str) and "\n" not in value)
 
 
-def file_contents(files: Mapping[str, Any], read: Callable[[str], str]) -> tuple[dict[str, str], list[Problem]]:
+def file_contents(
+    files: Mapping[str, Any], read: Callable[[str], bytes]
+) -> tuple[dict[str, str | bytes], list[Problem]]:
     """Contents of `files`, where entries that name a file are read, and what could not be read."""
-    contents: dict[str, str] = {}
+    contents: dict[str, str | bytes] = {}
     problems: list[Problem] = []
     for name, value in files.items():
         if not is_file_path(value):
-            contents[name] = value  # text; another type is refused with the rest of the spec
+            contents[name] = value  # content; another type is refused with the rest of the spec
             continue
+        path = os.fspath(value)
         try:
-            contents[name] = read(os.fspath(value))
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(
-                Problem(
-                    f"files[{name!r}]",
-                    f"{os.fspath(value)!r} cannot be read: {_reason(error)}",
-                    "Give a path from the DAG's folder, or the text itself with a line end",
-                )
-            )
+            contents[name] = _text_if_possible(read(path))
+        except OSError as error:
+            remedy = "Give a path from the DAG's folder, or the text itself with a line end"
+            problems.append(Problem(f"files.{name}", f"{path!r} cannot be read: {error.strerror}", remedy))
     return contents, problems
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is not UTF-8 text"
+def _text_if_possible(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
 
 
 def search_folders(dag_folder: str | None, template_searchpath: str | Iterable[str] | None) -> Iterator[str]:
@@ -125,15 +126,14 @@ def search_folders(dag_folder: str | None, template_searchpath: str | Iterable[s
     yield from [template_searchpath] if isinstance(template_searchpath, str) else template_searchpath or ()
 
 
-def read_text(path: str, folders: Iterable[str]) -> str:
-    """The file's text, from the first folder that has it; an absolute path as it is.
+def read_file(path: str, folders: Iterable[str]) -> bytes:
+    """The file, from the first folder that has it; an absolute path as it is.
 
     Raises:
         OSError: no folder has it, or it cannot be read.
-        UnicodeDecodeError: it is not text.
     """
     for full in [path] if os.path.isabs(path) else [os.path.join(folder, path) for folder in folders]:
         if os.path.exists(full):
-            with open(full, encoding="utf-8") as file:
+            with open(full, "rb") as file:
                 return file.read()
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.operators.parameters import (
     file_contents,
     is_manifest_file,
     is_templated,
-    read_text,
+    read_file,
     whole_number,
 )
 
@@ -163,23 +163,27 @@ def test_entry_without_a_line_end_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('{{ not a template }}')\n")
     files = {"train.py": "train.py", "config": "a: 1\n", "again.py": Path("train.py")}
 
-    contents, problems = file_contents(files, lambda path: read_text(path, [str(tmp_path)]))
+    contents, problems = file_contents(files, lambda path: read_file(path, [str(tmp_path)]))
 
     program = "print('{{ not a template }}')\n"
     assert (contents, problems) == ({"train.py": program, "config": "a: 1\n", "again.py": program}, [])
 
 
-def test_unreadable_files_are_all_named(tmp_path: Path) -> None:
+def test_file_that_is_no_text_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"\xff\xfe\x00")
 
-    contents, problems = file_contents(
-        {"a": "nowhere.py", "b": "weights"}, lambda path: read_text(path, [str(tmp_path)])
-    )
+    contents, _ = file_contents({"w": "weights", "v": b"\x00"}, lambda path: read_file(path, [str(tmp_path)]))
+
+    assert contents == {"w": b"\xff\xfe\x00", "v": b"\x00"}
+
+
+def test_unreadable_files_are_all_named(tmp_path: Path) -> None:
+    contents, problems = file_contents({"a": "nowhere.py", "b": "."}, lambda path: read_file(path, [str(tmp_path)]))
 
     assert contents == {}
-    assert [problem.path for problem in problems] == ["files['a']", "files['b']"]
+    assert [problem.path for problem in problems] == ["files.a", "files.b"]
     assert "No such file" in str(problems[0])
-    assert "not UTF-8" in str(problems[1])
+    assert "Is a directory" in str(problems[1])
 
 
 def test_first_folder_that_has_a_file_wins(tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_first_folder_that_has_a_file_wins(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a").write_text(folder)
 
-    assert read_text("a", [str(tmp_path / "none"), str(tmp_path / "first"), str(tmp_path / "second")]) == "first"
+    assert read_file("a", [str(tmp_path / "none"), str(tmp_path / "first"), str(tmp_path / "second")]) == b"first"
 
 
 @pytest.mark.parametrize(
