@@ -26,8 +26,8 @@ down: ## Stop what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python scripts/up.py stop; fi
 
 test: $(SYNCED) ## Run all tests, those with real Airflow processes last
-	$(PYTEST) tests --ignore=tests/airflow --ignore=tests/cluster -m "not airflow"
-	$(PYTEST) tests/airflow tests/provider -m airflow
+	$(PYTEST) -m "not airflow"
+	$(PYTEST) -m airflow
 
 clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each, needs Go)
 	@$(PYTHON) tests/cluster/controlplane/build.py
@@ -50,7 +50,7 @@ lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements
 		--all-extras --group dev pyproject.toml -o requirements.lock
 
 clean: down ## Remove everything that make has made
-	rm -rf $(VENV) .tools .demo .airflow .sandbox .make .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .tools .demo .airflow .sandbox .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache .coverage* build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

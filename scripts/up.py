@@ -1,71 +1,70 @@
 """Airflow with its UI, the example DAGs and an embedded cluster, in the background: start and stop.
 
-One process is started, `gangjobs sandbox run -- airflow standalone`; its id is kept in .airflow/up.json.
-Airflow's database and logs stay in .airflow, the cluster's objects in .sandbox, until `make clean`.
+One process is started, `gangjobs sandbox run -- airflow standalone`; its id is kept in `up.json`. Airflow's
+database and logs and the cluster's objects stay in one folder, .airflow, until `make clean`.
 """
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from local_airflow import PROJECT, Rest, airflow, environment, free_port
 
-HOME, CLUSTER = PROJECT / ".airflow", PROJECT / ".sandbox"
-STATE, LOG = HOME / "up.json", HOME / "up.log"
+STATE, LOG = "up.json", "up.log"
 READY_S = 300.0
 STOP_S = 30.0
 POLL_S = 0.5
 UI_PORT = 8080
 
 
-def start() -> int:
+def start(home: Path) -> int:
     """Start unless it runs already; 0 once the UI answers."""
-    running = read_state()
-    if running and is_ours(running["pid"]):
-        print(f"already up: {running['url']}")
-        return 0
-    HOME.mkdir(exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
+    lock = taken_lock(home)
+    if lock is None:
+        return tell(read_state(home), home, "already up")
     port = free_port(UI_PORT)
     gangjobs = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
-    argv = [*gangjobs, "sandbox", "run", "--data-dir", str(CLUSTER), "--", *airflow("standalone")]
-    with LOG.open("wb") as log:
+    argv = [*gangjobs, "sandbox", "run", "--data-dir", str(home / "sandbox"), "--", *airflow("standalone")]
+    with (home / LOG).open("wb") as log:
         process = subprocess.Popen(
             argv,
-            env=environment(HOME, port=port, output=HOME / "output"),
+            env=environment(home, port=port, output=home / "output"),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=[lock],  # held as long as the process lives, which is how it is found running
         )
-    state: dict[str, Any] = {
-        "pid": process.pid,
-        "url": f"http://127.0.0.1:{port}",
-        "kubeconfig": str(CLUSTER / "kubeconfig"),
-    }
-    STATE.write_text(json.dumps(state))
+    os.close(lock)
+    state: dict[str, Any] = {"pid": process.pid, "url": f"http://127.0.0.1:{port}"}
+    (home / STATE).write_text(json.dumps(state))
     print("starting Airflow and a cluster ...", flush=True)
-    return tell(state) if is_ready(process, state["url"]) else give_up(process)
+    return tell(state, home, "up") if is_ready(process, state["url"]) else give_up(process, home)
 
 
-def tell(state: dict[str, Any]) -> int:
-    print(f"Airflow:  {state['url']}  (no password is needed)")
-    print(f"cluster:  export KUBECONFIG={state['kubeconfig']}  and use kubectl")
-    print(f"log:      {LOG.relative_to(PROJECT)}")
+def tell(state: dict[str, Any], home: Path, what: str) -> int:
+    print(f"{what}: {state['url']}  (no password is needed)")
+    print(f"cluster:  export KUBECONFIG={home / 'sandbox' / 'kubeconfig'}  and use kubectl")
+    print(f"log:      {home / LOG}")
     print("stop:     make down")
     return 0
 
 
-def give_up(process: subprocess.Popen[bytes]) -> int:
-    print("\n".join(LOG.read_text(errors="replace").splitlines()[-40:]))
-    print(f"Airflow did not come up within {READY_S:.0f} s; the whole log is {LOG}", file=sys.stderr)
-    end(process.pid)
-    STATE.unlink(missing_ok=True)
+def give_up(process: subprocess.Popen[bytes], home: Path) -> int:
+    print("\n".join((home / LOG).read_text(errors="replace").splitlines()[-40:]))
+    print(f"Airflow did not come up within {READY_S:.0f} s; the whole log is {home / LOG}", file=sys.stderr)
+    if process.poll() is None:
+        end(process.pid, home)
     return 1
 
 
@@ -80,41 +79,58 @@ def is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
     return False
 
 
-def stop() -> int:
+def stop(home: Path) -> int:
     """Stop what `start` started; 0 also if nothing runs."""
-    state = read_state()
-    if not state or not is_ours(state["pid"]):
-        print("nothing is up")
-    else:
-        end(state["pid"])
+    if is_running(home):
+        end(read_state(home)["pid"], home)
         print("stopped")
-    STATE.unlink(missing_ok=True)
+    else:
+        print("nothing is up")
     return 0
 
 
-def end(pid: int) -> None:
+def end(pid: int, home: Path) -> None:
     """Ask the process to end with all it started, and wait; after STOP_S kill it, which ends the rest as well."""
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
-    while is_ours(pid):
+    while is_running(home):
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
 
 
-def read_state() -> dict[str, Any] | None:
+def is_running(home: Path) -> bool:
+    if not (home / STATE).exists():
+        return False
+    lock = taken_lock(home)
+    if lock is not None:
+        os.close(lock)
+    return lock is None
+
+
+def taken_lock(home: Path) -> int | None:
+    """The lock that only one running process has, or None if another has it."""
+    lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        state: dict[str, Any] = json.loads(STATE.read_text())
-    except (FileNotFoundError, ValueError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
         return None
+    return lock
+
+
+def read_state(home: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((home / STATE).read_text())
     return state
 
 
-def is_ours(pid: int) -> bool:
-    """Whether the process still is the one that was started: its number may have been given to another."""
-    shown = subprocess.run(["ps", "-o", "stat=,args=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return "airflow_provider_gangjobs.cli.main sandbox run" in shown.stdout and not shown.stdout.startswith("Z")
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Airflow with an embedded cluster, in the background.")
+    parser.add_argument("action", choices=["start", "stop"])
+    parser.add_argument("--home", type=Path, default=PROJECT / ".airflow", help="folder for everything")
+    options = parser.parse_args()
+    return {"start": start, "stop": stop}[options.action](options.home.resolve())
 
 
 if __name__ == "__main__":
-    sys.exit({"start": start, "stop": stop}[sys.argv[1]]())
+    sys.exit(main())

@@ -1,14 +1,15 @@
 """The assembled sandbox: it comes up whole, runs Jobs as real processes, and goes without a trace."""
 
 import base64
+import contextlib
 import json
 import socket
 import ssl
-import subprocess
 import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import yaml
 
@@ -63,8 +64,12 @@ def ended(sandbox, name):
 
 
 def processes_with(text):
-    shown = subprocess.run(["ps", "-axo", "args="], capture_output=True, text=True, check=True)
-    return [line for line in shown.stdout.splitlines() if text in line]
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if text in " ".join(process.cmdline()):  # that of a zombie is empty
+                found.append(process)
+    return found
 
 
 def test_nodes_are_ready_at_once():

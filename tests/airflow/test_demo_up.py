@@ -1,0 +1,70 @@
+"""`make up` and `make down`: Airflow with a cluster in the background, found again, and gone afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.test_demo import mentioning
+
+UP = Path(__file__).parents[2] / "scripts" / "up.py"
+DEADLINE_S = 240.0
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * DEADLINE_S)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("up") / "airflow"
+    yield home
+    up("stop", home)
+
+
+def up(action, home):
+    argv = [sys.executable, str(UP), action, "--home", str(home)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def url_in(output):
+    return next(word for word in output.split() if word.startswith("http://127.0.0.1:"))
+
+
+def test_ui_answers_without_a_password_and_knows_the_examples(home):
+    url = url_in(up("start", home))
+    with urllib.request.urlopen(f"{url}/auth/token", timeout=10) as answer:
+        token = json.load(answer)["access_token"]
+    request = urllib.request.Request(f"{url}/api/v2/dags", headers={"Authorization": f"Bearer {token}"})
+    deadline = time.monotonic() + DEADLINE_S
+    dags = set()
+    while "train_digits_gang" not in dags:
+        assert time.monotonic() < deadline
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            dags = {dag["dag_id"] for dag in json.load(answer)["dags"]}
+
+
+def test_second_start_finds_the_first(home):
+    first = json.loads((home / "up.json").read_text())
+    assert up("start", home).startswith(f"already up: {first['url']}")
+
+
+def test_stop_leaves_nothing_and_can_be_repeated(home):
+    assert up("stop", home) == "stopped\n"
+    assert not mentioning(home)
+    assert up("stop", home) == "nothing is up\n"
+
+
+def test_killed_up_leaves_nothing_and_starts_again(home):
+    up("start", home)
+    os.kill(json.loads((home / "up.json").read_text())["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE_S
+    while left := mentioning(home):
+        assert time.monotonic() < deadline, left
+    assert up("stop", home) == "nothing is up\n"
