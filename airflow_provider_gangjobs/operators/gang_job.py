@@ -319,6 +319,10 @@ class GangJobOperator(BaseOperator):
     def _take_custody(self, context: Context) -> Custody:
         from airflow_provider_gangjobs.operators.custody import Custody
 
+        if parameters.is_manifest_file(self.manifest):
+            # Of a mapped task Airflow renders the path, and does not read what it leads to.
+            self.resolve_template_files()
+            self.manifest = self.render_template(self.manifest, context)
         ti = context["ti"]
         self._custody = Custody.of(
             self.kubernetes_conn_id,

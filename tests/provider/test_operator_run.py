@@ -188,6 +188,27 @@ def test_file_is_read_from_a_path(task: TaskMaker, tmp_path: Path) -> None:
     ]
 
 
+def test_manifest_file_of_a_mapped_task_is_read_when_it_runs(task: TaskMaker, tmp_path: Path) -> None:
+    metadata = {"namespace": "kube-public", "labels": {"try": "{{ ti.try_number }}"}}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
+    (tmp_path / "job.json").write_text(json.dumps(manifest))
+    train = task(ENDLESS, deferrable=True, manifest=str(tmp_path / "job.json"))
+    train.defer()
+    (job,) = train.jobs
+
+    assert (job["metadata"]["namespace"], job["metadata"]["labels"]["try"]) == ("kube-public", "1")
+
+
+@pytest.mark.parametrize("manifest", ["kind: [", "kind: Pod\nspec: {}\n", "- a\n- b\n"])
+def test_manifest_that_is_no_job_takes_the_retries_along(task: TaskMaker, manifest: str) -> None:
+    train = task(TELL)
+    operator = train.operator()
+    operator.manifest = manifest
+
+    with pytest.raises(AirflowFailException, match="manifest"):
+        operator.execute(train.next_try())
+
+
 # -- another try ----------------------------------------------------------------------------------------------
 
 
