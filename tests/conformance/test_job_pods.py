@@ -63,7 +63,7 @@ def test_unusable_finalizer_of_the_template_is_noticed_at_the_pods(space: Space)
     space.create("jobs", indexed(finalizers=("example.org/not a name",)))
     event = space.wait_event("FailedCreate", "Job")
     assert event["type"] == "Warning"
-    assert "metadata.finalizers[0]: Invalid value" in event["message"]
+    assert "metadata.finalizers: Invalid value" in event["message"]
     assert space.pods("j") == []
 
 

@@ -80,13 +80,14 @@ async def test_yaml_is_accepted(world: World) -> None:
         pytest.param({"finalizers": ["harvest"]}, "metadata.finalizers[0]", id="finalizer without a domain"),
         pytest.param({"finalizers": ["a b/c"]}, "metadata.finalizers", id="finalizer that is no name"),
         pytest.param({"finalizers": ["orphan", "foregroundDeletion"]}, "metadata.finalizers", id="both orders"),
-        pytest.param({"ownerReferences": [{"kind": "Job"}]}, "metadata.ownerReferences[0].uid", id="owner without uid"),
+        pytest.param({"ownerReferences": [{"kind": "Job"}]}, "metadata.ownerReferences", id="owner without uid"),
     ],
 )
 async def test_wrong_metadata_is_named(world: World, change: dict[str, Any], field: str) -> None:
     obj = pod()
     obj["metadata"] |= change
-    assert field in fields_refused(await world.http.post(world.core("pods"), json=obj))
+    refused_fields = fields_refused(await world.http.post(world.core("pods"), json=obj))
+    assert any(name.startswith(field) for name in refused_fields)
 
 
 async def test_two_controlling_owners_are_refused(world: World) -> None:
@@ -172,12 +173,17 @@ async def test_replacing_with_the_same_writes_nothing(world: World) -> None:
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_creation_time_and_deletion_cannot_be_forged(world: World) -> None:
+async def test_creation_time_cannot_be_changed(world: World) -> None:
     first = await world.create(world.core("configmaps"), config_map())
-    forged = {"creationTimestamp": "2001-01-01T00:00:00Z", "deletionTimestamp": "2001-01-01T00:00:00Z"}
-    second = await world.patch(world.core("configmaps", "a"), {"metadata": forged})
-    assert second["metadata"]["creationTimestamp"] == first["metadata"]["creationTimestamp"]
-    assert "deletionTimestamp" not in second["metadata"]
+    change = {"metadata": {"creationTimestamp": "2001-01-01T00:00:00Z"}}
+    assert await world.patch(world.core("configmaps", "a"), change) == first
+
+
+async def test_deletion_cannot_be_written(world: World) -> None:
+    await world.create(world.core("configmaps"), config_map())
+    change = {"metadata": {"deletionTimestamp": "2001-01-01T00:00:00Z"}}
+    response = await world.send_patch(world.core("configmaps", "a"), change)
+    assert fields_refused(response) == ["metadata.deletionTimestamp"]
 
 
 async def test_lease_needs_a_version_to_be_replaced(world: World) -> None:

@@ -111,15 +111,18 @@ async def test_watch_ends_at_its_timeout(world: World) -> None:
 
 
 async def test_bookmark_comes_before_the_end(world: World) -> None:
+    """Before 1.37 so short a watch may end without one."""
     since = await version_now(world)
-    await world.create(world.core("configmaps"), config_map())
-    query = {"resourceVersion": since, "timeoutSeconds": "4", "allowWatchBookmarks": "true"}
-    async with world.watching(world.core("pods"), **query) as events:
+    await world.create(world.core("pods"), pod())
+    query = {"resourceVersion": since, "timeoutSeconds": "5", "allowWatchBookmarks": "true"}
+    async with world.watching(world.core("pods"), fieldSelector="metadata.name=none", **query) as events:
         seen = [event async for event in events]
+    if not seen and world.release.schema != "1.37":
+        pytest.skip("no bookmark in five seconds")
     assert {event["type"] for event in seen} == {"BOOKMARK"}
     bookmark = seen[-1]["object"]
     assert bookmark["kind"] == "Pod"
-    assert int(bookmark["metadata"]["resourceVersion"]) >= int(since)
+    assert int(bookmark["metadata"]["resourceVersion"]) > int(since)
 
 
 async def test_initial_events_end_with_a_bookmark(world: World) -> None:

@@ -73,11 +73,11 @@ def carry_over(new: Object, old: Object, resource: Resource) -> dict[str, Any]:
     _place(metadata, resource, before.get("namespace"))
     metadata.setdefault("name", before["name"])
     metadata["uid"] = metadata.get("uid") or before["uid"]
-    for field in ("creationTimestamp", *_CREATED_FIELDS):
+    metadata["creationTimestamp"] = before["creationTimestamp"]
+    metadata.pop("generation", None)
+    for field in _CREATED_FIELDS:
         if field in before:
             metadata[field] = before[field]
-        else:
-            metadata.pop(field, None)
     metadata["resourceVersion"] = before["resourceVersion"]
     _drop_empty(metadata)
     return metadata
@@ -168,7 +168,7 @@ def validate_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Caus
             causes.append(errors.forbidden_field("metadata.finalizers", detail))
     causes.extend(
         errors.immutable(f"metadata.{field}", new.get(field))
-        for field in ("name", "namespace", "uid")
+        for field in ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds")
         if new.get(field) != old.get(field)
     )
     return causes
