@@ -169,8 +169,8 @@ class SubmissionConflict(GangJobError):
     @property
     def remedy(self) -> str:
         return (
-            "Wait until it ends, delete it with --cascade=background, "
-            'or set reattach="never" to have it replaced. '
+            "Wait until it ends, or delete it (delete_submission, or kubectl with --cascade=background); "
+            'a task may also set reattach="never" to have it replaced. '
             "A template that renders differently at each try, such as ti.try_number, always conflicts"
         )
 

@@ -1,21 +1,48 @@
-"""Files that travel with a submission: one ConfigMap owned by the Job, mounted read-only in every container.
+"""Files that ranks need: with a submission, or uploaded before and shared by many.
 
-It goes with the Job, whoever deletes that. It is immutable, so the kubelet need not watch it.
+Both are immutable ConfigMaps, so the kubelet need not watch them, mounted read-only in every container.
+Files of a submission are owned by its Job and go with it, whoever deletes that. An upload is named by
+the digest of its content, so that the same content is never stored twice and can never change, and it
+stays until it is deleted.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_gangjobs.gang.identity import DIGEST_LENGTH
 from airflow_provider_gangjobs.gang.labels import ENV_FILES, FILES_PATH, LABEL_GANG, LABEL_ROLE, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FILES_VOLUME: Final = "gang-files"
+FILES_MODE: Final = 0o555
+"""Files can be run as programs."""
 FILES_BYTES_MAX: Final = 900 * 1024
-"""A ConfigMap holds 1 MiB, names and metadata included."""
+"""A ConfigMap holds 1 MiB of contents; names and metadata are stored with them."""
+UPLOADS_MAX: Final = 16
+"""Of one gang: each costs a look before the submission, and each node reads each."""
 FILES_ENV: Final = [{"name": ENV_FILES, "value": FILES_PATH}]
+_CONTENT_ID: Final = re.compile(rf"gang-upload-[a-z2-7]{{{DIGEST_LENGTH}}}")
+
+
+def content_id_of(files: Mapping[str, str | bytes]) -> str:
+    """Name of the ConfigMap that holds exactly these files; text is the same as its UTF-8 bytes."""
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        for part in (name.encode(), content.encode() if isinstance(content, str) else content):
+            digest.update(len(part).to_bytes(8))
+            digest.update(part)
+    return "gang-upload-" + base64.b32encode(digest.digest()).decode().lower()[:DIGEST_LENGTH]
+
+
+def is_content_id(text: str) -> bool:
+    """Whether it has the form of one."""
+    return _CONTENT_ID.fullmatch(text) is not None
 
 
 def config_map_name(job: str) -> str:
@@ -23,25 +50,41 @@ def config_map_name(job: str) -> str:
     return f"{job}-files"
 
 
-def config_map_of(files: Mapping[str, str], *, job: str, namespace: str, owner: dict[str, Any]) -> dict[str, Any]:
-    """The ConfigMap, owned by the Job."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": config_map_name(job),
-            "namespace": namespace,
-            "labels": {LABEL_GANG: job, LABEL_ROLE: Role.FILES.value},
-            "ownerReferences": [owner],
-        },
-        "immutable": True,
-        "data": dict(files),
-    }
+def config_map_of(
+    files: Mapping[str, str | bytes], *, job: str, namespace: str, owner: dict[str, Any]
+) -> dict[str, Any]:
+    """The ConfigMap of a submission's files, owned by the Job."""
+    labels = {LABEL_GANG: job, LABEL_ROLE: Role.FILES.value}
+    metadata = {"name": config_map_name(job), "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
+    return _config_map(metadata, files)
 
 
-def files_volume(job: str) -> dict[str, Any]:
-    """The pods' volume. Files can be run as programs."""
-    return {"name": FILES_VOLUME, "configMap": {"name": config_map_name(job), "defaultMode": 0o555}}
+def upload_of(files: Mapping[str, str | bytes], *, namespace: str) -> dict[str, Any]:
+    """The ConfigMap of an upload, owned by nobody."""
+    labels = {LABEL_ROLE: Role.UPLOAD.value}
+    return _config_map({"name": content_id_of(files), "namespace": namespace, "labels": labels}, files)
+
+
+def files_in(config_map: Mapping[str, Any]) -> dict[str, bytes]:
+    """Name -> content of a ConfigMap."""
+    texts = {name: text.encode() for name, text in (config_map.get("data") or {}).items()}
+    return texts | {name: base64.b64decode(text) for name, text in (config_map.get("binaryData") or {}).items()}
+
+
+def _config_map(metadata: dict[str, Any], files: Mapping[str, str | bytes]) -> dict[str, Any]:
+    texts = {name: content for name, content in files.items() if isinstance(content, str)}
+    binary = {name: base64.b64encode(c).decode() for name, c in files.items() if isinstance(c, bytes)}
+    contents = {"data": texts} if not binary else {"data": texts, "binaryData": binary}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **contents}
+
+
+def volume_of(files: Mapping[str, str | bytes], uploads: Sequence[str], *, job: str) -> dict[str, Any]:
+    """The pods' volume. The submission's own files come last: they are the ones seen where names are the same."""
+    names = [*uploads, *([config_map_name(job)] if files else [])]
+    if not uploads:
+        return {"name": FILES_VOLUME, "configMap": {"name": names[0], "defaultMode": FILES_MODE}}
+    sources = [{"configMap": {"name": name}} for name in names]
+    return {"name": FILES_VOLUME, "projected": {"sources": sources, "defaultMode": FILES_MODE}}
 
 
 def files_mount() -> dict[str, Any]:

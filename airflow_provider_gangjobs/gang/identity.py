@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Protocol
 
 JOB_NAME_MAX: Final = 52
 """The Job controller derives pod host names and group names (63 at most) from the Job's name."""
@@ -28,6 +28,24 @@ def digest_of(*parts: str | int) -> str:
     """Lower-case base32 of a SHA-256 over the parts, `DIGEST_LENGTH` characters; a DNS label of its own."""
     text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
     return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:DIGEST_LENGTH]
+
+
+class Key(Protocol):
+    """What all attempts of one wish have in common, whichever process makes them."""
+
+    @property
+    def digest(self) -> str:
+        """Value of `LABEL_TASK`."""
+
+    @property
+    def slug(self) -> str:
+        """Readable start of the Job's name when the user gave none."""
+
+    def to_json(self) -> str:
+        """Value of `ANNOTATION_TASK`; empty for no such annotation."""
+
+    def trigger_id(self, attempt: int) -> str:
+        """Value of `ANNOTATION_TRIGGER_ID`."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,35 @@ class TaskKey:
     def to_json(self) -> str:
         """Value of `ANNOTATION_TASK`."""
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
+
+    def trigger_id(self, attempt: int) -> str:
+        """One for each attempt: a task's gangs are told apart by it."""
+        return default_trigger_id(self.digest, attempt)
+
+
+@dataclass(frozen=True)
+class OperationKey:
+    """One submission by an id that its client chose (FLIP-236). All its attempts have that id."""
+
+    id: str
+
+    @property
+    def digest(self) -> str:
+        """Value of `LABEL_TASK`; no task's, since those are made of four parts."""
+        return digest_of("operation", self.id)
+
+    @property
+    def slug(self) -> str:
+        """Readable start of the Job's name when the user gave none."""
+        return slug_of(self.id)
+
+    def to_json(self) -> str:
+        """Nothing: there is no task."""
+        return ""
+
+    def trigger_id(self, attempt: int) -> str:
+        """The id, whatever the attempt."""
+        return self.id
 
 
 @dataclass(frozen=True, order=True)
@@ -88,6 +135,15 @@ def default_trigger_id(digest: str, attempt: int) -> str:
     return f"{digest}-{attempt}"
 
 
+def parts_of_default(trigger_id: str) -> tuple[str, int] | None:
+    """Digest and attempt of a default submission id; None for one that a client chose."""
+    match = _DEFAULT_TRIGGER_ID.fullmatch(trigger_id)
+    return (match[1], int(match[2])) if match else None
+
+
+_DEFAULT_TRIGGER_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,{ATTEMPT_DIGITS}}})")
+
+
 @dataclass(frozen=True)
 class Attempt:
     """What one submission is called: everything in a Job that is not the user's request."""
@@ -104,15 +160,15 @@ class Attempt:
     """The key in readable form, as JSON."""
 
 
-def attempt_of(key: TaskKey, *, namespace: str, number: int, claim: str, name: str | None = None) -> Attempt:
-    """The attempt `number` of a task; `name` is the user's start of the Job name."""
+def attempt_of(key: Key, *, namespace: str, number: int, claim: str, name: str | None = None) -> Attempt:
+    """The attempt `number` of a task or operation; `name` is the user's start of the Job name."""
     digest = key.digest
     return Attempt(
         namespace=namespace,
         name=job_name(name or key.slug, digest, number),
         digest=digest,
         number=number,
-        trigger_id=default_trigger_id(digest, number),
+        trigger_id=key.trigger_id(number),
         claim=claim,
         task=key.to_json(),
     )

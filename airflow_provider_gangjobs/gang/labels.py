@@ -15,11 +15,14 @@ PREFIX: Final = "gangjobs.airflow"
 LABEL_GANG: Final = f"{PREFIX}/gang"
 """Name of the Job. On the Job, its pods, Service, ConfigMaps, Workload and PodGroup."""
 LABEL_TASK: Final = f"{PREFIX}/task"
-"""Digest of the task key. On the Job and its pods; one list by it finds every attempt."""
+"""Digest of the task key, or of a submission id that a client chose. On the Job and its pods; one list by it
+finds every attempt."""
 LABEL_ATTEMPT: Final = f"{PREFIX}/attempt"
 """Number of the attempt, from 0. On the Job and its pods."""
 LABEL_ROLE: Final = f"{PREFIX}/role"
 """What an object is for, one of `Role`. Not on the Job and its pods."""
+LABEL_DROPPED: Final = f"{PREFIX}/dropped"
+"""With the value `true`: the submission was deleted and its Job kept, which is nobody's any more. On the Job."""
 
 LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
 """UID of the Job. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan."""
@@ -68,6 +71,7 @@ class Role(StrEnum):
 
     FILES = "files"
     LEDGER = "ledger"
+    UPLOAD = "upload"
     RENDEZVOUS = "rendezvous"
     WORKLOAD = "workload"
     PODGROUP = "podgroup"

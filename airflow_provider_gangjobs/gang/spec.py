@@ -37,6 +37,15 @@ class Reattach(StrEnum):
     RUNNING_OR_SUCCEEDED = "running_or_succeeded"
 
 
+class Validate(StrEnum):
+    """Who judges a request before anything is created."""
+
+    CLIENT = "client"
+    """Our own rules, without a request."""
+    SERVER = "server"
+    """The server too, by a dry run of the Job: one more request."""
+
+
 class Results(StrEnum):
     """Whose result the task returns."""
 
@@ -98,8 +107,10 @@ class GangSpec:
 
     manifest: Mapping[str, Any] | str | None = None
     pod_overrides: Mapping[str, Any] | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
     """Name -> content, mounted read-only at /gang/files in every container."""
+    uploads: Sequence[str] = ()
+    """Content ids of files uploaded before, mounted beside `files`; of one name twice, the last one is seen."""
 
     name: str | None = None
     """Start of the Job's name; a digest and the attempt follow it."""
@@ -139,9 +150,14 @@ class GangSpec:
 
     def __post_init__(self) -> None:
         # A DAG author's None, from a template or a variable, means the same as leaving it out.
-        for name in ("files", "labels", "annotations"):
+        for name in ("files", "labels", "annotations", "uploads"):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, {})
+                object.__setattr__(self, name, () if name == "uploads" else {})
+
+    @property
+    def mounts_files(self) -> bool:
+        """Whether there is anything at /gang/files."""
+        return bool(self.files or self.uploads)
 
     @property
     def field_digests(self) -> dict[str, str]:
@@ -184,6 +200,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return {"sha256": hashlib.sha256(value).hexdigest()}
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.files import FILES_ENV, files_mount, files_volume
+from airflow_provider_gangjobs.gang.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_DEFAULT_CONTAINER,
     ENV_RESULT_PATH,
@@ -89,16 +89,16 @@ def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, att
     template: Object = plain(user_template(spec, manifest))
     pod: Object = template["spec"]
     env = [{"name": ENV_RESULT_PATH, "value": RESULT_PATH}]
-    if spec.files:
+    if spec.mounts_files:
         env += FILES_ENV
-        pod["volumes"] = [*pod.get("volumes", []), files_volume(attempt.name)]
+        pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]
     if rendezvous := rendezvous_of(spec, shape):
         pod.setdefault("subdomain", attempt.name)
         env += env_of(rendezvous, job=attempt.name, service=pod["subdomain"], size=shape.size)
     main = pod["containers"][0]["name"]
     for kind in ("initContainers", "containers"):
         if containers := pod.get(kind):
-            pod[kind] = [_equipped(container, env, with_files=bool(spec.files)) for container in containers]
+            pod[kind] = [_equipped(container, env, with_files=spec.mounts_files) for container in containers]
     pod.setdefault("restartPolicy", "Never")
     template["metadata"] = _metadata(template["metadata"], spec, attempt, main)
     return template

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach
+from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.blocking import run
 from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, aread_extras, read_extras
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.lifecycle import Observation
     from airflow_provider_gangjobs.gang.outcomes import Outcome
     from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.submission.operations import SubmissionPage
+    from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.submission.uploads import Upload
     from airflow_provider_gangjobs.tracking.follow import Until
     from airflow_provider_gangjobs.tracking.logs import RankLog
     from airflow_provider_gangjobs.tracking.release import Released
@@ -116,16 +119,77 @@ class GangJobHook(BaseHook):
         self,
         spec: GangSpec,
         *,
-        key: TaskKey,
-        claim: str,
+        trigger_id: str | None = None,
+        key: TaskKey | None = None,
+        claim: str = "",
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        validate: Validate | str = Validate.CLIENT,
     ) -> Submission:
-        """Create the gang, or adopt the one of the same task that is there.
+        """Create the gang of this id, or of this task; or adopt the one that is there.
+
+        :param trigger_id: An id of the caller's choice. The same id with the same parameters is the same gang, however
+            often and from wherever it is submitted, until the submission is deleted or has failed.
+        :param key: Instead of an id, the task whose gang it is, with `claim` for who answers for it now.
+        :param validate: `server` has the Job judged by a dry run before anything is created.
 
         Raises:
             InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: nothing new is left running.
+            ValueError: not exactly one of `trigger_id` and `key`.
         """
-        return self.call(lambda gangs: gangs.submit(spec, key=key, claim=claim, reattach=Reattach(reattach)))
+        if trigger_id is not None and key is None:
+            return self.call(lambda gangs: gangs.submit_operation(spec, trigger_id, validate=Validate(validate)))
+        if key is None or trigger_id is not None:
+            raise ValueError("Give either trigger_id or key")
+        return self.call(
+            lambda gangs: gangs.submit(
+                spec, key=key, claim=claim, reattach=Reattach(reattach), validate=Validate(validate)
+            )
+        )
+
+    def submission(self, trigger_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
+        """The submission of this id as it stands: state, phase, times, and the error if it failed. One request."""
+        return self.call(lambda gangs: gangs.submission(trigger_id, namespace=namespace))
+
+    def submissions(
+        self,
+        *,
+        namespace: str | None = None,
+        selector: str | None = None,
+        limit: int = 100,
+        continue_token: str | None = None,
+    ) -> SubmissionPage:
+        """A page of a namespace's submissions, of tasks and by chosen ids alike, that a label selector picks."""
+        return self.call(
+            lambda gangs: gangs.submissions(
+                namespace=namespace, selector=selector, limit=limit, continue_token=continue_token
+            )
+        )
+
+    def delete_submission(
+        self, trigger_id: str, *, job: bool = False, namespace: str | None = None, timeout_s: float = 120
+    ) -> tuple[GangRef, ...]:
+        """Delete what belongs to a submission: ledger, files, Service, groups; the Job too if `job`.
+
+        One that goes on is halted first, and its pods are waited for. Safe to repeat, also after an error.
+
+        Raises:
+            SubmissionFailed: its pods were not gone in `timeout_s`, or the server refused.
+        """
+        return self.call(
+            lambda gangs: gangs.delete_submission(trigger_id, job=job, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
+        """Store files that many gangs share, once; returns their content id, for `GangSpec(uploads=[...])`."""
+        return self.call(lambda gangs: gangs.upload(files, namespace=namespace))
+
+    def uploads(self, *, namespace: str | None = None) -> list[Upload]:
+        """All uploads of a namespace."""
+        return self.call(lambda gangs: gangs.uploads(namespace=namespace))
+
+    def delete_upload(self, content_id: str, *, namespace: str | None = None) -> bool:
+        """Delete an upload, used or not. False if it was gone."""
+        return self.call(lambda gangs: gangs.delete_upload(content_id, namespace=namespace))
 
     def outcomes(self, ref: GangRef) -> list[Outcome]:
         """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""

@@ -14,9 +14,11 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, LABEL_TASK
-from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach
-from airflow_provider_gangjobs.submission import ending
+from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
+from airflow_provider_gangjobs.submission import ending, operations
+from airflow_provider_gangjobs.submission import uploads as uploading
 from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
+from airflow_provider_gangjobs.submission.forget import PODS_GONE_WITHIN_S, forget
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from airflow_provider_gangjobs.tracking import outcomes as ledger
@@ -24,11 +26,14 @@ from airflow_provider_gangjobs.tracking.logs import RankLog, read_logs
 from airflow_provider_gangjobs.tracking.release import Released, release
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcomes import Outcome
+    from airflow_provider_gangjobs.submission.operations import SubmissionPage
+    from airflow_provider_gangjobs.submission.record import SubmissionRecord
+    from airflow_provider_gangjobs.submission.uploads import Upload
 
 DEFAULT_NAMESPACE: Final = "default"
 
@@ -56,9 +61,15 @@ class Gangs:
         return await discover(self.client)
 
     async def submit(
-        self, spec: GangSpec, *, key: TaskKey, claim: str, reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED
+        self,
+        spec: GangSpec,
+        *,
+        key: TaskKey,
+        claim: str,
+        reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED,
+        validate: Validate = Validate.CLIENT,
     ) -> Submission:
-        """Create the gang, or adopt the one that is there. See `submission.submit`."""
+        """Create a task's gang, or adopt the one that is there. See `submission.submit`."""
         return await submit(
             self.client,
             spec,
@@ -67,7 +78,71 @@ class Gangs:
             capabilities=await self.capabilities(),
             reattach=reattach,
             namespace=self.namespace,
+            preflight=validate is Validate.SERVER,
         )
+
+    async def submit_operation(
+        self, spec: GangSpec, trigger_id: str, *, validate: Validate = Validate.CLIENT
+    ) -> Submission:
+        """Create the gang of this id, or return the one that is there. See `submission.operations`."""
+        return await operations.submit_operation(
+            self.client,
+            spec,
+            trigger_id=trigger_id,
+            capabilities=await self.capabilities(),
+            namespace=self.namespace,
+            preflight=validate is Validate.SERVER,
+        )
+
+    async def submission(self, trigger_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
+        """The submission of this id as it stands, by one request; None if there is none."""
+        return await operations.find(self.client, trigger_id, namespace=namespace or self.namespace)
+
+    async def submissions(
+        self,
+        *,
+        namespace: str | None = None,
+        selector: str | None = None,
+        limit: int = operations.PAGE_SUBMISSIONS,
+        continue_token: str | None = None,
+    ) -> SubmissionPage:
+        """A page of a namespace's submissions, of tasks and by chosen ids alike."""
+        return await operations.page(
+            self.client,
+            namespace=namespace or self.namespace,
+            selector=selector,
+            limit=limit,
+            continue_token=continue_token,
+        )
+
+    async def delete_submission(
+        self,
+        trigger_id: str,
+        *,
+        job: bool = False,
+        namespace: str | None = None,
+        timeout_s: float = PODS_GONE_WITHIN_S,
+    ) -> tuple[GangRef, ...]:
+        """Delete what belongs to a submission, after halting it if it goes on; the Job too if asked."""
+
+        async def free(ref: GangRef) -> None:
+            await release(self.client, namespace=ref.namespace, gang=ref.name)
+
+        return await forget(
+            self.client, trigger_id, namespace=namespace or self.namespace, release=free, job=job, timeout_s=timeout_s
+        )
+
+    async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
+        """Store files that many gangs share; returns their content id, for `GangSpec.uploads`."""
+        return await uploading.upload(self.client, files, namespace=namespace or self.namespace)
+
+    async def uploads(self, *, namespace: str | None = None) -> list[Upload]:
+        """All uploads of a namespace."""
+        return await uploading.uploads(self.client, namespace=namespace or self.namespace)
+
+    async def delete_upload(self, content_id: str, *, namespace: str | None = None) -> bool:
+        """Delete an upload, used or not. False if it was gone."""
+        return await uploading.delete_upload(self.client, content_id, namespace=namespace or self.namespace)
 
     async def outcomes(self, ref: GangRef) -> list[Outcome]:
         """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""

@@ -7,13 +7,21 @@ clearing a finished task runs it anew, without guessing from try numbers.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_SPEC_FIELDS, ANNOTATION_SPEC_HASH
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_SPEC_HASH
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.submission.jobs import Job, JobState, annotation, attempt_number, never_ran, state_of
+from airflow_provider_gangjobs.submission.jobs import (
+    Job,
+    JobState,
+    annotation,
+    attempt_number,
+    given_digests,
+    has_condition,
+    never_ran,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +66,7 @@ def choose(jobs: Sequence[Job], *, reattach: Reattach, claim: str, spec_hash: st
     newest = sorted(jobs, key=attempt_number, reverse=True)
     own = [job for job in newest if annotation(job, ANNOTATION_CLAIM) == claim]
     live = [job for job in newest if state_of(job) is JobState.LIVE]
-    number = max([least_number, *(attempt_number(job) + 1 for job in jobs)])
+    number = _next_number(jobs, least_number)
     candidates = [job for job in live if job in own] or (live if reattach is not Reattach.NEVER else [])
     if candidates:
         return _among(candidates, live, spec_hash, number)
@@ -69,6 +77,31 @@ def choose(jobs: Sequence[Job], *, reattach: Reattach, claim: str, spec_hash: st
         if state_of(job) is JobState.SUCCEEDED and _same(job, spec_hash):
             return Adopt(job, tuple(live))
     return SubmitNew(number, tuple(live))
+
+
+def choose_operation(jobs: Sequence[Job], *, spec_hash: str, least_number: int = 0) -> Choice:
+    """What to do for a submission id that a client chose: the same id is the same gang, also when it has succeeded.
+
+    One that stands and was made from other parameters is refused. One that has failed, was halted or is
+    being deleted stands no more: the next attempt takes its place, from whatever parameters.
+    """
+    standing = [job for job in sorted(jobs, key=attempt_number, reverse=True) if _stands(job)]
+    if not standing:
+        return SubmitNew(_next_number(jobs, least_number))
+    same = next((job for job in standing if _same(job, spec_hash)), None)
+    if same is None:
+        return Refuse(standing[0])
+    return Adopt(same, tuple(job for job in standing if job is not same and state_of(job) is JobState.LIVE))
+
+
+def _stands(job: Job) -> bool:
+    state = state_of(job)
+    given_up = state in {JobState.TERMINATING, JobState.DROPPED}
+    return state is JobState.LIVE or (has_condition(job, "Complete") and not given_up)
+
+
+def _next_number(jobs: Sequence[Job], least_number: int) -> int:
+    return max([least_number, *(attempt_number(job) + 1 for job in jobs)])
 
 
 def _among(candidates: list[Job], live: list[Job], spec_hash: str, number: int) -> Choice:
@@ -82,13 +115,9 @@ def _among(candidates: list[Job], live: list[Job], spec_hash: str, number: int) 
 
 def differing(spec: GangSpec, job: Job) -> tuple[str, ...]:
     """Parameters whose digests differ between the spec and what the Job was made from."""
-    try:
-        theirs = json.loads(annotation(job, ANNOTATION_SPEC_FIELDS) or "null")
-    except ValueError:
+    ours, theirs = spec.field_digests, given_digests(job)
+    if not theirs:
         return ()
-    if not isinstance(theirs, dict):
-        return ()
-    ours = spec.field_digests
     return tuple(sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)))
 
 

@@ -39,8 +39,21 @@ class Api(Protocol):
     ) -> Objects:
         """All objects that the selector picks."""
 
-    async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None) -> Object:
-        """Create an object, and return what was stored."""
+    async def list_page(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        limit: int,
+        continue_token: str | None = None,
+    ) -> bytes:
+        """One page of a list, undecoded."""
+
+    async def create(
+        self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, dry_run: bool = False
+    ) -> Object:
+        """Create an object, and return what was stored, or would have been."""
 
     async def patch(
         self,
@@ -97,6 +110,11 @@ class Calls:
         self.requests += 1
         return await self._client.create(resource, body, self.namespace)
 
+    async def try_out(self, resource: Resource, body: Mapping[str, Any]) -> Object:
+        """What the server would store; nothing is stored."""
+        self.requests += 1
+        return await self._client.create(resource, body, self.namespace, dry_run=True)
+
     async def patch_job(self, name: str, body: Mapping[str, Any]) -> Object:
         """One merge patch of a Job, not repeated."""
         self.requests += 1
@@ -115,9 +133,14 @@ class Calls:
     async def remove_job(self, ref: GangRef) -> bool:
         """Delete the Job of this uid and, by garbage collection, all it owns. False if it was gone already."""
 
+        return await self.remove(JOBS, ref.name, ref.uid)
+
+    async def remove(self, resource: Resource, name: str, uid: str) -> bool:
+        """Delete the object of exactly this uid. False if it was gone already."""
+
         async def delete() -> bool:
             self.requests += 1
-            await self._client.delete(JOBS, ref.name, ref.namespace, uid=ref.uid, propagation=Propagation.BACKGROUND)
+            await self._client.delete(resource, name, self.namespace, uid=uid, propagation=Propagation.BACKGROUND)
             return True
 
         return await self._unless_gone(delete)

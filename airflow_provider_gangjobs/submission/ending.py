@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
-from airflow_provider_gangjobs.submission.calls import Api, Calls
+from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.pacing import Timing
+    from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef
+
+NOTE_CHARACTERS_MAX: Final = 2000
+"""All annotations of an object share 256 KiB; this is to be read by people."""
 
 
 async def halt(client: Api, ref: GangRef, *, reason: str, timing: Timing | None = None) -> bool:
@@ -17,8 +21,17 @@ async def halt(client: Api, ref: GangRef, *, reason: str, timing: Timing | None 
 
     The next submission of the task is a new attempt. False if the Job is gone.
     """
-    body = {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": {"suspend": True}}
-    return await Calls(client, ref.namespace, timing=timing).mark_job(ref, body)
+    return await Calls(client, ref.namespace, timing=timing).mark_job(ref, halt_patch(reason))
+
+
+def halt_patch(reason: str) -> Object:
+    """The merge patch that suspends a Job for good and says why."""
+    return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": {"suspend": True}}
+
+
+def note_of(error: GangJobError) -> str:
+    """An error as the reason of a halt: its class, and what it says."""
+    return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
 
 
 async def delete(client: Api, ref: GangRef, *, timing: Timing | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -10,7 +11,9 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_DELIVERED,
     ANNOTATION_HALTED,
+    ANNOTATION_SPEC_FIELDS,
     LABEL_ATTEMPT,
+    LABEL_DROPPED,
     LABEL_KUEUE_QUEUE,
 )
 
@@ -30,6 +33,8 @@ class JobState(StrEnum):
     HALTED = "halted"
     """Suspended for good."""
     TERMINATING = "terminating"
+    DROPPED = "dropped"
+    """Its submission was deleted; the Job was kept, and is nobody's."""
 
 
 def state_of(job: Job) -> JobState:
@@ -37,6 +42,8 @@ def state_of(job: Job) -> JobState:
     metadata = job["metadata"]
     if "deletionTimestamp" in metadata:
         return JobState.TERMINATING
+    if LABEL_DROPPED in (metadata.get("labels") or {}):
+        return JobState.DROPPED
     if annotation(job, ANNOTATION_DELIVERED) is not None:
         return JobState.DELIVERED
     if has_condition(job, "Complete"):
@@ -78,6 +85,21 @@ def never_ran(job: Job) -> bool:
     started = any(status.get(name) for name in ("startTime", "active", "succeeded", "failed", "terminating"))
     queued = LABEL_KUEUE_QUEUE in (job["metadata"].get("labels") or {})
     return is_suspended(job) and not started and not queued
+
+
+def is_left_to_others(job: Job) -> bool:
+    """Whether someone else starts the Job: Kueue, or the user who submitted it with `keep_suspended`."""
+    queued = LABEL_KUEUE_QUEUE in (job["metadata"].get("labels") or {})
+    return queued or "keep_suspended" in given_digests(job)
+
+
+def given_digests(job: Job) -> dict[str, str]:
+    """Digest of each parameter that the Job was submitted with; empty if it does not tell."""
+    try:
+        given = json.loads(annotation(job, ANNOTATION_SPEC_FIELDS) or "null")
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
 
 
 def ref_of(job: Job) -> GangRef:

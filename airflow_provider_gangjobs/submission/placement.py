@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.resources import podgroups, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.dialects import Dialect, Native, choose
+from airflow_provider_gangjobs.gang.manifest import group_of
 from airflow_provider_gangjobs.gang.policy import Decision, Placement, decide
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps import CreateOwned
@@ -75,13 +76,7 @@ class KeepLink:
         Raises:
             GangUnsupported: the link is gone and a gang is required.
         """
-        lost = _lost_link(progress)
-        if lost is None:
-            return progress.job
-        reason = f"the server dropped {lost} from the Job, so its feature gate is off"
-        if progress.spec.gang == GangPolicy.REQUIRED:
-            raise GangUnsupported(reason)
-        progress.fall_back(reason)
+        judge_link(progress, progress.job)
         return progress.job
 
     async def look(self, progress: Progress) -> Object | None:
@@ -93,12 +88,29 @@ class KeepLink:
         return True
 
 
-def _lost_link(progress: Progress) -> str | None:
+def judge_link(progress: Progress, stored: Object) -> None:
+    """Whether what was stored, or would be, is still a gang; if not, the submission falls back or ends.
+
+    Raises:
+        GangUnsupported: the link is gone and a gang is required.
+    """
+    lost = _lost_link(progress, stored)
+    if lost is None:
+        return
+    reason = f"the server dropped {lost} from the Job, so its feature gate is off"
+    if progress.spec.gang == GangPolicy.REQUIRED:
+        raise GangUnsupported(reason)
+    progress.fall_back(reason)
+
+
+def _lost_link(progress: Progress, stored: Object) -> str | None:
     dialect = progress.gang_dialect
     if dialect is not None:
-        return None if dialect.is_linked(progress.job, progress.group) else dialect.link_path
-    value: Any = progress.job
+        return None if dialect.is_linked(stored, group_of(stored, progress.shape)) else dialect.link_path
+    value: Any = stored
     path = progress.shape.brought_link or ""
+    if not path:
+        return None
     for part in path.split("."):
         value = value.get(part) or {}
     return None if value else path

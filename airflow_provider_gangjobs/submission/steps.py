@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.labels import (
 from airflow_provider_gangjobs.gang.manifest import render_job
 from airflow_provider_gangjobs.submission.adopt import differing
 from airflow_provider_gangjobs.submission.calls import TRIES_MAX, Object
-from airflow_provider_gangjobs.submission.jobs import annotation, is_suspended
+from airflow_provider_gangjobs.submission.jobs import JobState, annotation, is_suspended, state_of
 from airflow_provider_gangjobs.submission.progress import Progress, StartOver
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class CreateJob:
         """Ours if it has our submission id and was made from the same parameters."""
         if "deletionTimestamp" in stored["metadata"]:
             raise StartOver(f"{progress.where} is being deleted", least_number=progress.attempt.number + 1)
+        if state_of(stored) is JobState.DROPPED:
+            raise StartOver(
+                f"{progress.where} is kept from a deleted submission", least_number=progress.attempt.number + 1
+            )
         theirs = annotation(stored, ANNOTATION_TRIGGER_ID), annotation(stored, ANNOTATION_SPEC_HASH)
         if theirs != (progress.attempt.trigger_id, progress.spec.hash):
             raise conflict(progress.spec, progress.attempt.trigger_id, stored)

@@ -16,26 +16,29 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.dialects import by_name
-from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, TaskKey, attempt_of
+from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, Key, TaskKey, attempt_of
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_GANG, ANNOTATION_TRIGGER_ID, LABEL_TASK
 from airflow_provider_gangjobs.gang.manifest import manifest_of, namespace_in, render_files, render_service, slug_in
 from airflow_provider_gangjobs.gang.policy import ONE_POD, Decision, Placement
 from airflow_provider_gangjobs.gang.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.validation import require_valid
-from airflow_provider_gangjobs.submission.adopt import Adopt, Refuse, SubmitNew, choose
+from airflow_provider_gangjobs.submission.adopt import Adopt, Choice, Refuse, SubmitNew, choose
 from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
 from airflow_provider_gangjobs.submission.claim import claim_patch
+from airflow_provider_gangjobs.submission.ending import halt_patch, note_of
 from airflow_provider_gangjobs.submission.jobs import (
     JobState,
     annotation,
     attempt_number,
+    has_condition,
     is_suspended,
     ref_of,
     state_of,
@@ -47,6 +50,7 @@ from airflow_provider_gangjobs.submission.placement import (
     pod_group_step,
     workload_step,
 )
+from airflow_provider_gangjobs.submission.preflight import Preflight, RequireUploads
 from airflow_provider_gangjobs.submission.progress import Progress, StartOver
 from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, Step, Unsuspend, carry_out, conflict
 from airflow_provider_gangjobs.submission.tell import TellOfFallback
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
     from airflow_provider_gangjobs.cluster.pacing import Timing
+    from airflow_provider_gangjobs.submission.jobs import Job
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +106,13 @@ async def submit(
     capabilities: Capabilities,
     reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
     namespace: str = "default",
+    preflight: bool = False,
     timing: Timing | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the one that is there. Safe to repeat, to interrupt and to race.
 
     `claim` is the id of who answers for the gang from now on. `namespace` is where it goes if the spec
-    does not say.
+    does not say. With `preflight` the server judges the Job by a dry run before anything is created.
 
     Raises:
         InvalidGangSpec: the request is wrong; nothing was asked.
@@ -116,9 +122,48 @@ async def submit(
         JobDeleted: someone deleted the Job during the submission, so it was not wanted any more.
     """
     require_valid(spec, reattach=reattach)
+    policy = partial(choose, reattach=Reattach(reattach), claim=claim)
+    return await submit_by(
+        client,
+        spec,
+        Wish(key, claim, policy, preflight=preflight),
+        capabilities=capabilities,
+        namespace=namespace,
+        timing=timing,
+    )
+
+
+class ChoicePolicy(Protocol):
+    """What to do, given the Jobs that are there; see `adopt.choose`."""
+
+    def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, least_number: int) -> Choice: ...
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is submitted, but for the gang itself."""
+
+    key: Key
+    claim: str
+    choose: ChoicePolicy
+    preflight: bool = False
+    keep_failed: bool = False
+    """Leave the Job of a submission that can never be completed, halted, as the record of why."""
+
+
+async def submit_by(
+    client: Api,
+    spec: GangSpec,
+    wish: Wish,
+    *,
+    capabilities: Capabilities,
+    namespace: str,
+    timing: Timing | None = None,
+) -> Submission:
+    """As `submit`, for any key and any rule of adoption. Expects a valid spec."""
     spec = replace(spec, manifest=manifest_of(spec)) if spec.manifest is not None else spec
     calls = Calls(client, namespace_in(spec) or namespace, timing=timing)
-    task = _Task(calls, spec, shape_of(spec, manifest_of(spec)), key, claim, capabilities, Reattach(reattach))
+    task = _Rounds(calls, spec, shape_of(spec, manifest_of(spec)), wish, capabilities)
     least_number, reason, backoff = 0, "", calls.backoff()
     try:
         for _ in range(ROUNDS_MAX):
@@ -134,27 +179,23 @@ async def submit(
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What stays the same over the rounds of one call of `submit`."""
+class _Rounds:
+    """What stays the same over the rounds of one submission."""
 
     calls: Calls
     spec: GangSpec
     shape: Shape
-    key: TaskKey
-    claim: str
+    wish: Wish
     capabilities: Capabilities
-    reattach: Reattach
 
     @property
     def where(self) -> str:
-        return f"{self.calls.namespace}/{slug_in(self.spec) or self.key.slug}"
+        return f"{self.calls.namespace}/{slug_in(self.spec) or self.wish.key.slug}"
 
     async def round(self, least_number: int) -> Submission:
         """Look at what is there, and go on from it."""
-        jobs = await self.calls.list(JOBS, f"{LABEL_TASK}={self.key.digest}")
-        choice = choose(
-            jobs, reattach=self.reattach, claim=self.claim, spec_hash=self.spec.hash, least_number=least_number
-        )
+        jobs = await self.calls.list(JOBS, f"{LABEL_TASK}={self.wish.key.digest}")
+        choice = self.wish.choose(jobs, spec_hash=self.spec.hash, least_number=least_number)
         match choice:
             case Refuse(job):
                 raise conflict(self.spec, annotation(job, ANNOTATION_TRIGGER_ID) or "", dict(job))
@@ -166,15 +207,21 @@ class _Task:
         for old in superseded:
             await self.calls.remove_job(ref_of(old))
         if unfinished:
-            await _complete(progress)
+            await self._complete(progress)
         return self._submission(progress)
 
     def _new(self, number: int) -> Progress:
         decision, dialect = place(self.spec, self.shape, self.capabilities)
         attempt = attempt_of(
-            self.key, namespace=self.calls.namespace, number=number, claim=self.claim, name=slug_in(self.spec)
+            self.wish.key,
+            namespace=self.calls.namespace,
+            number=number,
+            claim=self.wish.claim,
+            name=slug_in(self.spec),
         )
-        progress = Progress(self.calls, self.spec, self.shape, attempt, decision, dialect)
+        progress = Progress(
+            self.calls, self.spec, self.shape, attempt, decision, dialect, preflight=self.wish.preflight
+        )
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
             progress.fall_back(decision.detail)
         return progress
@@ -185,23 +232,40 @@ class _Task:
         attempt = Attempt(
             namespace=self.calls.namespace,
             name=job["metadata"]["name"],
-            digest=self.key.digest,
+            digest=self.wish.key.digest,
             number=attempt_number(job),
             trigger_id=annotation(job, ANNOTATION_TRIGGER_ID) or "",
-            claim=self.claim,
-            task=self.key.to_json(),
+            claim=self.wish.claim,
+            task=self.wish.key.to_json(),
         )
         dialect = by_name(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(self.calls, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
 
     async def _claimed(self, job: Object) -> Object:
-        if annotation(job, ANNOTATION_CLAIM) == self.claim:
+        if annotation(job, ANNOTATION_CLAIM) == self.wish.claim:
             return job
         try:
-            return await self.calls.patch_job(job["metadata"]["name"], claim_patch(job, self.claim))
+            return await self.calls.patch_job(job["metadata"]["name"], claim_patch(job, self.wish.claim))
         except ClusterError as error:
             if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
                 raise StartOver(f"Job {job['metadata']['name']} changed while it was adopted: {error}") from error
+            raise
+
+    async def _complete(self, progress: Progress) -> None:
+        """Carry out what is left to do. What can be completed is left for the next call if a step fails.
+
+        What never can is deleted, or kept as the record of why.
+        """
+        try:
+            for step in steps_of(progress):
+                await carry_out(step, progress)
+        except (StartOver, GangJobError) as stopped:
+            hopeless = isinstance(stopped, StartOver) or not stopped.retryable
+            if hopeless and progress.job and is_suspended(progress.job):
+                if self.wish.keep_failed and isinstance(stopped, GangJobError):
+                    await self.calls.mark_job(progress.ref, halt_patch(note_of(stopped)))
+                else:
+                    await self.calls.remove_job(progress.ref)
             raise
 
     def _submission(self, progress: Progress) -> Submission:
@@ -213,7 +277,7 @@ class _Task:
             trigger_id=progress.attempt.trigger_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
-            state=SubmissionState.SUCCEEDED if state_of(job) is JobState.SUCCEEDED else state,
+            state=SubmissionState.SUCCEEDED if has_condition(job, "Complete") else state,
             requests=self.calls.requests,
             notes=tuple(progress.notes),
         )
@@ -223,6 +287,8 @@ def steps_of(progress: Progress) -> Sequence[Step]:
     """Everything from nothing to a running gang, in order. Each is skipped where there is nothing for it to do."""
     group = (workload_step(progress.dialect), pod_group_step(progress.dialect)) if progress.dialect else ()
     return (
+        RequireUploads(),
+        Preflight(),
         CreateJob(),
         KeepLink(),
         CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid)),
@@ -232,15 +298,3 @@ def steps_of(progress: Progress) -> Sequence[Step]:
         Unsuspend(),
         TellOfFallback(),
     )
-
-
-async def _complete(progress: Progress) -> None:
-    """Carry out what is left to do. What can never be completed is deleted; what can, is left for the next call."""
-    try:
-        for step in steps_of(progress):
-            await carry_out(step, progress)
-    except (StartOver, GangJobError) as stopped:
-        hopeless = isinstance(stopped, StartOver) or not stopped.retryable
-        if hopeless and progress.job and is_suspended(progress.job):
-            await progress.calls.remove_job(progress.ref)
-        raise

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
-from airflow_provider_gangjobs.gang.files import FILES_BYTES_MAX
+from airflow_provider_gangjobs.gang.files import FILES_BYTES_MAX, content_id_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 from airflow_provider_gangjobs.gang.validation import require_valid, validate, validate_choices
 
@@ -55,6 +55,7 @@ def test_sound_requests_have_no_problem(spec):
 
 
 # what is wrong -> (spec, path of the problem, a part of what is said)
+UPLOAD = content_id_of({"a": "x"})
 PARAMETERS = {
     "no image": (GangSpec(), "image", "is missing"),
     "empty image": (GangSpec(image=" "), "image", "is empty"),
@@ -165,7 +166,12 @@ PARAMETERS = {
         "holds the files",
     ),
     "file in a directory": (GangSpec(image="a", files={"a/b.py": ""}), "files.a/b.py", "no directories"),
-    "binary file": (GangSpec(image="a", files={"a": b"x"}), "files.a", "not text"),
+    "file of a number": (GangSpec(image="a", files={"a": 1}), "files.a", "neither text nor bytes"),
+    "huge binary file": (GangSpec(image="a", files={"a": b"x" * FILES_BYTES_MAX}), "files", "are allowed"),
+    "upload of any name": (GangSpec(image="a", uploads=["model"]), "uploads[0]", "no content id"),
+    "upload twice": (GangSpec(image="a", uploads=[UPLOAD, UPLOAD]), "uploads", "the same content twice"),
+    "too many uploads": (GangSpec(image="a", uploads=[UPLOAD] * 17), "uploads", "16 are allowed"),
+    "uploads as text": (GangSpec(image="a", uploads=UPLOAD), "uploads", "not a list"),
     "huge files": (GangSpec(image="a", files={"a": "x" * FILES_BYTES_MAX}), "files", "are allowed"),
     "huge job": (GangSpec(image="a", args=["x" * 1024 * 1024]), "manifest", "use files or a volume"),
     "negative timeout": (GangSpec(image="a", run_timeout_s=-1), "run_timeout_s", "leave it out for no limit"),

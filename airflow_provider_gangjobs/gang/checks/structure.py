@@ -176,7 +176,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
         ),
         _text,
     ),
-    **dict.fromkeys(("command", "args", "image_pull_secrets"), _texts),
+    **dict.fromkeys(("command", "args", "image_pull_secrets", "uploads"), _texts),
     **dict.fromkeys(
         ("labels", "annotations", "files", "pod_overrides", "node_selector", "affinity", "security_context"), _mapping
     ),

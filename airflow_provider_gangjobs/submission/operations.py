@@ -1,0 +1,131 @@
+"""Submissions as operations: by an id that the client chose, to be polled, listed and deleted (FLIP-236).
+
+The record is the Job with its labels and annotations, so it outlives every process. The id's digest is
+the label by which one list finds all its attempts; the id itself stands in an annotation and is compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.identity import OperationKey, parts_of_default
+from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT, LABEL_DROPPED, LABEL_TASK
+from airflow_provider_gangjobs.gang.validation import require_valid
+from airflow_provider_gangjobs.submission.adopt import choose_operation
+from airflow_provider_gangjobs.submission.calls import Api, Calls, Objects
+from airflow_provider_gangjobs.submission.jobs import attempt_number
+from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
+from airflow_provider_gangjobs.submission.submit import Submission, Wish, submit_by
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.cluster.pacing import Timing
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+
+TRIGGER_ID_CHARACTERS_MAX: Final = 512
+PAGE_SUBMISSIONS: Final = 100
+
+
+async def submit_operation(
+    client: Api,
+    spec: GangSpec,
+    *,
+    trigger_id: str,
+    capabilities: Capabilities,
+    namespace: str = "default",
+    preflight: bool = False,
+    timing: Timing | None = None,
+) -> Submission:
+    """Create the gang of this id, or return the one that is there, also if it has succeeded.
+
+    One that has failed is submitted again, as the next attempt. One that can never be submitted as a whole
+    is left halted, with the error, for `find` to show. Safe to repeat, to interrupt and to race.
+
+    Raises:
+        InvalidGangSpec: the request is wrong; nothing was asked.
+        GangUnsupported: a gang is required and cannot be had.
+        SubmissionConflict: the id stands for a gang that was made from other parameters.
+        SubmissionFailed: the server refused a step, or could not be reached.
+        JobDeleted: someone deleted the Job during the submission.
+    """
+    if problem := problem_with_trigger_id(trigger_id):
+        raise InvalidGangSpec((problem,))
+    require_valid(spec)
+    # All who submit an id answer for it together, so a second one takes no claim away.
+    wish = Wish(OperationKey(trigger_id), f"operation:{trigger_id}", choose_operation, preflight, keep_failed=True)
+    return await submit_by(client, spec, wish, capabilities=capabilities, namespace=namespace, timing=timing)
+
+
+def problem_with_trigger_id(trigger_id: str) -> Problem | None:
+    """What is wrong with an id that a client chose."""
+    if not trigger_id.strip() or not trigger_id.isprintable():
+        return Problem("trigger_id", f"is {trigger_id!r:.80}", "Give printable text")
+    if len(trigger_id) > TRIGGER_ID_CHARACTERS_MAX:
+        return Problem("trigger_id", f"has {len(trigger_id)} characters", f"At most {TRIGGER_ID_CHARACTERS_MAX}")
+    if parts_of_default(trigger_id):
+        return Problem("trigger_id", f"is {trigger_id}, which has the form of a task's own ids", "Choose another")
+    return None
+
+
+def selector_of(trigger_id: str) -> str:
+    """The label selector of all Jobs of an id, be it chosen by a client or a task's default one."""
+    digest, attempt = parts_of_default(trigger_id) or (OperationKey(trigger_id).digest, None)
+    selector = f"{LABEL_TASK}={digest},!{LABEL_DROPPED}"
+    return selector if attempt is None else f"{selector},{LABEL_ATTEMPT}={attempt}"
+
+
+async def jobs_of(calls: Calls, trigger_id: str) -> Objects:
+    """All Jobs of an id, the newest attempt first. One request."""
+    jobs = await calls.list(JOBS, selector_of(trigger_id))
+    return sorted(jobs, key=attempt_number, reverse=True)
+
+
+async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRecord | None:
+    """The submission as it stands, its newest attempt if it was submitted again; None if there is none.
+
+    Raises:
+        ClusterError: that is not known.
+    """
+    jobs = await jobs_of(Calls(client, namespace), trigger_id)
+    return record_of(jobs[0]) if jobs else None
+
+
+@dataclass(frozen=True)
+class SubmissionPage:
+    """Some of a namespace's submissions."""
+
+    records: tuple[SubmissionRecord, ...]
+    continue_token: str | None
+    """Gives the next page; None on the last one."""
+
+
+async def page(
+    client: Api,
+    *,
+    namespace: str | None,
+    selector: str | None = None,
+    limit: int = PAGE_SUBMISSIONS,
+    continue_token: str | None = None,
+) -> SubmissionPage:
+    """A page of all submissions of a namespace (of the cluster if None) that a label selector picks. One request.
+
+    Raises:
+        Gone: the token is too old; begin again.
+        ClusterError: the list could not be read.
+    """
+    ours = f"{LABEL_TASK},!{LABEL_DROPPED}"
+    raw = await client.list_page(
+        JOBS,
+        namespace,
+        label_selector=f"{ours},{selector}" if selector else ours,
+        limit=limit,
+        continue_token=continue_token,
+    )
+    decoded: dict[str, Any] = msgspec.json.decode(raw)
+    records = tuple(record_of(job) for job in decoded.get("items") or ())
+    return SubmissionPage(records, (decoded.get("metadata") or {}).get("continue") or None)
