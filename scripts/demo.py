@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from demo_view import View
 from kubernetes_reader import Cluster
-from local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, free_port, trouble
+from local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, free_port, tail
 
 from airflow_provider_gangjobs.cli import supervise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 DAG, RUN = "train_digits_gang", "demo"
 LIMIT_S = 600.0
@@ -38,7 +38,11 @@ ACCURACY_MIN, DIFFERENCE_MAX = 0.90, 0.02
 
 
 class DemoError(Exception):
-    """The demo did not come to its end; the message says where."""
+    """The demo did not come to its end; the message says where, and `logs` are those that may say why."""
+
+    def __init__(self, message: str, logs: Iterable[Path] = ()) -> None:
+        super().__init__(message)
+        self.logs = list(logs)
 
 
 class Processes:
@@ -49,7 +53,7 @@ class Processes:
         self._running: dict[str, supervise.Supervised] = {}
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> supervise.Supervised:
-        with (self._home / f"{name}.log").open("wb") as log:
+        with self.log(name).open("wb") as log:
             self._running[name] = supervise.start(argv, env=env, output=log, grace_s=GRACE_S, held=[self._lock])
         return self._running[name]
 
@@ -57,12 +61,29 @@ class Processes:
         """Raises DemoError if one has ended that should not."""
         for name, program in self._running.items():
             if (code := program.poll()) is not None:
-                raise DemoError(f"{name} ended with exit code {code}")
+                raise self._ended(name, code)
 
     def finish(self, name: str) -> None:
-        """Wait for one that ends by itself. Raises DemoError if it fails."""
-        if code := self._running.pop(name).wait(LIMIT_S):
-            raise DemoError(f"{name} ended with exit code {code}")
+        """Wait for one that ends by itself. Raises DemoError if it fails, or another one does."""
+        program = self._running.pop(name)
+        deadline = time.monotonic() + LIMIT_S
+        while (code := program.poll()) is None:
+            self.check()
+            if time.monotonic() > deadline:
+                raise DemoError(f"{name} did not end within {LIMIT_S:.0f} s", [self.log(name)])
+            time.sleep(POLL_S / 5)
+        if code:
+            raise self._ended(name, code)
+
+    def log(self, name: str) -> Path:
+        return self._home / f"{name}.log"
+
+    def logs(self) -> list[Path]:
+        """Of all that run."""
+        return [self.log(name) for name in self._running]
+
+    def _ended(self, name: str, code: int) -> DemoError:
+        return DemoError(f"{name} ended with exit code {code}", [self.log(name)])
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +113,8 @@ def main() -> int:
         print("demo: interrupted; everything it started has ended")
         return 130
     except DemoError as error:
-        print(trouble(home, tasks=["prepare", "train", "report"]))
+        for log in error.logs:
+            print(f"--- {shown(log)}", *tail(log), sep="\n")
         print(f"demo: {error}. The logs are in {shown(home)}.", file=sys.stderr)
         return 1
     return conclude(result, time.monotonic() - started)
@@ -148,12 +170,12 @@ def run(home: Path, processes: Processes, view: View) -> dict[str, Any]:
             refuse_broken_dags(rest)
     rest.send("PATCH", f"/dags/{DAG}", {"is_paused": False})
     rest.send("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None})
-    watch(rest, Cluster(kubeconfig), view, until(deadline, processes, "the DAG run did not end"))
+    watch(home, rest, Cluster(kubeconfig), view, until(deadline, processes, "the DAG run did not end"))
     value = rest.get(f"/dags/{DAG}/dagRuns/{RUN}/taskInstances/report/xcomEntries/return_value?deserialize=true")
     return dict(value["value"])
 
 
-def watch(rest: Rest, cluster: Cluster, view: View, ticks: Iterator[None]) -> None:
+def watch(home: Path, rest: Rest, cluster: Cluster, view: View, ticks: Iterator[None]) -> None:
     """Show the DAG run until it has ended. Raises DemoError unless it succeeded."""
     for _ in ticks:
         run, instances = rest.get(f"/dags/{DAG}/dagRuns/{RUN}"), rest.get(f"/dags/{DAG}/dagRuns/{RUN}/taskInstances")
@@ -164,8 +186,9 @@ def watch(rest: Rest, cluster: Cluster, view: View, ticks: Iterator[None]) -> No
         if state == "success":
             return
         if state == "failed":
-            failed = ", ".join(task["task_id"] for task in tasks if task["state"] == "failed")
-            raise DemoError(f"the DAG run failed at {failed}")
+            failed = [task["task_id"] for task in tasks if task["state"] == "failed"]
+            logs = (log for task in failed for log in sorted(home.glob(f"logs/**/task_id={task}/*.log")))
+            raise DemoError(f"the DAG run failed at {', '.join(failed)}", logs)
 
 
 def until(deadline: float, processes: Processes, missed: str) -> Iterator[None]:
@@ -174,7 +197,7 @@ def until(deadline: float, processes: Processes, missed: str) -> Iterator[None]:
         processes.check()
         yield
         time.sleep(POLL_S)
-    raise DemoError(f"{missed} within {LIMIT_S:.0f} s")
+    raise DemoError(f"{missed} within {LIMIT_S:.0f} s", processes.logs())
 
 
 def refuse_broken_dags(rest: Rest) -> None:

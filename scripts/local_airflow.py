@@ -103,13 +103,15 @@ class Rest:
         return {}
 
 
-def trouble(home: Path, *, tasks: list[str], lines: int = 30) -> str:
-    """The ends of the logs that tell what went wrong: of these tasks, and of processes that reported errors."""
-    logs = [path for task in tasks for path in sorted(home.glob(f"logs/**/task_id={task}/*.log"))]
-    logs += sorted(home.glob("*.log"))
-    return "\n".join(_tail(path, lines) for path in logs if path.stat().st_size)
+def tail(log: Path, lines: int = 30) -> list[str]:
+    """The last lines of a log for a person: of a task's log, which is JSON, the messages and errors only."""
+    return [_readable(line) for line in log.read_text(errors="replace").splitlines()[-lines:]]
 
 
-def _tail(path: Path, lines: int) -> str:
-    end = path.read_text(errors="replace").splitlines()[-lines:]
-    return "\n".join([f"--- {path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}", *end])
+def _readable(line: str) -> str:
+    try:
+        record = json.loads(line)
+        errors = [f"{error['exc_type']}: {error['exc_value']}" for error in record.get("error_detail") or ()]
+        return "\n  ".join([f"{record['level']}: {record['event']}", *errors])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return line
