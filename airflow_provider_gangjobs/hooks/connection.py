@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 from asgiref.sync import sync_to_async
+
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 
 DEFAULT_CONN_ID: Final = "kubernetes_default"
 

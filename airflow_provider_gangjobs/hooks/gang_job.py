@@ -7,6 +7,7 @@ client and nowhere else: they are in no log, no error, no trigger argument and n
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.lifecycle import Observation
     from airflow_provider_gangjobs.gang.outcomes import Outcome
     from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.submission.janitor import Tidied
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.submit import Submission
@@ -177,6 +179,22 @@ class GangJobHook(BaseHook):
         """
         return self.call(
             lambda gangs: gangs.delete_submission(trigger_id, job=job, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    def tidy(
+        self,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        older_than: timedelta = timedelta(hours=1),
+        dry_run: bool = False,
+    ) -> Tidied:
+        """Complete or remove gangs whose submission stopped half-way, `older_than` that. Safe at any time, and twice.
+
+        Of the namespace, or `everywhere`. With `dry_run` nothing is changed.
+        """
+        return self.call(
+            lambda gangs: gangs.tidy(namespace=namespace, everywhere=everywhere, older_than=older_than, dry_run=dry_run)
         )
 
     def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.submission import ending, operations
 from airflow_provider_gangjobs.submission import uploads as uploading
 from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
 from airflow_provider_gangjobs.submission.forget import PODS_GONE_WITHIN_S, forget
+from airflow_provider_gangjobs.submission.janitor import HALF_SUBMITTED_FOR, Tidied, tidy
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from airflow_provider_gangjobs.tracking import outcomes as ledger
@@ -131,6 +132,18 @@ class Gangs:
         return await forget(
             self.client, trigger_id, namespace=namespace or self.namespace, release=free, job=job, timeout_s=timeout_s
         )
+
+    async def tidy(
+        self,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        older_than: timedelta = HALF_SUBMITTED_FOR,
+        dry_run: bool = False,
+    ) -> Tidied:
+        """Complete or remove gangs whose submission stopped half-way. See `submission.janitor`."""
+        where = None if everywhere else namespace or self.namespace
+        return await tidy(self.client, namespace=where, older_than=older_than, dry_run=dry_run)
 
     async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
         """Store files that many gangs share; returns their content id, for `GangSpec.uploads`."""

@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -30,6 +29,11 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
 )
 from airflow_provider_gangjobs.gang.validation import validate_choices
+from airflow_provider_gangjobs.hooks.airflow_exceptions import (
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
 from airflow_provider_gangjobs.operators import parameters
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 
@@ -267,7 +271,8 @@ class GangJobOperator(BaseOperator):
             )
         for line in told(submission):
             self.log.info("%s", line)
-        context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
+        if self.do_xcom_push:
+            context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
         watch = self._watch(submission, custody)
         if self.deferrable:
             self._defer(watch, context["ti"].start_date)

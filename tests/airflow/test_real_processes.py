@@ -54,3 +54,12 @@ def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: Home, clu
     run.set_task_state("gang", "failed")
 
     wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster), 60)
+
+
+def test_killing_a_task_that_waits_in_its_worker_deletes_its_gang(api: Api, cluster: SandboxThread) -> None:
+    run = api.trigger("endless_in_worker")
+    wait_for("three running ranks", lambda: running_pods(cluster) == 3, 90)
+
+    run.set_task_state("gang", "failed")
+
+    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster), 60)

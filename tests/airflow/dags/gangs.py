@@ -55,3 +55,6 @@ with DAG("failing_rank", schedule=None):
 
 with DAG("endless", schedule=None):
     gang("import time\ntime.sleep(600)\n", execution_timeout=timedelta(minutes=5))
+
+with DAG("endless_in_worker", schedule=None):
+    gang("import time\ntime.sleep(600)\n", deferrable=False)

@@ -1,0 +1,20 @@
+"""Exceptions of Airflow that the doors raise and catch, wherever the installed release has them."""
+
+from __future__ import annotations
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowFailException,
+        AirflowNotFoundException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+    )
+except ImportError:  # Airflow 3.1; goes when 3.2 is the oldest that is supported
+    from airflow.exceptions import (  # type: ignore[attr-defined,no-redef]
+        AirflowFailException,
+        AirflowNotFoundException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+    )
+
+__all__ = ["AirflowFailException", "AirflowNotFoundException", "TaskDeferralError", "TaskDeferralTimeout"]
