@@ -59,7 +59,8 @@ _FIELDS: dict[str, dict[str, str | ListRule]] = {
         "resourceClaimStatuses": ListRule("name"),
     },
     "Job": {"metadata": "ObjectMeta", "spec": "JobSpec", "status": "ConditionsStatus"},
-    "JobSpec": {"template": "PodTemplateSpec"},
+    "JobSpec": {"template": "PodTemplateSpec", "scheduling": "JobSchedulingConfiguration"},
+    "JobSchedulingConfiguration": {"resourceClaims": ListRule("name")},
     "ConditionsStatus": {"conditions": ListRule("type")},
     "Service": {"metadata": "ObjectMeta", "spec": "ServiceSpec", "status": "ConditionsStatus"},
     "ServiceSpec": {"ports": ListRule("port")},
@@ -67,7 +68,9 @@ _FIELDS: dict[str, dict[str, str | ListRule]] = {
     "NodeSpec": {"podCIDRs": ListRule(None)},
     "NodeStatus": {"conditions": ListRule("type"), "addresses": ListRule("type")},
     "Namespace": {"metadata": "ObjectMeta", "status": "ConditionsStatus"},
-    "PodGroup": {"metadata": "ObjectMeta", "status": "ConditionsStatus"},
+    "PodGroup": {"metadata": "ObjectMeta", "spec": "PodGroupSpec", "status": "PodGroupStatus"},
+    "PodGroupSpec": {"resourceClaims": ListRule("name")},
+    "PodGroupStatus": {"conditions": ListRule("type"), "resourceClaimStatuses": ListRule("name")},
     "ServiceAccount": {"metadata": "ObjectMeta", "secrets": ListRule("name")},
 }
 _ANY_OBJECT: dict[str, str | ListRule] = {"metadata": "ObjectMeta"}

@@ -291,7 +291,9 @@ class Store:
     def _replay(self, journal: Journal) -> None:
         for record in sorted(journal.load(), key=lambda record: record.revision):
             if not record.resource:
+                # The end of the snapshot: of what came before, only the result is known.
                 self.revision = max(self.revision, record.revision)
+                self.forget()
                 continue
             resource = by_key(record.resource)
             old = self._shelves[resource].objects.get((record.namespace, record.name))

@@ -103,20 +103,22 @@ class _Server:
         self._faults = faults
 
     def routes(self) -> list[Route]:
-        public: dict[str, Endpoint] = dict.fromkeys(("/healthz", "/livez", "/readyz"), self._health)
-        table: dict[str, Endpoint] = public | {
+        table: dict[str, Endpoint] = {
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": self._review,
+            "/api/{version}/{rest:path}": self._object,
+            "/apis/{group}/{version}/{rest:path}": self._object,
+            "/healthz": self._health,
+            "/livez": self._health,
+            "/readyz": self._health,
             "/version": self._version,
             "/api": self._api,
             "/apis": self._apis,
             "/apis/{group}": self._group,
+            "/api/{version}": self._resources,
+            "/apis/{group}/{version}": self._resources,
             "/openapi/v3": self._openapi_index,
             "/openapi/v3/{path:path}": self._openapi,
             "/sandbox/faults": self._manage_faults,
-            "/api/{version}": self._resources,
-            "/apis/{group}/{version}": self._resources,
-            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": self._review,
-            "/api/{version}/{rest:path}": self._object,
-            "/apis/{group}/{version}/{rest:path}": self._object,
         }
         return [Route(path, endpoint, methods=_METHODS) for path, endpoint in table.items()]
 

@@ -1,0 +1,239 @@
+"""Strategic merge and JSON merge, by the rules of the API server."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.objects import strategic_merge
+from airflow_provider_gangjobs.objects.strategic_merge import ListRule, apply, json_merge
+from airflow_provider_gangjobs.sandbox.registry.schema import Schema, schema_of
+from airflow_provider_gangjobs.sandbox.resources import (
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODGROUPS,
+    PODS,
+    SERVICEACCOUNTS,
+    SERVICES,
+)
+
+
+def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {"spec": {"containers": list(containers), **spec}}
+
+
+def names(merged: dict[str, Any]) -> list[str]:
+    return [container["name"] for container in merged["spec"]["containers"]]
+
+
+A, B, C = ({"name": name, "image": f"{name}:1"} for name in "abc")
+
+
+def test_list_items_merge_by_their_key() -> None:
+    merged = apply(pod(A, B), pod({"name": "b", "image": "b:2"}), "Pod")
+    assert merged == pod(A, {"name": "b", "image": "b:2"})
+
+
+def test_nested_lists_merge_by_their_own_keys() -> None:
+    original = pod({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]})
+    merged = apply(original, pod({"name": "a", "env": [{"name": "Y", "value": "3"}]}), "Pod")
+    assert {e["name"]: e["value"] for e in merged["spec"]["containers"][0]["env"]} == {"X": "1", "Y": "3"}
+
+
+def test_new_items_come_first() -> None:
+    assert names(apply(pod(A), pod(B), "Pod")) == ["b", "a"]
+
+
+def test_job_reaches_its_template() -> None:
+    original = {"spec": {"template": pod(A)}}
+    merged = apply(original, {"spec": {"template": pod({"name": "a", "image": "a:2"})}}, "Job")
+    assert merged["spec"]["template"] == pod({"name": "a", "image": "a:2"})
+
+
+def test_part_can_be_patched_by_its_own_name() -> None:
+    assert apply({"containers": [A]}, {"containers": [{"name": "a", "image": "x"}]}, "PodSpec") == {
+        "containers": [{"name": "a", "image": "x"}]
+    }
+
+
+def test_list_without_a_key_is_replaced() -> None:
+    original = pod({"name": "a", "args": ["1", "2"]})
+    assert apply(original, pod({"name": "a", "args": ["3"]}), "Pod") == pod({"name": "a", "args": ["3"]})
+
+
+def test_null_removes_a_field() -> None:
+    assert apply(pod(A, nodeName="n"), {"spec": {"nodeName": None}}, "Pod") == pod(A)
+
+
+def test_item_is_deleted_by_directive() -> None:
+    assert names(apply(pod(A, B), pod({"name": "a", "$patch": "delete"}), "Pod")) == ["b"]
+
+
+def test_list_is_replaced_by_directive() -> None:
+    assert names(apply(pod(A, B), pod({"$patch": "replace"}, C), "Pod")) == ["c"]
+
+
+def test_object_is_replaced_by_directive() -> None:
+    original = {"metadata": {"labels": {"a": "1", "b": "2"}}}
+    patch = {"metadata": {"labels": {"$patch": "replace", "c": "3"}}}
+    assert apply(original, patch, "Pod") == {"metadata": {"labels": {"c": "3"}}}
+
+
+def test_object_is_deleted_by_directive() -> None:
+    original = {"metadata": {"labels": {"a": "1"}, "name": "x"}}
+    assert apply(original, {"metadata": {"labels": {"$patch": "delete"}}}, "Pod") == {"metadata": {"name": "x"}}
+
+
+def test_finalizers_are_a_set() -> None:
+    original = {"metadata": {"finalizers": ["a", "b"]}}
+    assert apply(original, {"metadata": {"finalizers": ["b", "c"]}}, "Pod")["metadata"]["finalizers"] == ["a", "b", "c"]
+
+
+def test_finalizers_are_taken_away_by_directive() -> None:
+    original = {"metadata": {"finalizers": ["a", "b"]}}
+    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["b", "none"]}}
+    assert apply(original, patch, "ConfigMap") == {"metadata": {"finalizers": ["a"]}}
+
+
+def test_taking_away_from_nothing_changes_nothing() -> None:
+    assert apply({"metadata": {}}, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["b"]}}, "Pod") == {
+        "metadata": {}
+    }
+
+
+def test_order_is_set_by_directive() -> None:
+    order = [{"name": "c"}, {"name": "a"}]
+    patch = {"spec": {"$setElementOrder/containers": order, "containers": [{"name": "a"}]}}
+    assert names(apply(pod(A, B, C), patch, "Pod")) == ["b", "c", "a"]
+
+
+def test_volume_keeps_only_the_keys_it_is_told_to() -> None:
+    original = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}
+    patch = {"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "secret"], "secret": {"secretName": "s"}}]}}
+    merged = apply(original, patch, "Pod")
+    assert merged == {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}}
+
+
+def test_new_item_carries_no_directives() -> None:
+    patch = pod({"name": "a", "$setElementOrder/env": [{"name": "X"}], "env": [{"name": "X"}]})
+    assert apply({}, patch, "Pod") == pod({"name": "a", "env": [{"name": "X"}]})
+
+
+def test_unknown_kind_merges_its_metadata() -> None:
+    original = {"metadata": {"finalizers": ["a"]}, "items": [1]}
+    merged = apply(original, {"metadata": {"finalizers": ["b"]}, "items": [2]}, "Thing")
+    assert merged == {"metadata": {"finalizers": ["b", "a"]}, "items": [2]}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param({"spec": {"containers": [{"image": "x"}]}}, id="item without its key"),
+        pytest.param({"spec": {"$patch": "explode"}}, id="unknown directive"),
+        pytest.param({"metadata": {"$deleteFromPrimitiveList/finalizers": "a"}}, id="no list to take away"),
+        pytest.param({"spec": {"$setElementOrder/nodeName": ["a"]}}, id="order of what is no list"),
+    ],
+)
+def test_malformed_patch_is_refused(patch: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"merge key|\$patch|list"):
+        apply(pod(A), patch, "Pod")
+
+
+def test_neither_argument_is_changed() -> None:
+    original, patch = pod(A, B), pod({"name": "b", "$patch": "delete"}, C)
+    before = copy.deepcopy((original, patch))
+    apply(original, patch, "Pod")
+    assert (original, patch) == before
+
+
+@pytest.mark.parametrize(
+    ("original", "patch", "merged"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_json_merge_cases_of_rfc_7386(original: Any, patch: Any, merged: Any) -> None:
+    assert json_merge(original, patch) == merged
+
+
+JSON = st.recursive(
+    st.integers() | st.text(max_size=3),
+    lambda children: st.dictionaries(st.text(max_size=3), children, max_size=3) | st.lists(children, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON)
+def test_json_merge_applied_twice_is_applied_once(original: Any, patch: Any) -> None:
+    once = json_merge(original, patch)
+    assert json_merge(once, patch) == once
+
+
+KEYED = st.lists(st.sampled_from("abcdef"), unique=True, max_size=4)
+
+
+@given(KEYED, KEYED)
+def test_merging_lists_loses_and_doubles_nothing(original: list[str], patch: list[str]) -> None:
+    merged = apply(pod(*({"name": n} for n in original)), pod(*({"name": n} for n in patch)), "Pod")
+    assert sorted(names(merged)) == sorted({*original, *patch})
+
+
+def _published(schema: Schema, name: str, seen: set[str]) -> dict[str, dict[str, str | None]]:
+    """Merge keys of a type and of all that it reaches, from the published schema."""
+    found: dict[str, dict[str, str | None]] = {}
+    if name in seen:
+        return found
+    seen.add(name)
+    for field, kind in schema.fields(name).items():
+        if match := re.match(r"\[(.+)\]", kind):
+            found.setdefault(name, {})[field] = None if match[1] == "=" else match[1]
+        target = re.sub(r"^(\[.*?\]|\{\})", "", kind)
+        found |= _published(schema, target, seen)
+    return found
+
+
+KNOWN_GAPS = {
+    "core.v1.ContainerStatus": {"allocatedResourcesStatus", "volumeMounts"},
+    "core.v1.NodeAllocatableResourceClaimStatus": {"mapping", "overhead"},
+    "core.v1.PodSpec": {"evictionResponders"},
+    "core.v1.PodStatus": {"nodeAllocatableResourceClaimStatuses"},
+    "core.v1.PodVolumeHealth": {"healthConditions"},
+}
+"""Lists of fields that the sandbox does not write; they are replaced."""
+
+SHORT = {"EphemeralContainer": "Container", "JobStatus": "ConditionsStatus", "ServiceStatus": "ConditionsStatus"} | {
+    "NamespaceStatus": "ConditionsStatus"
+}
+
+
+@pytest.mark.parametrize(
+    "resource", [PODS, JOBS, SERVICES, NODES, NAMESPACES, SERVICEACCOUNTS, PODGROUPS], ids=lambda r: r.kind
+)
+def test_merge_keys_are_the_published_ones(resource: Any) -> None:
+    schema = schema_of("1.37")
+    root = schema.root(resource, "v1beta1" if resource is PODGROUPS else "v1")
+    assert root
+    for name, keys in _published(schema, root, set()).items():
+        short = name.rpartition(".")[2]
+        rules = strategic_merge._FIELDS.get(SHORT.get(short, short), {})
+        ours = {field: rule.key for field, rule in rules.items() if isinstance(rule, ListRule)}
+        for field in keys.keys() - KNOWN_GAPS.get(name, set()):
+            assert ours.get(field, "missing") == keys[field], f"{name}.{field}"
