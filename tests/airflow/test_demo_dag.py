@@ -1,0 +1,58 @@
+"""The example DAG as an author tries it out: by `dag.test()`, and parsed without what only its tasks need."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.airflow.home import Home, Report
+
+EXAMPLES = Path(__file__).parents[2] / "dags_examples"
+HEAVY = {"numpy", "sklearn", "matplotlib", "aiohttp", "kubernetes", "kubernetes_asyncio"}
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def examples(connected: Home, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    more = {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES),
+        "GANGJOBS_OUTPUT_DIR": str(tmp_path_factory.mktemp("output")),
+    }
+    return replace(connected, environment=connected.environment | more)
+
+
+@pytest.fixture(scope="module")
+def report(examples: Home) -> Report:
+    return examples.test_dags("train_digits_gang")["train_digits_gang"]
+
+
+def test_gang_learns_what_one_process_learns(report: Report) -> None:
+    assert report.state == "success"
+    result = report.value("report")
+    assert result["accuracy"] >= 0.90
+    assert abs(result["accuracy"] - result["reference"]) <= 0.02
+    assert Path(result["plot"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_rank_tells_its_share(report: Report) -> None:
+    ranks = report.value("train")
+    assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
+    assert [rank["shard_samples"] for rank in ranks] == [337, 337, 337, 336]
+    assert all(len(json.dumps(rank)) < 4096 for rank in ranks)
+
+
+def test_parsing_the_file_imports_nothing_heavy(examples: Home) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+import train_digits_gang
+print("loaded:", sorted({HEAVY} & set(sys.modules)))
+"""
+    assert "loaded: []" in examples.run(sys.executable, "-c", program)
