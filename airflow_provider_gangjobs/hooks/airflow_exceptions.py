@@ -8,6 +8,7 @@ try:
         AirflowNotFoundException,
         TaskDeferralError,
         TaskDeferralTimeout,
+        TaskDeferred,
     )
 except ImportError:  # Airflow 3.1; goes when 3.2 is the oldest that is supported
     from airflow.exceptions import (  # type: ignore[attr-defined,no-redef]
@@ -15,6 +16,13 @@ except ImportError:  # Airflow 3.1; goes when 3.2 is the oldest that is supporte
         AirflowNotFoundException,
         TaskDeferralError,
         TaskDeferralTimeout,
+        TaskDeferred,
     )
 
-__all__ = ["AirflowFailException", "AirflowNotFoundException", "TaskDeferralError", "TaskDeferralTimeout"]
+__all__ = [
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+    "TaskDeferred",
+]

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_gangjobs.cluster.connection import Source
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 if TYPE_CHECKING:

@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow.serialization import serialized_objects
 
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+
+# Called so since Airflow 3.2.
+DagSerialization = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
 
 
 def dag_of_both_kinds() -> Any:

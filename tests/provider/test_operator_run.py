@@ -12,12 +12,17 @@ from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
 from airflow_provider_gangjobs.gang.event import UnreadableEventError
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
+from airflow_provider_gangjobs.hooks.airflow_exceptions import (
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
 
