@@ -41,6 +41,8 @@ class Command:
 
 COMMANDS = (
     Command("sandbox", "airflow_provider_gangjobs.cli.sandbox", "a small Kubernetes on this machine, to try things in"),
+    Command("tidy", "airflow_provider_gangjobs.cli.tidy", "complete or remove gangs that were submitted half"),
+    Command("release", "airflow_provider_gangjobs.cli.release", "free pods that this provider's finalizer holds"),
 )
 
 

@@ -120,6 +120,19 @@ class Calls:
         self.requests += 1
         return await self._client.patch(JOBS, name, self.namespace, body)
 
+    async def patch_as_seen(self, job: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+        """One merge patch, not repeated, of the Job as it was seen. False if it has changed since, or is gone."""
+        seen = {name: job["metadata"][name] for name in ("uid", "resourceVersion")}
+        try:
+            await self.patch_job(job["metadata"]["name"], {**body, "metadata": {**body.get("metadata", {}), **seen}})
+        except (NotFound, Conflict):
+            return False
+        except Invalid as error:
+            if _is_of_another_uid(error):
+                return False
+            raise
+        return True
+
     async def mark_job(self, ref: GangRef, body: Mapping[str, Any]) -> bool:
         """Merge-patch the Job of this uid, until it is known to be done. False if that Job is not there any more."""
         metadata = {**body.get("metadata", {}), "uid": ref.uid}

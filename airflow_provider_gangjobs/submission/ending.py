@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef
 
+TIDIED: Final = "Tidied: it was submitted half, and nobody came back for it"
+"""Reason of a halt by the janitor, which deletes the Job next."""
 NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB; this is to be read by people."""
 

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_DROPPED
 from airflow_provider_gangjobs.gang.policy import Decision, Placement
 from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
 from airflow_provider_gangjobs.submission.ending import halt_patch
-from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
+from airflow_provider_gangjobs.submission.jobs import Job, JobState, annotation, ref_of, state_of
 from airflow_provider_gangjobs.submission.operations import jobs_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def _unfinished(calls: Calls, ref: GangRef) -> int:
 
 async def _drop(calls: Calls, job: Object) -> None:
     """Delete what the Job owns of ours, then mark it. Nothing is deleted that this very Job does not own."""
-    for resource in _groups(job):
+    for resource in groups_of(job):
         await _remove_owned(calls, resource, job)
     await _remove_owned(calls, SERVICES, job)
     for config_map in await calls.list(CONFIGMAPS, f"{LABEL_GANG}={ref_of(job).name}"):
@@ -96,7 +96,7 @@ async def _drop(calls: Calls, job: Object) -> None:
     await calls.mark_job(ref_of(job), {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
-def _groups(job: Object) -> tuple[Resource, ...]:
+def groups_of(job: Job) -> tuple[Resource, ...]:
     """PodGroup and Workload, where they are ours. What the Job controller made is the Job controller's."""
     decision = Decision.parse(annotation(job, ANNOTATION_GANG) or "off")
     dialect = by_name(decision.detail) if decision.placement is Placement.GANG else None

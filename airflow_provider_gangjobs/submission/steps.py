@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.gang.labels import (
 from airflow_provider_gangjobs.gang.manifest import render_job
 from airflow_provider_gangjobs.submission.adopt import differing
 from airflow_provider_gangjobs.submission.calls import TRIES_MAX, Object
+from airflow_provider_gangjobs.submission.ending import TIDIED
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, is_suspended, state_of
 from airflow_provider_gangjobs.submission.progress import Progress, StartOver
 
@@ -244,6 +245,8 @@ class Unsuspend:
         """Done if it runs."""
         if "deletionTimestamp" in stored["metadata"]:
             raise JobDeleted(progress.where, "submitted", "It was deleted before it was let run")
+        if annotation(stored, ANNOTATION_HALTED) == TIDIED:
+            raise StartOver("it was tidied away in the meantime", least_number=progress.attempt.number + 1)
         if annotation(stored, ANNOTATION_HALTED) is not None:
             raise progress.failed(self.name, "it was halted in the meantime", transient=True)
         progress.job = stored

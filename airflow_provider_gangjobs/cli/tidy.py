@@ -1,0 +1,52 @@
+"""`gangjobs tidy`: what submissions left half-done, completed or removed. For a cron job, or by hand."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from datetime import timedelta
+
+from airflow_provider_gangjobs.cli.cluster import add_cluster_options, call, namespace_of
+
+__all__ = ["configure", "run"]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_cluster_options(parser)
+    parser.add_argument(
+        "--older-than",
+        type=_age,
+        default=timedelta(hours=1),
+        metavar="AGE",
+        help="such as 30m, 2h or 1d; 1h if not given",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tidy once. 0, or 1 if a gang could not be dealt with."""
+    where = namespace_of(options)
+    tidied = call(
+        options,
+        lambda gangs: gangs.tidy(
+            namespace=where, everywhere=where is None, older_than=options.older_than, dry_run=options.dry_run
+        ),
+    )
+    would = "would " if options.dry_run else ""
+    for ref, verdict in tidied.gangs.items():
+        print(f"{ref}: {would}{verdict}")
+    for ref, failure in tidied.failures.items():
+        print(f"{ref}: {failure}", file=sys.stderr)
+    print(f"{tidied.looked_at} gangs looked at, {len(tidied.gangs) + len(tidied.failures)} submitted half")
+    return 1 if tidied.failures else 0
+
+
+def _age(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 30m, 2h or 1d")
+    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])

@@ -1,0 +1,103 @@
+"""`gangjobs tidy` and `gangjobs release`, on the embedded cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.cli.main import main
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.submission import submit
+from tests.provider.submission_world import Crash, Died, Mortal
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+KUBECONFIG = "--kubeconfig"
+
+
+async def half_submit(kubeconfig: str) -> str:
+    """By a process that dies after it has created the Job; returns the Job's name."""
+    config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})
+    async with Gangs.of(config) as gangs:
+        key = TaskKey("dag", uuid.uuid4().hex, "task")
+        capabilities = await gangs.capabilities()
+        with pytest.raises(Died):
+            await submit(
+                Mortal(gangs.client, Crash(1, applied=True)),
+                GangSpec(image="a"),
+                key=key,
+                claim="x",
+                capabilities=capabilities,
+            )
+        (job,) = await gangs.client.list(JOBS, "default", label_selector=f"gangjobs.airflow/task={key.digest}")
+        return str(job["metadata"]["name"])
+
+
+@pytest.mark.slow
+def test_tidy_says_what_it_did(embedded: SandboxThread, capsys):
+    kubeconfig = str(embedded.kubeconfig_path)
+    name = asyncio.run(half_submit(kubeconfig))
+    assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s", "--dry-run"]) == 0
+    assert f"default/{name}: would remove" in capsys.readouterr().out
+    assert main(["tidy", KUBECONFIG, kubeconfig, "-A", "--older-than", "0s"]) == 0
+    assert f"default/{name}: remove" in capsys.readouterr().out
+    assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s"]) == 0
+    assert name not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_release_frees_every_held_pod(embedded: SandboxThread, capsys):
+    kubeconfig = str(embedded.kubeconfig_path)
+    config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})
+    name = f"held-{uuid.uuid4().hex[:6]}"
+
+    async def hold_one() -> None:
+        async with Gangs.of(config) as gangs:
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "finalizers": [FINALIZER_HARVEST]},
+                "spec": {"containers": [{"name": "main", "image": "a"}], "schedulingGates": [{"name": "a/b"}]},
+            }
+            await gangs.client.create(PODS, pod, "default")
+
+    async def finalizers() -> list[str]:
+        async with Gangs.of(config) as gangs:
+            stored = await gangs.client.get(PODS, name, "default")
+            await gangs.client.delete(PODS, name, "default")
+            return list(stored["metadata"].get("finalizers") or ())
+
+    asyncio.run(hold_one())
+    assert main(["release", KUBECONFIG, kubeconfig]) == 0
+    assert "1 released, 0 failed" in capsys.readouterr().out
+    assert asyncio.run(finalizers()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["tidy", KUBECONFIG, "/no/such"], "gangjobs: "),
+        (["release", "--gang", "a", "-A"], "gangjobs: --gang names a Job of one namespace"),
+    ],
+    ids=["no kubeconfig", "a gang of everywhere"],
+)
+def test_impossible_call_is_explained_in_one_line(arguments, complaint, capsys):
+    assert main(arguments) == 1
+    assert capsys.readouterr().err.startswith(complaint)
+
+
+@pytest.mark.parametrize("age", ["1", "1w", "-1h", ""])
+def test_senseless_age_is_refused(age, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["tidy", f"--older-than={age}"])
+    assert end.value.code == 2
+    assert "is no age such as 30m, 2h or 1d" in capsys.readouterr().err

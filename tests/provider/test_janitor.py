@@ -1,0 +1,159 @@
+"""Half-submitted gangs: completed or removed by one rule, whoever else is at work on them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.exceptions import JobDeleted
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
+from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.janitor import Tidied, Verdict, tidy
+from tests.provider.submission_world import GANG_OF_4, RELEASES, Crash, Died, Mortal, World, world
+from tests.provider.test_submission_races import interleaved
+from tests.sandbox.builders import NAMESPACE
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.submission.submit import Submission
+
+HOUR = timedelta(hours=1)
+FIRST_ACT = 1  # request 0 lists
+ALL_BUT_THE_LAST = 5  # list, Job, Service, ConfigMap, Workload, PodGroup
+
+
+async def operation(cluster: World, api: Any = None, spec: GangSpec = GANG_OF_4) -> Submission:
+    return await operations.submit_operation(
+        api or cluster.client,
+        spec,
+        trigger_id="op",
+        capabilities=cluster.capabilities,
+        timing=cluster.pauses.timing(),
+    )
+
+
+async def half_submitted(cluster: World, request: int = FIRST_ACT, *, by_id: bool = False) -> None:
+    """Submitted by a process that died after this request."""
+    process = Mortal(cluster.client, Crash(request, applied=True))
+    with pytest.raises(Died):
+        await (operation(cluster, process) if by_id else cluster.submit(api=process))
+
+
+async def tidied(cluster: World, *, age: timedelta = 2 * HOUR, api: Any = None, **options: Any) -> Tidied:
+    """As seen when all that is there is this old."""
+    now = cluster.bench.clock.now() + age
+    return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, timing=cluster.pauses.timing(), **options)
+
+
+def verdicts(result: Tidied) -> list[Verdict]:
+    assert result.failures == {}
+    return list(result.gangs.values())
+
+
+async def test_a_young_half_gang_is_left_to_its_submitter():
+    async with world() as cluster:
+        await half_submitted(cluster)
+        assert verdicts(await tidied(cluster, age=HOUR / 2)) == []
+        assert len(cluster.live()) == 1
+
+
+@pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST + 1))
+async def test_half_a_gang_of_a_task_is_removed(request_number):
+    async with world() as cluster:
+        await half_submitted(cluster, request_number)
+        assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+        cluster.bench.run(60)
+        assert [cluster.objects(resource) for resource in (JOBS, CONFIGMAPS)] == [[], []]
+        cluster.check_one_live_gang(await cluster.submit())
+
+
+@pytest.mark.parametrize("release", RELEASES)
+async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
+    async with world(release) as cluster:
+        await half_submitted(cluster, ALL_BUT_THE_LAST - (release == "1.35"), by_id=True)
+        assert verdicts(await tidied(cluster)) == [Verdict.COMPLETE]
+        submission = await operation(cluster)
+        assert submission.adopted
+        cluster.check_one_live_gang(submission)
+
+
+@pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST))
+async def test_a_gang_by_id_that_lacks_something_is_removed(request_number):
+    async with world() as cluster:
+        await half_submitted(cluster, request_number, by_id=True)
+        assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+        assert cluster.objects(JOBS) == []
+
+
+async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
+    async with world(nodes=4) as cluster:
+        ended = await cluster.submit()
+        cluster.end(ended.ref.name)
+        await operation(cluster, spec=GangSpec(image="a", keep_suspended=True, labels={"a": "b"}))
+        running = await cluster.submit(GangSpec(image="b"), claim="ti-2")
+        cluster.bench.run()
+        assert verdicts(await tidied(cluster)) == []
+        assert len(cluster.jobs()) == 2 + (running.ref != ended.ref)
+
+
+async def test_a_dry_run_says_the_same_and_changes_nothing():
+    async with world() as cluster:
+        await half_submitted(cluster)
+        assert verdicts(await tidied(cluster, dry_run=True)) == [Verdict.REMOVE]
+        assert len(cluster.live()) == 1
+        assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+
+
+async def test_twice_tidied_is_as_good_as_once():
+    async with world() as cluster:
+        await half_submitted(cluster)
+        await tidied(cluster)
+        assert verdicts(await tidied(cluster)) == []
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("request_number", [1, 2])
+async def test_a_janitor_that_dies_is_followed_by_another(request_number, applied):
+    """Removing a task's half gang is a list, looks, a mark, a delete."""
+    async with world() as cluster:
+        await half_submitted(cluster)
+        process = Mortal(cluster.client)
+        await tidied(cluster, api=process, dry_run=True)
+        crash = Crash(len(process.made) - 1 + request_number, applied)
+        with pytest.raises(Died):
+            await tidied(cluster, api=Mortal(cluster.client, crash))
+        await tidied(cluster)
+        assert cluster.jobs() == []
+
+
+async def test_a_refusal_is_told_and_stops_nothing_else():
+    async with world() as cluster:
+        await half_submitted(cluster)
+        await half_submitted(cluster, by_id=True)
+        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message="no such right"))
+        result = await tidied(cluster)
+        assert ["no such right" in failure for failure in result.failures.values()] == [True]
+        assert list(result.gangs.values()) == [Verdict.REMOVE]
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(turns=st.lists(st.integers(0, 1), max_size=24), by_id=st.booleans(), request=st.integers(1, 5))
+async def test_a_submitter_that_comes_back_meanwhile_ends_with_one_gang(turns, by_id, request):
+    """The janitor never deletes what runs: whoever is second sees that the other was first."""
+    async with world() as cluster:
+        await half_submitted(cluster, request, by_id=by_id)
+        submit = operation if by_id else lambda world, api: world.submit(api=api, claim="ti-2")
+        submission, result = await interleaved(
+            cluster.client, iter(turns), lambda api: submit(cluster, api), lambda api: tidied(cluster, api=api)
+        )
+        assert isinstance(result, Tidied), result
+        if isinstance(submission, JobDeleted):  # it was tidied away under the submitter, who may try again
+            assert submission.retryable
+            submission = await submit(cluster, cluster.client)
+        cluster.check_one_live_gang(submission)

@@ -1,0 +1,120 @@
+"""Files that many gangs share: stored once, found before a gang needs them, seen by its ranks' volume."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.files import FILES_VOLUME, content_id_of, files_in
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from airflow_provider_gangjobs.submission.uploads import delete_upload, upload, uploads
+from tests.provider.submission_world import Crash, Died, Mortal, World, world
+from tests.sandbox.builders import NAMESPACE
+
+FILES = {"train.py": "print('é')\n", "weights.bin": b"\x00\xff" * 10}
+
+
+async def store(cluster: World, files=FILES, api=None) -> str:
+    return await upload(api or cluster.client, files, namespace=NAMESPACE, timing=cluster.pauses.timing())
+
+
+async def test_the_same_content_is_stored_once():
+    async with world() as cluster:
+        first = await store(cluster)
+        assert await store(cluster, dict(reversed(FILES.items()))) == first
+        (stored,) = cluster.objects(CONFIGMAPS)
+        assert (stored["metadata"]["name"], stored["immutable"]) == (first, True)
+        assert files_in(stored) == {"train.py": "print('é')\n".encode(), "weights.bin": b"\x00\xff" * 10}
+
+
+def test_a_content_id_tells_names_and_contents_apart():
+    sets = [{"a": "b"}, {"ab": ""}, {"": "ab"}, {"a": "", "b": ""}, {"a": "c"}]
+    assert len({content_id_of(files) for files in sets}) == len(sets)
+    assert content_id_of({"a": "é"}) == content_id_of({"a": "é".encode()})
+
+
+async def test_an_upload_takes_one_request_and_survives_a_crash():
+    async with world() as cluster:
+        process = Mortal(cluster.client)
+        await store(cluster, api=process)
+        assert process.made == ["create configmaps"]
+        with pytest.raises(Died):
+            await store(cluster, {"b": "c"}, api=Mortal(cluster.client, Crash(0, applied=True)))
+        await store(cluster, {"b": "c"})
+        assert len(cluster.objects(CONFIGMAPS)) == 2
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.STATUS, FaultKind.STATUS_AFTER, FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER]
+)
+async def test_a_fault_stores_it_once_all_the_same(kind):
+    async with world() as cluster:
+        cluster.faults.add(Fault(kind, code=500, method="POST"))
+        content_id = await store(cluster)
+        assert [stored["metadata"]["name"] for stored in cluster.objects(CONFIGMAPS)] == [content_id]
+
+
+async def test_a_namesake_with_other_content_is_refused():
+    async with world() as cluster:
+        name = content_id_of(FILES)
+        cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": name}, "data": {"a": "b"}}, NAMESPACE)
+        with pytest.raises(SubmissionFailed, match="another content") as caught:
+            await store(cluster)
+        assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("files", [{}, {"a/b": ""}, {"a": "x" * 2**20}], ids=["none", "a directory", "too large"])
+async def test_what_cannot_be_stored_is_refused_before_it_is_sent(files):
+    async with world() as cluster:
+        process = Mortal(cluster.client)
+        with pytest.raises(InvalidGangSpec, match="files"):
+            await store(cluster, files, api=process)
+        assert process.made == []
+
+
+async def test_uploads_are_listed_and_deleted_when_asked():
+    async with world() as cluster:
+        await cluster.submit()  # files of a submission are no upload
+        content_id = await store(cluster)
+        (listed,) = await uploads(cluster.client, namespace=NAMESPACE)
+        assert (listed.content_id, listed.files) == (content_id, {"train.py": 12, "weights.bin": 20})
+        assert await delete_upload(cluster.client, content_id, namespace=NAMESPACE)
+        assert not await delete_upload(cluster.client, content_id, namespace=NAMESPACE)
+        assert await uploads(cluster.client, namespace=NAMESPACE) == []
+
+
+async def test_no_other_config_map_can_be_deleted():
+    async with world() as cluster:
+        cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": content_id_of({"a": "b"})}}, NAMESPACE)
+        with pytest.raises(InvalidGangSpec, match="content_id"):
+            await delete_upload(cluster.client, "kube-root-ca.crt", namespace=NAMESPACE)
+        assert not await delete_upload(cluster.client, content_id_of({"a": "b"}), namespace=NAMESPACE)
+
+
+async def test_a_gang_mounts_its_own_files_over_uploaded_ones():
+    async with world() as cluster:
+        content_id = await store(cluster)
+        spec = GangSpec(image="a", workers=4, uploads=[content_id], files={"train.py": "pass"})
+        submission = await cluster.submit(spec)
+        (job,) = cluster.live()
+        (volume,) = [v for v in job["spec"]["template"]["spec"]["volumes"] if v["name"] == FILES_VOLUME]
+        names = [source["configMap"]["name"] for source in volume["projected"]["sources"]]
+        assert names == [content_id, f"{submission.ref.name}-files"]
+
+
+async def test_a_missing_upload_is_told_before_anything_is_created():
+    async with world() as cluster:
+        missing = content_id_of({"never": "uploaded"})
+        with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
+            await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
+        assert cluster.jobs() == []
+
+
+async def test_a_look_for_an_upload_is_repeated_when_it_fails():
+    async with world() as cluster:
+        missing = content_id_of({"never": "uploaded"})
+        cluster.faults.add(Fault(FaultKind.DROP_BEFORE, method="GET", path="configmaps", times=8))
+        with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
+            await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))

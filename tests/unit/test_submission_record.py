@@ -1,0 +1,83 @@
+"""What a stored Job says of its submission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, record_of
+
+STARTED = {"startTime": "2026-01-01T00:01:00Z"}
+
+
+def job(*, status: dict[str, Any] | None = None, suspend: bool = False, **metadata: Any) -> dict[str, Any]:
+    common = {"name": "a", "namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    spec = {"completions": 4, "parallelism": 4, "suspend": suspend}
+    return {"metadata": {**common, **metadata}, "spec": spec, "status": status or {}}
+
+
+def ended(kind: str, **more: Any) -> dict[str, Any]:
+    return {**STARTED, "conditions": [{"type": kind, "status": "True", **more}]}
+
+
+IN_PROGRESS, SUCCEEDED, FAILED = OperationState.IN_PROGRESS, OperationState.SUCCEEDED, OperationState.FAILED
+HALTED = {"annotations": {ANNOTATION_HALTED: "enough"}}
+CASES = {
+    "just created": (job(suspend=True), Phase.SUBMITTED, IN_PROGRESS),
+    "let run, not looked at": (job(), Phase.SUBMITTED, IN_PROGRESS),
+    "in a queue": (job(suspend=True, labels={LABEL_KUEUE_QUEUE: "q"}), Phase.QUEUED, IN_PROGRESS),
+    "kept suspended": (
+        job(suspend=True, annotations={ANNOTATION_SPEC_FIELDS: '{"keep_suspended":"x"}'}),
+        Phase.QUEUED,
+        IN_PROGRESS,
+    ),
+    "suspended after it ran": (job(suspend=True, status=STARTED), Phase.QUEUED, IN_PROGRESS),
+    "pods wait": (job(status={**STARTED, "active": 4}), Phase.ASSEMBLING, IN_PROGRESS),
+    "some run": (job(status={**STARTED, "active": 4, "ready": 3}), Phase.ASSEMBLING, IN_PROGRESS),
+    "all run": (job(status={**STARTED, "active": 4, "ready": 4}), Phase.RUNNING, IN_PROGRESS),
+    "some have ended": (job(status={**STARTED, "ready": 1, "succeeded": 3}), Phase.RUNNING, IN_PROGRESS),
+    "fate decided": (job(status=ended("FailureTarget")), Phase.FINISHING, IN_PROGRESS),
+    "succeeded": (job(status=ended("Complete")), Phase.SUCCEEDED, SUCCEEDED),
+    "failed": (job(status=ended("Failed")), Phase.FAILED, FAILED),
+    "halted, pods end": (job(status={**STARTED, "terminating": 2}, suspend=True, **HALTED), Phase.FINISHING, FAILED),
+    "halted": (job(suspend=True, **HALTED), Phase.FAILED, FAILED),
+    "succeeded before it was halted": (job(status=ended("Complete"), **HALTED), Phase.SUCCEEDED, SUCCEEDED),
+    "being deleted": (job(deletionTimestamp="2026-01-01T00:00:00Z"), Phase.DELETED, OperationState.DELETING),
+}
+
+
+@pytest.mark.parametrize(("stored", "phase", "state"), CASES.values(), ids=CASES)
+def test_phase_and_state_are_read_off_the_job(stored, phase, state):
+    record = record_of(stored)
+    assert (record.phase, record.state) == (phase, state)
+
+
+CAUSES = {
+    "a failed gang": (
+        job(status=ended("Failed", reason="BackoffLimitExceeded", message="too many")),
+        FailureCause("BackoffLimitExceeded", "too many"),
+    ),
+    "halted by a user": (job(**HALTED), FailureCause("Halted", "enough")),
+    "stopped by an error": (
+        job(annotations={ANNOTATION_HALTED: "SubmissionFailed: create PodGroup: 403"}),
+        FailureCause("SubmissionFailed", "create PodGroup: 403"),
+    ),
+    "a sentence with a colon": (
+        job(annotations={ANNOTATION_HALTED: "not needed: done by hand"}),
+        FailureCause("Halted", "not needed: done by hand"),
+    ),
+    "nothing wrong": (job(status=STARTED), None),
+}
+
+
+@pytest.mark.parametrize(("stored", "cause"), CAUSES.values(), ids=CAUSES)
+def test_the_cause_of_a_failure_is_kept(stored, cause):
+    assert record_of(stored).error == cause
+
+
+def test_broken_annotations_do_not_hide_the_record():
+    record = record_of(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True))
+    assert (record.trigger_id, record.phase) == ("", Phase.SUBMITTED)
