@@ -6,8 +6,10 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.sandbox.errors import StatusError
+
 from .addresses import AddressPool
-from .client import core_path
+from .client import UnreachableError, core_path
 from .names import NameTable, ServiceName
 from .watch import Listed, follow
 
@@ -43,6 +45,20 @@ class PodNetwork:
                 watching, self._watching = self._watching, None
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
+
+    async def learn(self, client: ApiClient, namespace: str, service: str) -> None:
+        """Ask for a Service that the watch has not brought yet.
+
+        A pod that starts before its Service is known here could not listen on its own name.
+        What cannot be had now is left to the watch.
+        """
+        if (namespace, service) in self.names.services():
+            return
+        try:
+            found = await client.get(core_path("services", service, namespace=namespace))
+        except (StatusError, UnreachableError):
+            return
+        self.names.set_service(namespace, service, ServiceName.of(found))
 
     async def _follow(self, client: ApiClient) -> None:
         async for change in follow(client, core_path("services"), {}):

@@ -150,6 +150,8 @@ class PodWorker:
             self.state.verdict, self.state.stopped = Verdict("Failed", rejection.reason, rejection.message), True
             self.event(WARNING, rejection.reason, rejection.message)
             return
+        if subdomain := self.pod["spec"].get("subdomain"):
+            await self._host.network.learn(self._host.client, self.pod["metadata"]["namespace"], subdomain)
         self._join_network()
         self._writer.mark()
         deadline = asyncio.create_task(self._enforce_deadline(), name=f"deadline of {self._name}")
@@ -185,6 +187,7 @@ class PodWorker:
         self.folder.create({**metadata, "ip": address, "started": self.state.started.isoformat()})
         name = PodName.of(self.pod, address, ready=False)
         network.names.publish(name)
+        network.names.flush()
         hosts = HostsFile(self.folder.hosts, hosts_header(name, spec.get("hostAliases") or ()))
         network.names.add_reader(name.uid, name.namespace, hosts)
 
