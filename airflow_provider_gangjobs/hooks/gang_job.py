@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-    from airflow_provider_gangjobs.cluster.discovery import Capabilities
     from airflow_provider_gangjobs.gang.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.event import GangEvent
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.lifecycle import Observation
     from airflow_provider_gangjobs.gang.outcomes import Outcome
     from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.submission.abilities import Abilities
     from airflow_provider_gangjobs.submission.janitor import Tidied
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
@@ -217,9 +217,9 @@ class GangJobHook(BaseHook):
         """The tails of the ranks' logs, as far as their nodes still have them."""
         return self.call(lambda gangs: gangs.logs(ref, Logs(policy)))
 
-    def capabilities(self) -> Capabilities:
-        """Release and Workload API of the cluster, as far as they could be found out."""
-        return self.call(lambda gangs: gangs.capabilities())
+    def capabilities(self) -> Abilities:
+        """Release, dialects, fields that survive a dry run, and which gates are proven on, off, or cannot be proven."""
+        return self.call(lambda gangs: gangs.abilities())
 
     def mark_delivered(self, ref: GangRef) -> bool:
         """Note that the outcome was taken: the task's next submission is a new attempt. False if the Job is gone."""

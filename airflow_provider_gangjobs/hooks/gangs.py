@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
 from airflow_provider_gangjobs.submission import ending, operations
 from airflow_provider_gangjobs.submission import uploads as uploading
+from airflow_provider_gangjobs.submission.abilities import Abilities, abilities
 from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
 from airflow_provider_gangjobs.submission.forget import PODS_GONE_WITHIN_S, forget
 from airflow_provider_gangjobs.submission.janitor import HALF_SUBMITTED_FOR, Tidied, tidy
@@ -60,6 +61,10 @@ class Gangs:
     async def capabilities(self) -> Capabilities:
         """What the cluster serves. Remembered for some minutes."""
         return await discover(self.client)
+
+    async def abilities(self) -> Abilities:
+        """What can be done with gangs here, and how that is known. Remembered for some minutes."""
+        return await abilities(self.client, namespace=self.namespace)
 
     async def submit(
         self,

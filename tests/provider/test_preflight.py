@@ -1,0 +1,132 @@
+"""What can be known before anything is created: abilities of the cluster, and a dry run of the Job."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
+from airflow_provider_gangjobs.submission import operations, submit
+from airflow_provider_gangjobs.submission.abilities import abilities
+from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, world
+from tests.sandbox.builders import NAMESPACE
+
+KEY = TaskKey("dag", "run", "task")
+
+LINK = {
+    "1.35": "spec.template.spec.workloadRef",
+    "1.36": "spec.template.spec.schedulingGroup",
+    "1.37": "spec.template.spec.schedulingGroup",
+}
+DIALECTS = {"1.35": ("v1alpha1",), "1.36": ("v1alpha2",), "1.37": ("v1beta1", "v1alpha3", "native")}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+async def test_abilities_tell_dialects_and_what_a_dry_run_keeps(release):
+    async with world(release) as cluster:
+        found = await abilities(cluster.client, namespace=NAMESPACE)
+        assert (found.release, found.dialects, found.holds_gangs) == (release, DIALECTS[release], True)
+        assert found.fields == {LINK[release]: True, "spec.scheduling": release == "1.37"}
+        proven = [gate.is_on for gate in found.gates if gate.component == "kube-apiserver"]
+        assert proven == [True, release == "1.37"]
+        assert {gate.is_on for gate in found.gates if gate.component != "kube-apiserver"} == {None}
+        assert cluster.jobs() == []
+
+
+async def test_abilities_of_a_cluster_without_the_api_are_none():
+    async with world("none") as cluster:
+        found = await abilities(cluster.client, namespace=NAMESPACE)
+        assert (found.dialects, found.holds_gangs, found.scheduling_versions) == ((), False, ())
+
+
+async def test_abilities_are_asked_for_once():
+    async with world() as cluster:
+        first = await abilities(cluster.client, namespace=NAMESPACE)
+        before = dict(cluster.client.statistics().requests)
+        assert await abilities(cluster.client, namespace=NAMESPACE) is first
+        assert dict(cluster.client.statistics().requests) == before
+
+
+async def test_what_may_not_be_asked_is_unknown():
+    async with world() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
+        found = await abilities(cluster.client, namespace=NAMESPACE)
+        assert (set(found.fields.values()), found.holds_gangs) == ({None}, None)
+        assert "403" in found.gates[0].evidence
+
+
+async def preflighted(cluster, spec, api=None):
+    return await submit(
+        api or cluster.client,
+        spec,
+        key=KEY,
+        claim="x",
+        capabilities=cluster.capabilities,
+        preflight=True,
+        timing=cluster.pauses.timing(),
+    )
+
+
+async def test_a_preflight_is_one_more_request():
+    async with world() as cluster:
+        process = Mortal(cluster.client)
+        submission = await preflighted(cluster, GANG_OF_4, process)
+        assert process.made[:3] == ["list jobs", "create jobs", "create jobs"]
+        cluster.check_one_live_gang(submission)
+        assert (await preflighted(cluster, GANG_OF_4)).requests == 1
+
+
+async def test_what_the_server_refuses_is_named_and_nothing_is_created():
+    async with world() as cluster:
+        refused = GangSpec(image="a", workers=2, pod_overrides={"spec": {"dnsPolicy": "Sometimes"}})
+        with pytest.raises(InvalidGangSpec, match="dnsPolicy") as caught:
+            await preflighted(cluster, refused)
+        assert "spec.template.spec.dnsPolicy" in {problem.path for problem in caught.value.problems}
+        assert cluster.jobs() == []
+
+
+async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created():
+    async with world("none") as cluster:
+        cluster.serves_nothing_it_says()
+        process = Mortal(cluster.client)
+        with pytest.raises(GangUnsupported, match="dropped"):
+            await preflighted(cluster, GANG_OF_4, process)
+        assert process.made == ["list jobs", "create jobs"]
+        assert cluster.jobs() == []
+
+
+async def test_a_preferred_gang_falls_back_before_it_is_created():
+    async with world("none") as cluster:
+        cluster.serves_nothing_it_says()
+        submission = await preflighted(cluster, GangSpec(image="a", workers=4, gang="preferred"))
+        assert submission.decision.startswith("basic:the server dropped")
+        assert len(submission.notes) == 1
+        cluster.check_one_live_gang(submission)
+
+
+async def test_a_refused_right_is_told_by_its_step():
+    async with world() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
+        with pytest.raises(SubmissionFailed, match="try the Job out"):
+            await preflighted(cluster, GANG_OF_4)
+
+
+async def test_a_failed_dry_run_is_repeated():
+    async with world() as cluster:
+        cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="POST", query="dryRun"))
+        cluster.check_one_live_gang(await preflighted(cluster, GANG_OF_4))
+
+
+async def test_an_operation_can_be_preflighted_too():
+    async with world() as cluster:
+        with pytest.raises(InvalidGangSpec, match="dnsPolicy"):
+            await operations.submit_operation(
+                cluster.client,
+                GangSpec(image="a", pod_overrides={"spec": {"dnsPolicy": "Sometimes"}}),
+                trigger_id="op",
+                capabilities=cluster.capabilities,
+                preflight=True,
+            )
+        assert cluster.jobs() == []
