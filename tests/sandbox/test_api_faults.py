@@ -1,0 +1,154 @@
+"""Faults on demand: what the client meets, and whether the server carried the request out."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind, Faults, create_app, serving
+from airflow_provider_gangjobs.sandbox.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PATH = "/api/v1/namespaces/default/configmaps"
+OBJ = {"metadata": {"name": "a"}}
+
+
+class Bench:
+    """A served API with faults, a client, and the registry behind it."""
+
+    def __init__(self, registry: Registry, faults: Faults, http: httpx.AsyncClient) -> None:
+        self.registry, self.faults, self.http = registry, faults, http
+
+    def arm(self, kind: FaultKind, **conditions: Any) -> Fault:
+        return self.faults.add(Fault(kind, **conditions))
+
+    @property
+    def has_object(self) -> bool:
+        return self.registry.find("configmaps", "default", "a") is not None
+
+
+@asynccontextmanager
+async def served(**options: Any) -> AsyncIterator[Bench]:
+    registry, faults = Registry(), Faults()
+    app = create_app(registry, token=None, faults=faults, **options)
+    async with serving(app) as address, httpx.AsyncClient(base_url=address.url, timeout=5, trust_env=False) as http:
+        yield Bench(registry, faults, http)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with served() as bench:
+        yield bench
+
+
+@pytest.mark.parametrize(("code", "reason"), [(410, "Expired"), (500, "InternalError"), (503, "ServiceUnavailable")])
+async def test_refusal_is_not_carried_out(bench: Bench, code: int, reason: str) -> None:
+    bench.arm(FaultKind.STATUS, code=code)
+    response = await bench.http.post(PATH, json=OBJ)
+    assert (response.status_code, response.json()["reason"], bench.has_object) == (code, reason, False)
+
+
+async def test_refusal_can_say_when_to_come_back(bench: Bench) -> None:
+    bench.arm(FaultKind.STATUS, code=429, retry_after_s=7)
+    response = await bench.http.get(PATH)
+    assert (response.status_code, response.headers["Retry-After"]) == (429, "7")
+    assert response.json()["details"]["retryAfterSeconds"] == 7
+
+
+async def test_refusal_after_the_fact_is_carried_out(bench: Bench) -> None:
+    bench.arm(FaultKind.STATUS_AFTER, code=504)
+    response = await bench.http.post(PATH, json=OBJ)
+    assert (response.status_code, bench.has_object) == (504, True)
+
+
+@pytest.mark.parametrize(("kind", "applied"), [(FaultKind.DROP_BEFORE, False), (FaultKind.DROP_AFTER, True)])
+async def test_connection_breaks_before_or_after_the_write(bench: Bench, kind: FaultKind, applied: bool) -> None:
+    bench.arm(kind, method="POST")
+    with pytest.raises(httpx.TransportError):
+        await bench.http.post(PATH, json=OBJ)
+    assert bench.has_object is applied
+
+
+async def test_fault_is_used_up(bench: Bench) -> None:
+    bench.arm(FaultKind.STATUS, times=2)
+    codes = [(await bench.http.get(PATH)).status_code for _ in range(3)]
+    assert codes == [500, 500, 200]
+
+
+async def test_fault_waits_for_its_turn(bench: Bench) -> None:
+    bench.arm(FaultKind.STATUS, skip=1)
+    codes = [(await bench.http.get(PATH)).status_code for _ in range(3)]
+    assert codes == [200, 500, 200]
+
+
+async def test_fault_hits_only_what_it_is_meant_for(bench: Bench) -> None:
+    bench.arm(FaultKind.STATUS, method="GET", path="pods", query="watch=", times=None)
+    assert (await bench.http.get(PATH)).status_code == 200
+    assert (await bench.http.get("/api/v1/pods")).status_code == 200
+    assert (await bench.http.get("/api/v1/pods?watch=1")).status_code == 500
+
+
+async def test_delay_carries_out_late(bench: Bench) -> None:
+    bench.arm(FaultKind.DELAY, delay_s=0.05)
+    begun = asyncio.get_running_loop().time()
+    assert (await bench.http.post(PATH, json=OBJ)).status_code == 201
+    assert asyncio.get_running_loop().time() - begun >= 0.05
+
+
+async def test_half_open_watch_is_silent(bench: Bench) -> None:
+    """The connection stands, and nothing comes although there is something to tell."""
+    bench.arm(FaultKind.HALF_OPEN, query="watch=")
+    bench.registry.create("configmaps", OBJ)
+    async with bench.http.stream("GET", PATH, params={"watch": "1"}) as response:
+        assert response.status_code == 200
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await anext(response.aiter_lines())
+
+
+async def test_half_open_answer_is_silent(bench: Bench) -> None:
+    bench.arm(FaultKind.HALF_OPEN)
+    with pytest.raises(httpx.ReadTimeout):
+        await bench.http.post(PATH, json=OBJ, timeout=0.2)
+    assert bench.has_object
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.HALF_OPEN])
+async def test_watch_fails_after_some_events(bench: Bench, kind: FaultKind) -> None:
+    bench.arm(kind, query="watch=", chunks=1)
+    bench.registry.create("configmaps", OBJ)
+    async with bench.http.stream("GET", PATH, params={"watch": "1"}, timeout=0.3) as response:
+        lines = response.aiter_lines()
+        assert '"ADDED"' in await anext(lines)
+        bench.registry.create("configmaps", {"metadata": {"name": "b"}})
+        with pytest.raises(httpx.TransportError):
+            await anext(lines)
+
+
+async def test_faults_are_managed_over_http(bench: Bench) -> None:
+    armed = (await bench.http.post("/sandbox/faults", json={"kind": "status", "code": 503, "times": None})).json()
+    assert (await bench.http.get(PATH)).status_code == 503
+    listed = (await bench.http.get("/sandbox/faults")).json()
+    assert [fault["id"] for fault in listed["armed"]] == [armed["id"]]
+    assert [hit["path"] for hit in listed["history"]] == [PATH]
+    assert (await bench.http.delete("/sandbox/faults", params={"id": str(armed["id"])})).json() == {"armed": []}
+    assert (await bench.http.get(PATH)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "wanted", [{}, {"kind": "none"}, {"kind": "status", "odd": 1}, {"kind": "status", "path": "("}]
+)
+async def test_what_is_no_fault_is_refused(bench: Bench, wanted: dict[str, Any]) -> None:
+    assert (await bench.http.post("/sandbox/faults", json=wanted)).status_code == 400
+
+
+async def test_managing_needs_the_token() -> None:
+    app = create_app(Registry(), token="secret")
+    async with serving(app) as address, httpx.AsyncClient(base_url=address.url, trust_env=False) as http:
+        assert (await http.get("/sandbox/faults")).status_code == 401

@@ -1,0 +1,174 @@
+"""Serving: ports, TLS, kubeconfig, stopping; and what the log subresource passes on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.sandbox import tls
+from airflow_provider_gangjobs.sandbox.api import create_app, serving
+from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
+from airflow_provider_gangjobs.sandbox.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+def client(url: str, **options: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=5, **options)
+
+
+async def test_port_is_free_again_after_stopping() -> None:
+    async with serving(create_app(Registry(), token=None)) as address:
+        port = address.port
+    async with serving(create_app(Registry(), token=None), port=port) as again:
+        assert again.port == port
+
+
+async def test_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        async with serving(create_app(Registry(), token=None), port=taken.getsockname()[1]):
+            pass
+
+
+async def test_stopping_does_not_wait_for_watches() -> None:
+    """A watch would go on for half an hour."""
+    loop = asyncio.get_running_loop()
+    async with client("") as http, serving(create_app(Registry(), token=None)) as address:
+        url = f"{address.url}/api/v1/pods?watch=1"
+        async with http.stream("GET", url) as response:
+            assert response.status_code == 200
+            begun = loop.time()
+    assert loop.time() - begun < 2
+
+
+async def test_certificate_is_trusted_by_its_own_client_only() -> None:
+    certificate = tls.issue()
+    app = create_app(Registry(), token=None)
+    async with serving(app, certificate=certificate) as address:
+        async with client(address.url, verify=certificate.client_context()) as http:
+            assert (await http.get("/readyz")).text == "ok"
+        async with client(address.url, verify=tls.issue().client_context()) as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get("/readyz")
+
+
+def test_kept_certificate_is_the_same_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "certificate.pem"
+    first = tls.kept(path)
+    assert tls.kept(path) == first
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_secrets_do_not_show(tmp_path: Path) -> None:
+    assert "PRIVATE KEY" not in repr(tls.kept(tmp_path / "c.pem"))
+
+
+def test_kubeconfig_is_complete_and_private(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "new" / "config", "https://h:1", "t", authority=b"PEM", namespace="n")
+    config = yaml.safe_load(path.read_text())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert config["clusters"][0]["cluster"] == {"server": "https://h:1", "certificate-authority-data": "UEVN"}
+    assert config["users"][0]["user"] == {"token": "t"}
+    assert config["contexts"][0]["context"]["namespace"] == "n"
+
+
+def test_kubeconfig_replaces_a_readable_one_privately(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_kubeconfig(path, "https://h:1", "t")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+class Tape:
+    """A log source that says what it was asked for, and one more line when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+        self.more = asyncio.Event()
+
+    async def open(self, namespace: str, pod: str, container: str, **options: Any) -> AsyncIterator[bytes]:
+        self.asked = {"pod": f"{namespace}/{pod}/{container}", **options}
+        if options["tail_lines"] == 0:
+            raise LookupError("no log file")
+        yield b"one\n"
+        if options["follow"]:
+            await self.more.wait()
+            yield b"two\n"
+
+
+@pytest.fixture
+async def logged() -> AsyncIterator[tuple[httpx.AsyncClient, Tape, Registry]]:
+    tape, registry = Tape(), Registry()
+    spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "x"}]}
+    registry.create("pods", {"metadata": {"name": "a"}, "spec": spec})
+    async with serving(create_app(registry, token=None, logs=tape)) as address, client(address.url) as http:
+        yield http, tape, registry
+
+
+LOG = "/api/v1/namespaces/default/pods/a/log"
+
+
+def start(registry: Registry, **state: Any) -> None:
+    status = {"containerStatuses": [{"name": "main", "ready": True, **state}]}
+    registry.patch("pods", "a", "default", {"status": status}, subresource="status")
+
+
+async def test_log_of_a_container_that_waits_is_refused(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+    http, _, registry = logged
+    start(registry, state={"waiting": {"reason": "ImagePullBackOff"}})
+    response = await http.get(LOG)
+    assert response.status_code == 400
+    assert response.json()["message"] == 'container "main" in pod "a" is waiting to start: ImagePullBackOff'
+
+
+async def test_log_options_reach_the_source(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+    http, tape, registry = logged
+    start(registry, state={"running": {}})
+    response = await http.get(
+        LOG, params={"tailLines": "5", "limitBytes": "9", "sinceSeconds": "3", "timestamps": "true"}
+    )
+    assert (response.text, response.headers["content-type"]) == ("one\n", "text/plain; charset=utf-8")
+    assert tape.asked == {
+        "pod": "default/a/main",
+        "follow": False,
+        "tail_lines": 5,
+        "since_seconds": 3,
+        "timestamps": True,
+        "limit_bytes": 9,
+        "previous": False,
+    }
+
+
+async def test_followed_log_comes_as_it_is_written(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+    http, tape, registry = logged
+    start(registry, state={"running": {}})
+    async with http.stream("GET", LOG, params={"follow": "true"}) as response:
+        lines = response.aiter_lines()
+        assert await anext(lines) == "one"
+        tape.more.set()
+        assert await anext(lines) == "two"
+
+
+async def test_log_that_is_not_there_is_refused(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+    http, _, registry = logged
+    start(registry, state={"running": {}})
+    response = await http.get(LOG, params={"tailLines": "0"})
+    assert (response.status_code, "no log file" in response.json()["message"]) == (400, True)
+
+
+async def test_log_before_the_last_restart_needs_one(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+    http, tape, registry = logged
+    start(registry, state={"running": {}})
+    assert (await http.get(LOG, params={"previous": "true"})).status_code == 400
+    start(registry, state={"running": {}}, lastState={"terminated": {"exitCode": 1}})
+    assert (await http.get(LOG, params={"previous": "true"})).text == "one\n"
+    assert tape.asked["previous"] is True
