@@ -168,8 +168,7 @@ def run(home: Path, processes: Processes, view: View) -> dict[str, Any]:
             if rest.get(f"/dags/{DAG}") is not None:
                 break
             refuse_broken_dags(rest)
-    rest.send("PATCH", f"/dags/{DAG}", {"is_paused": False})
-    rest.send("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None})
+    rest.post(f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None})
     watch(home, rest, Cluster(kubeconfig), view, until(deadline, processes, "the DAG run did not end"))
     value = rest.get(f"/dags/{DAG}/dagRuns/{RUN}/taskInstances/report/xcomEntries/return_value?deserialize=true")
     return dict(value["value"])

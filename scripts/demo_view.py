@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -28,9 +27,9 @@ STATE_COLORS = {"success": "green", "running": "green", "deferred": "cyan", "fai
 class View:
     """A context manager; outside of it nothing is shown."""
 
-    def __init__(self) -> None:
-        self._console = Console(highlight=False)
-        self._live = Live(console=self._console, refresh_per_second=4) if sys.stdout.isatty() else None
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
         self._started = time.monotonic()
         self._seen: dict[str, str] = {}
         self._phases: list[tuple[str, float]] = []

@@ -20,6 +20,8 @@ import httpx
 PROJECT = Path(__file__).parents[1]
 PROGRAMS = ("api-server", "scheduler", "dag-processor", "triggerer")
 REQUEST_TIMEOUT_S = 10.0
+TOKEN_S = 600.0
+"""How long a token is used; it is valid for a day."""
 
 
 def free_port(preferred: int = 0) -> int:
@@ -44,6 +46,7 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags_examples"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "3",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
@@ -79,7 +82,7 @@ class Rest:
 
     def __post_init__(self) -> None:
         self._client = httpx.Client(base_url=self.url, timeout=REQUEST_TIMEOUT_S, trust_env=False)
-        self._token_until = 0.0
+        self._token, self._renew_at = "", 0.0
 
     def get(self, path: str) -> Any:
         """The answer to GET /api/v2<path>; None if there is nothing of the kind or no server yet."""
@@ -91,16 +94,14 @@ class Rest:
             return None
         return answer.raise_for_status().json()
 
-    def send(self, method: str, path: str, body: dict[str, Any]) -> Any:
-        answer = self._client.request(method, f"/api/v2{path}", json=body, headers=self._headers())
-        return answer.raise_for_status().json()
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._client.post(f"/api/v2{path}", json=body, headers=self._headers()).raise_for_status().json()
 
     def _headers(self) -> dict[str, str]:
-        if time.monotonic() > self._token_until:
-            token = self._client.get("/auth/token").raise_for_status().json()["access_token"]
-            self._client.headers["Authorization"] = f"Bearer {token}"
-            self._token_until = time.monotonic() + 600
-        return {}
+        if time.monotonic() > self._renew_at:
+            self._token = self._client.get("/auth/token").raise_for_status().json()["access_token"]
+            self._renew_at = time.monotonic() + TOKEN_S
+        return {"Authorization": f"Bearer {self._token}"}
 
 
 def tail(log: Path, lines: int = 30) -> list[str]:

@@ -72,7 +72,8 @@ def start(
         OSError: no process can be started.
     """
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", __name__, f"--lifeline={reading}", f"--grace={grace_s}", "--", *argv]
+    # -P: a file in the caller's folder must not be taken for a module.
+    command = [sys.executable, "-P", "-m", __name__, f"--lifeline={reading}", f"--grace={grace_s}", "--", *argv]
     try:
         process = subprocess.Popen(
             command,

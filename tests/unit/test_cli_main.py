@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_gangjobs.cli import main as cli
-from airflow_provider_gangjobs.cli.sandbox import variables
+from airflow_provider_gangjobs.cli.sandbox import RELEASES, variables
+from airflow_provider_gangjobs.sandbox import releases
 
 HEAVY = {"airflow", "rich", "httpx", "starlette", "uvicorn", "aiohttp", "kubernetes_asyncio", "asyncio", "msgspec"}
 
@@ -64,6 +65,10 @@ def test_impossible_call_is_explained_in_one_line(arguments, complaint, capsys):
     shown = capsys.readouterr().err
     assert shown.startswith(complaint)
     assert shown.count("\n") == 1
+
+
+def test_every_release_of_the_sandbox_can_be_chosen():
+    assert tuple(releases.RELEASES) == RELEASES
 
 
 def test_wrapped_command_finds_the_cluster():
