@@ -8,16 +8,14 @@ needed to go on is in the cluster and in the event. Parsing a DAG file loads no 
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.manifest import namespace_in
 from airflow_provider_gangjobs.gang.spec import (
     GangPolicy,
     GangSpec,
@@ -28,18 +26,15 @@ from airflow_provider_gangjobs.gang.spec import (
     Rendezvous,
     Results,
 )
-from airflow_provider_gangjobs.gang.validation import validate_choices
-from airflow_provider_gangjobs.hooks.airflow_exceptions import (
-    AirflowFailException,
-    TaskDeferralError,
-    TaskDeferralTimeout,
-)
+from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.operators import parameters
+from airflow_provider_gangjobs.operators.announcement import announced
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.operators.retries import unmendable_fails_for_good, will_be_retried
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from airflow.sdk import Context
@@ -269,7 +264,7 @@ class GangJobOperator(BaseOperator):
             submission = custody.call(
                 lambda gangs: gangs.submit(spec, key=custody.key, claim=custody.claim, reattach=self.reattach)
             )
-        for line in told(submission):
+        for line in announced(submission):
             self.log.info("%s", line)
         if self.do_xcom_push:
             context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
@@ -322,6 +317,7 @@ class GangJobOperator(BaseOperator):
         return value
 
     def _take_custody(self, context: Context) -> Custody:
+        from airflow_provider_gangjobs.gang.manifest import namespace_in
         from airflow_provider_gangjobs.operators.custody import Custody
 
         if parameters.is_manifest_file(self.manifest):
@@ -392,6 +388,8 @@ class GangJobOperator(BaseOperator):
         Raises:
             InvalidGangSpec: with all that was found.
         """
+        from airflow_provider_gangjobs.gang.validation import validate_choices
+
         problems = (
             *validate_choices(**choices),
             *parameters.duration_problems(
@@ -404,42 +402,5 @@ class GangJobOperator(BaseOperator):
         if problems:
             raise InvalidGangSpec(problems)
 
-
-@contextmanager
-def unmendable_fails_for_good() -> Iterator[None]:
-    """An error that another try with the same parameters must meet again takes the tries that are left."""
-    try:
-        yield
-    except GangJobError as error:
-        if error.retryable:
-            raise
-        raise AirflowFailException(str(error)) from error
-
-
-def will_be_retried(ti: Any) -> bool:
-    """Whether Airflow will run the task again if this try fails."""
-    return bool(ti.max_tries and ti.try_number <= ti.max_tries)
-
-
-def told(submission: Submission) -> Iterator[str]:
-    """What was submitted, in a line, and then what it lacks."""
-    did = "adopted" if submission.adopted else "submitted"
-    how = f"attempt {submission.attempt}, {_placed(submission.decision)}, {submission.state}"
-    yield f"Gang {submission.ref} {did}: {how}"
-    yield from submission.notes
-
-
-def _placed(decision: str) -> str:
-    how, _, detail = decision.partition(":")
-    said = _PLACED.get(how, decision)
-    return f"{said} ({detail})" if detail else said
-
-
-_PLACED: Final = {
-    "gang": "placed all together",
-    "basic": "plain pods",
-    "brought": "placed as its manifest says",
-    "off": "plain pods, as asked for",
-}
 
 __all__ = ["GangJobOperator"]

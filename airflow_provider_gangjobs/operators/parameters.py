@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation import validate
 
 TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
 MANIFEST_SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -43,6 +42,9 @@ def static_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
 
     With templates about, only parameters that hold none are judged, and nothing is said to be missing.
     """
+    # Loaded with a DAG's first operator, not with this module.
+    from airflow_provider_gangjobs.gang.validation import validate
+
     templated = {name for name, value in parameters.items() if is_templated(value)}
     if is_manifest_file(parameters.get("manifest")):
         templated.add("manifest")

@@ -1,0 +1,32 @@
+"""What is said in the log of a submission."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.submission.submit import Submission
+
+PLACED: Final = {
+    "gang": "placed all together",
+    "basic": "plain pods",
+    "brought": "placed as its manifest says",
+    "off": "plain pods, as asked for",
+}
+"""By the first word of the decision, as it is in the Job's annotation."""
+
+
+def announced(submission: Submission) -> Iterator[str]:
+    """What was submitted, in a line, and then what it lacks."""
+    did = "adopted" if submission.adopted else "submitted"
+    how = _placed(submission.decision)
+    yield f"Gang {submission.ref} {did}: attempt {submission.attempt}, {how}, {submission.state}"
+    yield from submission.notes
+
+
+def _placed(decision: str) -> str:
+    how, _, detail = decision.partition(":")
+    said = PLACED.get(how, decision)
+    return f"{said} ({detail})" if detail else said
