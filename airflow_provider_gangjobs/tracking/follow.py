@@ -40,6 +40,7 @@ from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.reporting import Reporter
 from airflow_provider_gangjobs.tracking.settle import Settled, Settler, list_pods, of_gang
 from airflow_provider_gangjobs.tracking.sights import Sights, sights
+from airflow_provider_gangjobs.tracking.tally import tally
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -94,7 +95,8 @@ async def follow(
         try:
             async with sights(cluster, ref) as (seen, watches):
                 follower = _Follower(cluster, ref, seen, watches, deadlines, until, reporter, now, timing)
-                return await follower.run()
+                with tally().counting(follower.harvester):
+                    return await follower.run()
         except InformerClosedError:
             continue
         except ClusterRefuses as exc:

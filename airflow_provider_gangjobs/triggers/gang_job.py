@@ -8,6 +8,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.triggers.following import event_of
 from airflow_provider_gangjobs.triggers.kill import kill_undisturbed
+from airflow_provider_gangjobs.triggers.metrics import emitting
 from airflow_provider_gangjobs.triggers.watch import Watch
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class _GangTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self.watch.to_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await event_of(self.watch, self.until, self.log)
+        with emitting():
+            event = await event_of(self.watch, self.until, self.log)
         self._told = True
         yield TriggerEvent(event.to_payload())  # type: ignore[no-untyped-call]
 

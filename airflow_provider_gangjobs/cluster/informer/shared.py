@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.cluster.verbs import ClientStatistics
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +239,10 @@ class Informers:
             f"{key.cluster}: {key.target} as {key.kind.__name__} by {key.index.__name__}": shared.reflector.statistics()
             for key, shared in self._shared.items()
         }
+
+    def client_statistics(self) -> dict[str, ClientStatistics]:
+        """Of each client that is open now, by cluster."""
+        return {cluster: client.statistics() for cluster, client in self._clients.items()}
 
     async def aclose(self) -> None:
         """End all informers now, whoever uses them; their subscribers are woken with InformerClosedError."""

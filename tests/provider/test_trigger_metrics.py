@@ -1,0 +1,118 @@
+"""Metrics reach a statsd server through Airflow's own stats, and cost no gang anything."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from airflow._shared.observability.metrics import stats
+from airflow._shared.observability.metrics.statsd_logger import SafeStatsdLogger
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from airflow_provider_gangjobs.triggers.metrics import Meter, Sample, emitting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GANG = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "100m"})
+PATIENCE_S = 20.0
+
+
+class Statsd:
+    """What Airflow's logger uses of the `statsd` package, which is an extra of Airflow."""
+
+    def __init__(self, sender: socket.socket) -> None:
+        self._sender = sender
+
+    def incr(self, stat: str, count: int, rate: float) -> None:
+        self._sender.send(f"airflow.{stat}:{count}|c".encode())
+
+    def gauge(self, stat: str, value: float, rate: float, delta: bool) -> None:
+        self._sender.send(f"airflow.{stat}:{value}|g".encode())
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """A statsd server, to which Airflow in this process sends."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.setblocking(False)
+        port = receiver.getsockname()[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.connect(("127.0.0.1", port))
+            stats.initialize(factory=lambda: SafeStatsdLogger(Statsd(sender)), export_legacy_names=False)
+            yield receiver
+        stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
+
+
+async def received(server: socket.socket, last: str) -> dict[str, str]:
+    """What has come by name, until and with a metric of the name `last`."""
+    found: dict[str, str] = {}
+    async with asyncio.timeout(PATIENCE_S):
+        while last not in found:
+            datagram = (await asyncio.get_running_loop().sock_recv(server, 65536)).decode()
+            found |= dict(line.split(":", 1) for line in datagram.splitlines())
+    return found
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, float]] = []
+
+    def incr(self, stat: str, count: int, /) -> None:
+        self.sent.append((stat, count))
+
+    def gauge(self, stat: str, value: float, /) -> None:
+        self.sent.append((stat, value))
+
+
+async def test_harvest_of_a_gang_is_counted(connection: str, server: socket.socket) -> None:
+    ref = GangJobHook(connection).submit(GANG, key=TaskKey("d", uuid4().hex, "t"), claim="c").ref
+    trigger = GangJobTrigger(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
+
+    assert [event async for event in trigger.run()]
+    found = await received(server, "airflow.gangjobs.harvest.released")
+    await informers().aclose()
+
+    assert found["airflow.gangjobs.harvest.recorded"] == found["airflow.gangjobs.harvest.released"] == "3|c"
+    assert found["airflow.gangjobs.harvest.backlog"] == "0|g"
+    assert int(found["airflow.gangjobs.requests.patch"].removesuffix("|c")) >= 3
+    assert int(found["airflow.gangjobs.watches_open"].removesuffix("|g")) >= 2
+
+
+async def test_sink_that_raises_harms_nobody() -> None:
+    def broken() -> stats.NoStatsLogger:
+        raise RuntimeError("no route to the metrics server")
+
+    stats.initialize(factory=broken, export_legacy_names=False)
+    with emitting():
+        await asyncio.sleep(0)
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "metrics of gangs")
+
+    await asyncio.wait_for(task, PATIENCE_S)
+    stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
+
+
+def test_sum_is_sent_as_what_was_added() -> None:
+    meter, sink = Meter(), Recorder()
+
+    for value in (5, 5, 9):
+        meter.send(Sample({}, {("a", "events"): value, ("b", "events"): 1}), sink)
+
+    assert sink.sent == [("gangjobs.events", 6), ("gangjobs.events", 4)]
+
+
+def test_informer_that_began_anew_is_counted_from_nothing() -> None:
+    meter, sink = Meter(), Recorder()
+
+    for value in (5, 2):
+        meter.send(Sample({}, {("a", "events"): value}), sink)
+
+    assert sink.sent == [("gangjobs.events", 5), ("gangjobs.events", 2)]
