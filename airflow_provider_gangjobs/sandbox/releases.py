@@ -41,6 +41,10 @@ class Release:
     infers_gangs: bool = False
     """Whether the Job controller makes a gang of any Indexed Job whose completions equal its parallelism (1.36)."""
     min_count_mutable: bool = False
+    schedules_groups: bool = True
+    """Whether the scheduler stops trying a gang's pods when it is lost, and preempts for it as one (1.37)."""
+    forgets_start: bool = True
+    """Whether suspending a Job takes back its startTime (1.36), so that its pods' directives may be changed."""
     disabled_group_fields: tuple[str, ...] = ()
     """Fields of groups whose gates are off: known to the schema, and dropped."""
 
@@ -55,7 +59,15 @@ class Release:
 
 
 RELEASES: dict[str, Release] = {
-    "1.35": Release("1.35", "v1.35.4", schema="1.35", scheduling_versions=("v1alpha1",), pod_link=PodLink.WORKLOAD_REF),
+    "1.35": Release(
+        "1.35",
+        "v1.35.4",
+        schema="1.35",
+        scheduling_versions=("v1alpha1",),
+        pod_link=PodLink.WORKLOAD_REF,
+        schedules_groups=False,
+        forgets_start=False,
+    ),
     "1.36": Release(
         "1.36",
         "v1.36.3",
@@ -65,6 +77,7 @@ RELEASES: dict[str, Release] = {
         has_pod_groups=True,
         pod_group_condition="PodGroupScheduled",
         infers_gangs=True,
+        schedules_groups=False,
         # The gate WorkloadAwarePreemption is taken to be on: priorities and disruption modes of groups are kept.
         disabled_group_fields=("schedulingConstraints", "resourceClaims"),
     ),

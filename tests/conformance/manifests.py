@@ -27,20 +27,27 @@ def link(space: Space, name: str) -> Obj:
     return {"workloadRef": {"name": name, "podGroup": "workers"}}
 
 
-def gang(space: Space, name: str, size: int, *, least: int | None = None, cpu: str = "1", **spec: Any) -> Obj:
+def gang(
+    space: Space, name: str, size: int, *, least: int | None = None, priority: str | None = None, **spec: Any
+) -> Obj:
     """Create a gang: its Job, suspended; its group; then let it run. Returns the Job as first stored."""
     pod_spec = {**link(space, name), **spec.pop("pod_spec", {})}
-    job = space.create("jobs", indexed(name, size, cpu=cpu, suspend=True, pod_spec=pod_spec, **spec))
-    group(space, name, size if least is None else least, owner=job)
+    if priority is not None:
+        pod_spec["priorityClassName"] = priority
+    job = space.create("jobs", indexed(name, size, suspend=True, pod_spec=pod_spec, **spec))
+    group(space, name, size if least is None else least, owner=job, priority=priority)
     space.patch("jobs", name, {"spec": {"suspend": False}})
     return job
 
 
-def group(space: Space, name: str, least: int, *, owner: Obj | None = None) -> None:
+def group(space: Space, name: str, least: int, *, owner: Obj | None = None, priority: str | None = None) -> None:
     """Create the Workload and, where the release has it, the PodGroup `name`."""
     objects = {"workloads": workload(space.release, name, least)}
     if space.release.has_pod_groups:
         objects["podgroups"] = pod_group(space.release, name, name, least)
+    if priority is not None and space.release.schedules_groups:
+        objects["workloads"]["spec"]["podGroupTemplates"][0]["priorityClassName"] = priority
+        objects["podgroups"]["spec"]["priorityClassName"] = priority
     for plural, obj in objects.items():
         if owner is not None:
             obj["metadata"]["ownerReferences"] = [owner_reference(owner)]

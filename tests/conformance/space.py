@@ -169,6 +169,11 @@ class Space:
             _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": None}}, headers=_MERGE))
         return names
 
+    def taint(self, taint: Obj, *, only: str | None = None) -> None:
+        """Put the taint on all nodes, or on one."""
+        for name in self.nodes if only is None else [only]:
+            _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": [taint]}}, headers=_MERGE))
+
     def runs(self, *pods: Obj) -> None:
         """The node says that the pods run."""
         for pod in pods:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,14 +23,14 @@ def space(space: Space) -> Space:
     return space
 
 
-def told(obj: Obj, kind: str) -> tuple[Any, ...]:
+def told(obj: Obj, kind: str) -> tuple[str, str, str]:
     """Status, reason and message of a condition."""
     condition = condition_of(obj, kind)
     assert condition, obj["status"]
     return condition["status"], condition.get("reason", ""), condition.get("message", "")
 
 
-def group_told(space: Space, name: str) -> tuple[Any, ...] | None:
+def group_told(space: Space, name: str) -> tuple[str, str, str] | None:
     """What the PodGroup says of its placing; None in a release without PodGroups."""
     kind = space.release.pod_group_condition
     if kind is None:
@@ -38,55 +39,95 @@ def group_told(space: Space, name: str) -> tuple[Any, ...] | None:
     return told(space.get("podgroups", name), kind)
 
 
-def pods_told(space: Space, job: str) -> set[tuple[Any, ...]]:
-    """The different things that the pods of a Job say of their placing, once each says something."""
+def pods_told(space: Space, job: str, count: int) -> Counter[str]:
+    """How many pods say what about having no node, once `count` of the Job's pods say something."""
 
-    def all_told() -> bool:
-        return all(condition_of(pod, "PodScheduled") for pod in space.pods(job))
+    def all_told() -> list[Obj] | None:
+        pods = [pod for pod in space.pods(job) if (condition_of(pod, "PodScheduled") or {}).get("status") == "False"]
+        return pods if len(pods) == count else None
 
-    space.until(all_told, lambda: f"PodScheduled: {space.pods(job)}")
-    return {told(pod, "PodScheduled") for pod in space.pods(job)}
+    pods = space.until(all_told, lambda: f"{count} refused pods: {space.pods(job)}")
+    assert {told(pod, "PodScheduled")[:2] for pod in pods} == {("False", "Unschedulable")}
+    return Counter(told(pod, "PodScheduled")[2] for pod in pods)
 
 
 def bound(space: Space, job: str) -> int:
     return sum("nodeName" in pod["spec"] for pod in space.pods(job))
 
 
+def refused(cause: str, preemption: str) -> dict[str, str]:
+    """What a pod that no node takes says, by release."""
+    text = f"0/2 nodes are available: {cause}."
+    before_1_37 = f"{text} no new claims to deallocate, preemption: 0/2 nodes are available: {preemption}."
+    return {"1.35": before_1_37, "1.36": before_1_37, "1.37": text}
+
+
+NO_ROOM = refused("2 Insufficient cpu", "2 No preemption victims found for incoming pod")
+UNSUITABLE = "2 Preemption is not helpful for scheduling"
+LACKING = "minCount ({least}) cannot be satisfied: {placed} scheduled, 1 remaining"
+NO_VICTIMS = ", pod group preemption: No preemption victims found for incoming preemptor"
+GROUP = "pod group is unschedulable"
+WAITING = (
+    f"{GROUP}, waiting for minCount pods from a gang to be scheduled, "
+    "one or more plugins asked to wait and no plugin rejected pod"
+)
+
+
+def group_refused(least: int, placed: int) -> dict[str, tuple[str, str, str] | None]:
+    lacking = LACKING.format(least=least, placed=placed) + NO_VICTIMS
+    return {"1.35": None, "1.36": ("False", "Unschedulable", GROUP), "1.37": ("False", "Unschedulable", lacking)}
+
+
 def test_gang_that_fits_is_placed(space: Space) -> None:
     gang(space, "g", 3)
-    space.wait_bound(3, "g")
-    assert pods_told(space, "g") == {("True", "", "")}
-    placed = {None: None}.get(space.release.pod_group_condition, ("True", "Scheduled", PLACED))
-    assert group_told(space, "g") == placed
-
-
-PLACED = "All required pods have been successfully scheduled"
-REFUSED = {
-    "1.35": None,
-    "1.36": ("False", "Unschedulable", "pod group is unschedulable"),
-    "1.37": ("False", "Unschedulable", "?"),
-}
+    pods = space.wait_bound(3, "g")
+    for pod in pods:
+        scheduled = space.wait_condition("pods", pod["metadata"]["name"], "PodScheduled")
+        assert told(scheduled, "PodScheduled") == ("True", "", "")
+    assert group_told(space, "g") == (("True", "Scheduled", "") if space.release.has_pod_groups else None)
 
 
 def test_gang_that_cannot_fit_places_nothing(space: Space) -> None:
+    """Four have a place and wait for the others; in 1.35 they say nothing."""
+    release = space.target.release
     gang(space, "g", 6)
-    space.wait_pods(6, "g")
-    assert group_told(space, "g") == REFUSED[space.target.release]
-    assert pods_told(space, "g") == {("x",)}
+    lacking = LACKING.format(least=6, placed=4)
+    assert (
+        pods_told(space, "g", 2 if release == "1.35" else 6)
+        == {
+            "1.35": Counter({NO_ROOM["1.35"]: 2}),
+            "1.36": Counter({NO_ROOM["1.36"]: 2, WAITING: 4}),
+            "1.37": Counter({NO_ROOM["1.37"]: 1, f"{GROUP}, {lacking}{NO_VICTIMS}": 4, lacking: 1}),
+        }[release]
+    )
+    assert group_told(space, "g") == group_refused(6, 4)[release]
     assert bound(space, "g") == 0
+
+
+def test_refused_gang_is_told_by_events(space: Space) -> None:
+    gang(space, "g", 6)
+    refusals = pods_told(space, "g", 2 if space.target.release == "1.35" else 6)
+    assert space.wait_event("FailedScheduling", "Pod")["type"] == "Warning"
+    space.until(
+        lambda: (
+            {event["message"] for event in space.list("events", fieldSelector="reason=FailedScheduling")}
+            == set(refusals)
+        ),
+        lambda: f"events {set(refusals)}",
+    )
 
 
 def test_small_gang_beside_one_that_cannot_fit(space: Space) -> None:
     """In 1.35 the big one's pods wait on places that they hold, and starve it."""
+    starves = space.target.release == "1.35"
     gang(space, "big", 6)
-    space.wait_pods(6, "big")
-    pods_told(space, "big") if space.target.release != "1.35" else None
+    pods_told(space, "big", 2 if starves else 6)
     gang(space, "small", 3)
-    if space.target.release != "1.35":
+    if not starves:
         space.wait_bound(3, "small")
         assert bound(space, "big") == 0
         return
-    assert {status for status, _, _ in pods_told(space, "small")} == {"False"}
+    assert pods_told(space, "small", 3) == Counter({NO_ROOM["1.35"]: 3})
     assert bound(space, "small") + bound(space, "big") == 0
     space.patch("jobs", "big", {"spec": {"suspend": True}})
     space.wait_bound(3, "small")
@@ -117,60 +158,69 @@ def test_nothing_is_said_as_long_as_pods_are_missing(space: Space) -> None:
     space.wait_bound(2, "g")
 
 
-def test_pods_beyond_the_least_wait_alone(space: Space) -> None:
+def test_pods_beyond_the_least_may_wait(space: Space) -> None:
     gang(space, "g", 6, least=3)
     space.wait_bound(4, "g")
-    waiting = [pod for pod in space.pods("g") if "nodeName" not in pod["spec"]]
-    said = {
-        told(space.wait_condition("pods", p["metadata"]["name"], "PodScheduled", "False"), "PodScheduled")
-        for p in waiting
-    }
-    assert said == {("y",)}
-    assert group_told(space, "g") == ("z",)
+    assert pods_told(space, "g", 2) == Counter({NO_ROOM[space.target.release]: 2})
+    assert group_told(space, "g") == (("True", "Scheduled", "") if space.release.has_pod_groups else None)
 
 
 def test_gang_is_placed_when_room_appears(space: Space) -> None:
     gang(space, "g", 6)
-    space.wait_pods(6, "g")
-    pods_told(space, "g") if space.target.release != "1.35" else None
+    pods_told(space, "g", 2 if space.target.release == "1.35" else 6)
     space.add_nodes(1, cpu=2)
     space.wait_bound(6, "g")
     if space.release.pod_group_condition:
         assert space.wait_condition("podgroups", "g", space.release.pod_group_condition)
 
 
-def test_suspended_gang_gives_back_and_comes_again(space: Space) -> None:
+def test_placed_once_is_placed_for_the_group(space: Space) -> None:
+    """Its condition says what happened, not what is: the gang is suspended, comes again, and finds no room."""
     gang(space, "g", 4)
     pods = space.wait_bound(4, "g")
-    before = group_told(space, "g")
+    placed = group_told(space, "g")
     space.patch("jobs", "g", {"spec": {"suspend": True}})
-    space.until(lambda: all("deletionTimestamp" in p["metadata"] for p in space.pods("g")), lambda: "all going")
+    space.until(
+        lambda: all("deletionTimestamp" in pod["metadata"] for pod in space.pods("g")), lambda: "pods being deleted"
+    )
     space.ends(*pods, exit_code=143)
     space.until(lambda: not space.pods("g"), lambda: "no pods")
-    assert group_told(space, "g") == before
+    space.create("jobs", indexed("other", 1))
+    space.wait_bound(1, "other")
     space.patch("jobs", "g", {"spec": {"suspend": False}})
-    space.wait_bound(4, "g")
+    pods_told(space, "g", 1 if space.target.release == "1.35" else 4)
+    assert group_told(space, "g") == placed
+    assert bound(space, "g") == 0
 
 
-def test_failed_scheduling_is_an_event(space: Space) -> None:
-    gang(space, "g", 6)
-    event = space.wait_event("FailedScheduling", "Pod")
-    assert (event["type"], event["message"]) == ("Warning", "e")
+UNSUITABLE_NODES = {
+    "no node has the label": (
+        {"nodeSelector": {"disk": "ssd"}},
+        "1",
+        "2 node(s) didn't match Pod's node affinity/selector",
+    ),
+    "every node is tainted": ({}, "1", "2 node(s) had untolerated taint(s)"),
+    "no node is large enough": ({}, "3", "2 Insufficient cpu"),
+}
 
 
-def test_no_node_suits(space: Space) -> None:
-    gang(space, "g", 2, pod_spec={"nodeSelector": {"disk": "ssd"}})
-    assert pods_told(space, "g") == {("s",)}
-    assert group_told(space, "g") == ("s",)
+@pytest.mark.parametrize(("pod_spec", "cpu", "cause"), UNSUITABLE_NODES.values(), ids=UNSUITABLE_NODES)
+def test_nodes_that_never_suit_are_told_apart(space: Space, pod_spec: Obj, cpu: str, cause: str) -> None:
+    if "taint" in cause:
+        space.taint({"key": "own", "value": "x", "effect": "NoSchedule"})
+    release = space.target.release
+    gang(space, "g", 2, cpu=cpu, pod_spec=pod_spec)
+    text = refused(cause, UNSUITABLE)[release]
+    only_one_tried = Counter({text: 1, LACKING.format(least=2, placed=0): 1})
+    assert pods_told(space, "g", 2) == (only_one_tried if release == "1.37" else Counter({text: 2}))
+    assert group_told(space, "g") == group_refused(2, 0)[release]
 
 
-def test_tainted_node_is_named(space: Space) -> None:
-    for name in space.nodes:
-        taint = {"key": "own", "value": "x", "effect": "NoSchedule"}
-        space.api.patch(
-            f"/api/v1/nodes/{name}",
-            json={"spec": {"taints": [taint]}},
-            headers={"Content-Type": "application/merge-patch+json"},
-        )
-    gang(space, "g", 2)
-    assert pods_told(space, "g") == {("t",)}
+def test_pod_without_a_group_tells_why_preemption_does_not_help(space: Space) -> None:
+    space.taint({"key": "own", "effect": "NoSchedule"}, only=space.nodes[0])
+    space.create("jobs", indexed("single", 3))
+    both = "1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling"
+    text = refused("1 Insufficient cpu, 1 node(s) had untolerated taint(s)", both)[space.target.release]
+    if space.target.release == "1.37":
+        text += f" preemption: 0/2 nodes are available: {both}."
+    assert pods_told(space, "single", 1) == Counter({text: 1})

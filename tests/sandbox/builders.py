@@ -133,7 +133,8 @@ class Bench:
         policy = {"gang": {"minCount": min_count or workers}}
         if release.has_pod_groups:
             link: Obj = {"schedulingGroup": {"podGroupName": name}}
-            group = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}}
+            priority = {k: v for k, v in spec.get("pod_spec", {}).items() if k == "priorityClassName"}
+            group = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy, **priority}}
             self.registry.create(PODGROUPS, group, NAMESPACE)
         else:
             link = {"workloadRef": {"name": name, "podGroup": "workers"}}

@@ -9,6 +9,7 @@ from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODGROUPS, 
 from tests.sandbox.builders import NAMESPACE, Bench
 
 GANG_RELEASES = ["1.36", "1.37"]
+LACKING = "minCount (6) cannot be satisfied: 4 scheduled, 1 remaining"
 
 
 @pytest.fixture(params=GANG_RELEASES)
@@ -44,7 +45,11 @@ def test_pod_is_bound_and_told(bench):
 def test_pod_that_fits_nowhere_is_told(bench):
     bench.pod("p", cpu="3")
     bench.run(0)
-    message = "0/2 nodes are available: 2 Insufficient cpu."
+    tails = {"1.36": "no new claims to deallocate, preemption", "1.37": "preemption"}
+    message = (
+        f"0/2 nodes are available: 2 Insufficient cpu. {tails[bench.registry.release.name]}: "
+        "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
     assert scheduled(bench.pods()[0]) == ("False", "Unschedulable", message)
     assert bench.events("p") == [("FailedScheduling", message)]
 
@@ -71,7 +76,7 @@ def test_gang_that_cannot_fit_binds_nothing(bench):
         (
             "1.37",
             "PodGroupInitiallyScheduled",
-            "minCount (6) cannot be satisfied: 4 scheduled, 1 remaining, 0/2 nodes are available: 2 Insufficient cpu.",
+            f"{LACKING}, pod group preemption: No preemption victims found for incoming preemptor",
         ),
     ],
 )
@@ -336,3 +341,16 @@ def test_pod_is_placed_in_one_step_by_a_clock_that_goes_on():
     bench.pod("p")
     bench.manager.step()
     assert bench.bound() == ["node-1"]
+
+
+def test_group_of_another_priority_than_its_pods_is_refused():
+    """KEP-5710; so the class has to be named on the group too."""
+    bench = two_nodes("1.37")
+    bench.registry.create(PRIORITYCLASSES, {"metadata": {"name": "urgent"}, "value": 1000})
+    group = {"metadata": {"name": "calm"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+    bench.registry.create(PODGROUPS, group, NAMESPACE)
+    pod_spec = {"schedulingGroup": {"podGroupName": "calm"}, "priorityClassName": "urgent"}
+    bench.job(workers=2, pod_spec=pod_spec)
+    bench.run()
+    assert {scheduled(pod)[:2] for pod in bench.pods("train")} == {("False", "SchedulerError")}
+    assert group_condition(bench, "calm") == [("PodGroupInitiallyScheduled", "False", "SchedulerError")]

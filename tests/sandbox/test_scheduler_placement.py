@@ -94,7 +94,7 @@ def test_shortfall_is_noted_when_it_becomes_certain():
     placement = place(gang(6), [node("a", cpu="2"), node("b", cpu="2")], needed=6)
     assert placement.shortfall.placed == 4
     assert placement.shortfall.remaining == 1
-    assert placement.shortfall.diagnosis == "0/2 nodes are available: 2 Insufficient cpu."
+    assert {refusal.text for refusal in placement.refused.values()} == {"0/2 nodes are available: 2 Insufficient cpu."}
 
 
 def test_pods_over_what_is_needed_may_stay_behind():
@@ -123,7 +123,7 @@ def zone_in(*values):
         ({"cpu": "8", "gpu": 1}, {}, "1 Insufficient cpu, 1 Insufficient nvidia.com/gpu"),
         ({}, {"pods": "0"}, "1 Too many pods"),
         ({}, {"unschedulable": True}, "1 node(s) were unschedulable"),
-        ({}, {"taints": [{"key": "k", "effect": "NoSchedule"}]}, "1 node(s) had untolerated taint {k: }"),
+        ({}, {"taints": [{"key": "k", "effect": "NoSchedule"}]}, "1 node(s) had untolerated taint(s)"),
         ({"nodeSelector": {"zone": "b"}}, {}, "1 node(s) didn't match Pod's node affinity/selector"),
         (affinity(zone_in("b")), {}, "1 node(s) didn't match Pod's node affinity/selector"),
         (affinity({}), {}, "1 node(s) didn't match Pod's node affinity/selector"),
@@ -132,7 +132,7 @@ def zone_in(*values):
 )
 def test_refusal_is_told_as_the_real_one_does(spec, target, message):
     placement = place([candidate("p", **spec)], [node("a", labels={"zone": "a"}, **target)], needed=1)
-    assert placement.refused == {"p": f"0/1 nodes are available: {message}."}
+    assert placement.refused["p"].text == f"0/1 nodes are available: {message}."
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,10 @@ def test_suitable_node_is_taken(spec, target):
 def test_reasons_are_counted_over_nodes():
     nodes = [node("a", cpu="1"), node("b", cpu="1"), node("c", unschedulable=True)]
     placement = place([candidate("p", cpu="2")], nodes, needed=1)
-    assert placement.refused["p"] == ("0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu.")
+    refusal = placement.refused["p"]
+    assert refusal.text == "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
+    assert (refusal.nodes, refusal.hopeless) == (3, 3)
 
 
 def test_no_node_at_all_is_said():
-    assert place(gang(1), [], needed=1).refused == {"p0": "no nodes available to schedule pods"}
+    assert place(gang(1), [], needed=1).refused["p0"].text == "no nodes available to schedule pods"

@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.sandbox.scheduler.cache import (
 )
 from airflow_provider_gangjobs.sandbox.scheduler.nodes import Obj, request_of
 from airflow_provider_gangjobs.sandbox.scheduler.preemption import Occupant
+from airflow_provider_gangjobs.sandbox.scheduler.wording import Eviction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,21 +38,28 @@ class Evictor:
         self._clock = clock
         self._cache = cache
 
-    def make_room(self, candidates: Sequence[Candidate], *, needed: int) -> None:
+    def make_room(
+        self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
+    ) -> Eviction | None:
         """Evict what is less important, if that lets the candidates in. Raises StatusError.
 
         Nothing is promised to them: they are tried again when the room is free.
+
+        Args:
+            pod_group: the group that is let in as one.
         """
         pods = [candidate.pod for candidate in candidates]
         priority = min(priority_of(pod) for pod in pods)
         if any(pod["spec"].get("preemptionPolicy") == "Never" for pod in pods):
-            return
+            return None
         if not any(priority_of(pod) < priority for pod in self._cache.pods.values() if node_of(pod)):
-            return
+            return None
         nodes = list(self._cache.nodes.values())
         victims = preemption.choose(candidates, nodes, self._occupants(), needed=needed, priority=priority)
-        for occupant in (occupant for victim in victims for occupant in victim.occupants):
-            self._evict(occupant, by=pods[0])
+        occupants = [occupant for victim in victims for occupant in victim.occupants]
+        for occupant in occupants:
+            self._evict(occupant, by=pods[0], pod_group=pod_group)
+        return Eviction(occupants[0].node, len(occupants)) if occupants else None
 
     def _occupants(self) -> Iterator[Occupant]:
         for pod in self._cache.pods.values():
@@ -71,9 +79,9 @@ class Evictor:
             return f"group {uid_of(group.pod_group)}"
         return f"pod {uid_of(pod)}"
 
-    def _evict(self, occupant: Occupant, *, by: Obj) -> None:
-        pod = occupant.pod
-        text = f"{SCHEDULER_NAME}: preempting to accommodate a higher priority pod"
+    def _evict(self, occupant: Occupant, *, by: Obj, pod_group: Obj | None) -> None:
+        pod, kind = occupant.pod, "pod" if pod_group is None else "podgroup"
+        text = f"{SCHEDULER_NAME}: preempting to accommodate a higher priority {kind}"
         target = meta.condition("DisruptionTarget", "True", "PreemptionByScheduler", text, self._clock.now())
         patch = {"metadata": {"uid": uid_of(pod)}, "status": {"conditions": [target]}}
         try:
@@ -85,5 +93,6 @@ class Evictor:
             if exc.code != 404:
                 raise
             return
-        message = f"Preempted by pod {uid_of(by)} on node {occupant.node}"
+        place = occupant.node if pod_group is None else "cluster"
+        message = f"Preempted by {kind} {uid_of(pod_group or by)} on node {place}"
         self._registry.record_event(pod, "Normal", "Preempted", message, SCHEDULER_NAME)

@@ -28,9 +28,8 @@ def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:
         tolerates(one, _UNSCHEDULABLE_TAINT) for one in pod["spec"].get("tolerations") or ()
     ):
         return "node(s) were unschedulable"
-    taint = first_untolerated(pod, spec.get("taints") or ())
-    if taint is not None:
-        return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value') or ''}}}"
+    if first_untolerated(pod, spec.get("taints") or ()) is not None:
+        return "node(s) had untolerated taint(s)"
     if not affinity.matches(pod, node):
         return "node(s) didn't match Pod's node affinity/selector"
     return None

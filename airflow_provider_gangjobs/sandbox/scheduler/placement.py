@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from airflow_provider_gangjobs.objects import quantity
 from airflow_provider_gangjobs.sandbox.scheduler import filters
 from airflow_provider_gangjobs.sandbox.scheduler.nodes import PODS, NodeState, Obj, request_of
 
@@ -48,13 +49,23 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why no node takes a pod."""
+
+    text: str
+    """`0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
+    nodes: int
+    hopeless: int
+    """Nodes that would not take it even if they were empty."""
+
+
+@dataclass(frozen=True)
 class Shortfall:
     """The moment at which it was clear that not enough pods would fit."""
 
     placed: int
     remaining: int
     """Pods that had not been tried."""
-    diagnosis: str
 
 
 @dataclass
@@ -63,8 +74,8 @@ class Placement:
 
     nodes: dict[str, str] = field(default_factory=dict)
     """Node by pod uid; a proposal only if `is_feasible`."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """By pod uid, why no node takes it."""
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    """By pod uid."""
     shortfall: Shortfall | None = None
 
     @property
@@ -81,13 +92,12 @@ def place(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed
         if node is not None:
             placement.nodes[candidate.uid] = node
             continue
-        diagnosis = snapshot.diagnose(candidate)
-        placement.refused[candidate.uid] = diagnosis
+        placement.refused[candidate.uid] = snapshot.diagnose(candidate)
         remaining = len(candidates) - position - 1
         if placement.shortfall is None and len(placement.nodes) + remaining < needed:
-            placement.shortfall = Shortfall(len(placement.nodes), remaining, diagnosis)
+            placement.shortfall = Shortfall(len(placement.nodes), remaining)
     if placement.shortfall is None and len(placement.nodes) < needed:
-        placement.shortfall = Shortfall(len(placement.nodes), 0, "")
+        placement.shortfall = Shortfall(len(placement.nodes), 0)
     return placement
 
 
@@ -102,7 +112,7 @@ class _Snapshot:
         self._placed = [0] * len(self._nodes)
         self._ranks: dict[Likeness, list[tuple[int, Rank | None]]] = {}
         self._refusals: dict[str, list[str | None]] = {}
-        self._failed: dict[Likeness, str] = {}
+        self._failed: dict[Likeness, Refusal] = {}
 
     def take_best(self, candidate: Candidate) -> str | None:
         """Place the candidate where it leaves the most room. Returns the node, None if no node suits."""
@@ -129,20 +139,23 @@ class _Snapshot:
             return None
         return _score(candidate.request, node), node.free[PODS]
 
-    def diagnose(self, candidate: Candidate) -> str:
-        """`0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
+    def diagnose(self, candidate: Candidate) -> Refusal:
+        """Why no node takes the candidate."""
         if candidate.likeness not in self._failed:
             self._failed[candidate.likeness] = self._diagnose(candidate)
         return self._failed[candidate.likeness]
 
-    def _diagnose(self, candidate: Candidate) -> str:
+    def _diagnose(self, candidate: Candidate) -> Refusal:
         if not self._nodes:
-            return "no nodes available to schedule pods"
+            return Refusal("no nodes available to schedule pods", 0, 0)
         reasons: Counter[str] = Counter()
+        hopeless = 0
         for node, refused in zip(self._nodes, self._refusals_of(candidate), strict=True):
             reasons.update([refused] if refused else filters.shortages(candidate.request, node))
+            hopeless += bool(refused or quantity.fits(candidate.request, node.allocatable))
         listed = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-        return f"0/{len(self._nodes)} nodes are available: {listed}."
+        count = len(self._nodes)
+        return Refusal(f"0/{count} nodes are available: {listed}.", count, hopeless)
 
     def _refusals_of(self, candidate: Candidate) -> list[str | None]:
         known = self._refusals.get(candidate.shape)

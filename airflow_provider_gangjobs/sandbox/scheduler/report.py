@@ -42,8 +42,7 @@ class Reporter:
         self._set(PODS, pod, "PodScheduled", "False", reason, message)
 
     def group_placed(self, pod_group: Obj) -> None:
-        message = "All required pods have been successfully scheduled"
-        self._set_group(pod_group, "True", "Scheduled", message)
+        self._set_group(pod_group, "True", "Scheduled", "")
 
     def group_refused(self, pod_group: Obj, message: str, *, reason: str = "Unschedulable") -> None:
         """Unless it was placed before: then the condition stays true, for it says what happened, not what is."""

@@ -8,7 +8,7 @@ and later).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from airflow_provider_gangjobs.sandbox.scheduler.eviction import Evictor
 from airflow_provider_gangjobs.sandbox.scheduler.permit import Permits
 from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, Placement, place
 from airflow_provider_gangjobs.sandbox.scheduler.report import Reporter
+from airflow_provider_gangjobs.sandbox.scheduler.wording import Gang, Wording, priorities_differ
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.clock import Clock
@@ -48,7 +49,6 @@ BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 10.0
 
 _CYCLE = "cycle"
-_OTHERS_UNSCHEDULABLE = "other pods from a pod group are unschedulable"
 
 Unit = tuple[str, Hashable]
 """("pod", uid) or ("group", GroupKey)."""
@@ -72,6 +72,7 @@ class Scheduler:
         self._clock = clock
         self._release = registry.release
         self._cache = ClusterCache()
+        self._wording = Wording(registry.release)
         self._report = Reporter(registry, clock, self._release.pod_group_condition)
         self._permits = Permits(clock)
         self._evictor = Evictor(registry, clock, self._cache)
@@ -121,26 +122,46 @@ class Scheduler:
         group = group_key(pod)
         if group is not None and self._ready_group(group) is None:
             return
-        self._place(unit, [pod], needed=1)
+        candidates = [Candidate.of(pod)]
+        placement = place(candidates, self._cache.nodes.values(), needed=1)
+        eviction = None if placement.is_feasible else self._evictor.make_room(candidates, needed=1)
+        told = {uid: self._wording.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
+        self._settle(unit, [pod], placement, told)
 
     def _try_group(self, unit: Unit, key: GroupKey) -> None:
         group = self._ready_group(key)
         pods = in_order(self._cache.waiting_of(key))
         if group is None or not pods:
             return
-        minimum = group.min_count or 1
-        bound = self._cache.bound_count(key)
-        placement = self._place(unit, pods, needed=minimum - bound)
-        if group.pod_group is not None:
-            self._tell_group(group.pod_group, minimum, bound, placement)
-
-    def _place(self, unit: Unit, pods: list[Obj], *, needed: int) -> Placement:
+        if self._is_refused_for_priority(unit, pods, group):
+            return
+        gang = Gang(group.min_count or 1, self._cache.bound_count(key))
+        needed = gang.minimum - gang.bound
         candidates = [Candidate.of(pod) for pod in pods]
         placement = place(candidates, self._cache.nodes.values(), needed=needed)
-        self._settle(unit, pods, placement)
+        eviction = None
         if not placement.is_feasible:
-            self._evictor.make_room(candidates, needed=needed)
-        return placement
+            as_one = group.pod_group if self._release.schedules_groups else None
+            eviction = self._evictor.make_room(candidates, needed=needed, pod_group=as_one)
+        self._settle(unit, pods, placement, self._wording.members(pods, gang, placement, eviction))
+        if group.pod_group is None:
+            return
+        if placement.is_feasible:
+            self._report.group_placed(group.pod_group)
+        else:
+            self._report.group_refused(group.pod_group, self._wording.group(gang, placement, eviction))
+
+    def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> bool:
+        if group.pod_group is None or not self._release.schedules_groups:
+            return False
+        message = priorities_differ(pods, priority_of(group.pod_group))
+        if message is None:
+            return False
+        for pod in pods:
+            self._report.refused(pod, message, reason="SchedulerError")
+        self._report.group_refused(group.pod_group, message, reason="SchedulerError")
+        self._failed(unit)
+        return True
 
     def _ready_group(self, key: GroupKey) -> Group | None:
         """The group if it may be tried. If not, nothing is written anywhere: the real one holds it before its queue."""
@@ -149,14 +170,18 @@ class Scheduler:
             return None
         return group
 
-    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement) -> None:
-        """Bind what may be bound, tell of the rest, and decide when to look again."""
+    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement, told: Mapping[str, str]) -> None:
+        """Bind what may be bound, tell of the rest, and decide when to look again.
+
+        Args:
+            told: by pod uid, what to say of a pod that stays without a node.
+        """
         for pod in pods:
             node = placement.nodes.get(uid_of(pod)) if placement.is_feasible else None
             if node is not None:
                 self._accept(pod, node)
             else:
-                self._report.refused(pod, placement.refused.get(uid_of(pod), _OTHERS_UNSCHEDULABLE))
+                self._report.refused(pod, told[uid_of(pod)])
         if placement.is_feasible and not placement.refused:
             self._attempts.pop(unit, None)
         else:
@@ -194,21 +219,6 @@ class Scheduler:
             self._report.refused(self._cache.pods[uid], permit.timeout_message)
             self._failed(("pod", uid))
             self._room_changed()
-
-    def _tell_group(self, pod_group: Obj, minimum: int, bound: int, placement: Placement) -> None:
-        shortfall = placement.shortfall
-        if shortfall is None:
-            self._report.group_placed(pod_group)
-        elif self._release.min_count_mutable:
-            message = (
-                f"minCount ({minimum}) cannot be satisfied: {bound + shortfall.placed} scheduled, "
-                f"{shortfall.remaining} remaining"
-            )
-            self._report.group_refused(
-                pod_group, f"{message}, {shortfall.diagnosis}" if shortfall.diagnosis else message
-            )
-        else:
-            self._report.group_refused(pod_group, "pod group is unschedulable")
 
     def _failed(self, unit: Unit) -> None:
         failures = self._attempts[unit].failures + 1 if unit in self._attempts else 1

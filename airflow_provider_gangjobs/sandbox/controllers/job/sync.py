@@ -135,6 +135,8 @@ class JobSync:
     def _tell_suspension(self, job: Obj) -> None:
         now = self._clock.now()
         if is_suspended(job):
+            if self._registry.release.forgets_start:
+                job["status"].pop("startTime", None)
             wanted = conditions.new(conditions.SUSPENDED, "True", "JobSuspended", "Job suspended", now)
         else:
             wanted = conditions.new(conditions.SUSPENDED, "False", "JobResumed", "Job resumed", now)
