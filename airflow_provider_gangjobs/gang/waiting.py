@@ -136,7 +136,9 @@ def _pods_missing(seen: Seen) -> str | None:
 def _unschedulable(seen: Seen) -> str | None:
     refusals = Counter(message for pod in seen.pods if (message := _refusal(pod)))
     if refusals:
-        return node_reasons(refusals.most_common(1)[0][0])
+        # Since 1.36 most pods only say that the gang lacks others; the cause is told by those that no node took.
+        causes = Counter({message: count for message, count in refusals.items() if _NODES.search(message)})
+        return node_reasons((causes or refusals).most_common(1)[0][0])
     if seen.podgroup is None:
         return None
     refused = (item for item in seen.podgroup.status.conditions if item.status == "False" and item.message)
@@ -172,8 +174,9 @@ def _starting(counts: Counts) -> str:
     return f"{many(counts.ranks - counts.started, 'rank')} starting: images are pulled, containers created"
 
 
-# The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {k: v}."
-_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are available: (?P<reasons>.*?)\.?(?: preemption: |$)", re.DOTALL)
+# The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
+# What follows the first sentence is about preemption.
+_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
 _REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
 
 

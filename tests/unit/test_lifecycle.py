@@ -116,6 +116,7 @@ def test_counts_are_of_ranks():
 
 
 GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: none."
+LACKING = "pod group is unschedulable, minCount (4) cannot be satisfied: 3 scheduled, 0 remaining"
 
 WAITS = {
     "not looked at": (job(), (), None, Cause.CONTROLLER, "Waits for the Job controller to look at the Job"),
@@ -159,6 +160,13 @@ WAITS = {
     "no room": (
         job().resumed(1),
         ranks(4, lambda builder: builder.unschedulable(GPU)),
+        podgroup(4),
+        Cause.UNSCHEDULABLE,
+        "Insufficient nvidia.com/gpu on 3 of 3 nodes",
+    ),
+    "most pods only lack the others": (
+        job().resumed(1),
+        [*ranks(3, lambda builder: builder.unschedulable(LACKING)), pod("p").rank(3).unschedulable(GPU).view()],
         podgroup(4),
         Cause.UNSCHEDULABLE,
         "Insufficient nvidia.com/gpu on 3 of 3 nodes",
@@ -237,6 +245,14 @@ NODE_REASONS = {
     "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {gpu: }.": (
         "had untolerated taint {gpu: } on 2 of 3 nodes; Insufficient cpu on 1 of 3 nodes"
     ),
+    # 1.35 and 1.36, then 1.37, as they say it.
+    "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). no new claims to deallocate, "
+    "preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, "
+    "1 Preemption is not helpful for scheduling.": (
+        "Insufficient cpu on 1 of 2 nodes; had untolerated taint(s) on 1 of 2 nodes"
+    ),
+    "0/2 nodes are available: 2 Insufficient cpu. preemption: found a potential placement for pod on node a, "
+    "preempting 1 victims": "Insufficient cpu on 2 of 2 nodes",
     "waiting for pods's pod group": "waiting for pods's pod group",
     "0/2 nodes are available: odd": "0/2 nodes are available: odd",
     "x" * 300: "x" * 253 + "...",
