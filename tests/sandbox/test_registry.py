@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,9 @@ from airflow_provider_gangjobs.sandbox.clock import VirtualClock
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry import Event, PatchKind, Registry
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, EVENTS, JOBS, NAMESPACES, PODGROUPS, PODS, WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Obj = dict[str, Any]
 
@@ -35,8 +39,11 @@ def job(name: str = "a", **spec: Any) -> Obj:
     return {"metadata": {"name": name}, "spec": {"template": {"spec": inner}, **spec}}
 
 
-def refusal(code: int) -> Any:
-    return pytest.raises(StatusError, check=lambda error: error.code == code)
+@contextmanager
+def refusal(code: int) -> Iterator[None]:
+    with pytest.raises(StatusError) as caught:
+        yield
+    assert caught.value.code == code
 
 
 def test_every_cluster_begins_with_its_namespaces(registry: Registry) -> None:

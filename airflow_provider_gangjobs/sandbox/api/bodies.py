@@ -9,6 +9,7 @@ import msgspec
 import yaml
 
 from airflow_provider_gangjobs.sandbox import errors
+from airflow_provider_gangjobs.sandbox.api.protobuf import MEDIA_TYPE, decode_message
 from airflow_provider_gangjobs.sandbox.api.versions import from_version, to_version
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry.patching import PatchKind
@@ -31,7 +32,6 @@ BODY_BYTES_MAX = 3 * 1024 * 1024
 SUMMARY_BYTES_MAX = 30
 """How much of a body is repeated in the message that it cannot be read."""
 
-_JSON, _YAML = "application/json", "application/yaml"
 _FALSE = {"0", "false"}
 
 
@@ -87,10 +87,19 @@ async def _body(request: Request) -> bytes:
     return body
 
 
+_READERS: dict[str, Callable[[bytes], Any]] = {
+    "": msgspec.json.decode,
+    "application/json": msgspec.json.decode,
+    "application/yaml": yaml.safe_load,
+    MEDIA_TYPE: decode_message,
+}
+"""How a body of each media type is read; none at all means JSON."""
+
+
 def _parsed(body: bytes, media: str, kind: str) -> Object:
     try:
-        parsed: Any = yaml.safe_load(body) if media == _YAML else msgspec.json.decode(body)
-    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as exc:
+        parsed = _READERS[media](body)
+    except (msgspec.DecodeError, yaml.YAMLError, ValueError) as exc:
         raise _unrecognized(kind, str(exc), body) from exc
     if not isinstance(parsed, dict):
         raise _unrecognized(kind, "it is no object", body)
@@ -110,7 +119,7 @@ def _media(request: Request) -> str:
 
 
 async def read_object(request: Request, kind: str, *, optional: bool = False) -> Object:
-    """The JSON or YAML object of this kind in the body; an empty one if that is allowed.
+    """The object of this kind in the body; an empty one if that is allowed.
 
     Raises:
         StatusError: 400, 413, 415.
@@ -119,8 +128,8 @@ async def read_object(request: Request, kind: str, *, optional: bool = False) ->
     body = await _body(request)
     if optional and not body:
         return {}
-    if media not in {_JSON, _YAML, ""}:
-        raise errors.unsupported_media_type([_JSON, _YAML])
+    if media not in _READERS:
+        raise errors.unsupported_media_type([known for known in _READERS if known])
     return _parsed(body, media, kind)
 
 
