@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -9,6 +10,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_gangjobs.triggers.following import event_of
 from airflow_provider_gangjobs.triggers.kill import kill_undisturbed
 from airflow_provider_gangjobs.triggers.metrics import emitting
+from airflow_provider_gangjobs.triggers.resumption import until_resumable
 from airflow_provider_gangjobs.triggers.watch import Watch
 
 if TYPE_CHECKING:
@@ -35,8 +37,11 @@ class _GangTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self.watch.to_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        started = asyncio.get_running_loop().time()
         with emitting():
             event = await event_of(self.watch, self.until, self.log)
+        if self.task_instance is not None:  # as it is in `dag.test()`, which has no worker to wait for
+            await until_resumable(started)
         self._told = True
         yield TriggerEvent(event.to_payload())  # type: ignore[no-untyped-call]
 

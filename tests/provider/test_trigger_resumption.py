@@ -1,0 +1,33 @@
+"""A gang that ends at once must not resume its task before Airflow knows that the worker has left (airflow#72716)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from airflow_provider_gangjobs.triggers.resumption import MARGIN_S, until_resumable
+from tests.provider.virtual_time import in_virtual_time
+
+SETTING = "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"
+
+
+@pytest.mark.parametrize(("interval_s", "ran_s"), [(5, 0.0), (5, 3.0), (1, 0.0)])
+def test_task_goes_on_one_heartbeat_after_its_deferral(
+    interval_s: int, ran_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SETTING, str(interval_s))
+    assert resumed_after(ran_s) == interval_s + MARGIN_S
+
+
+def test_gang_that_took_longer_resumes_its_task_at_once() -> None:
+    assert resumed_after(60.0) == 60.0
+
+
+@in_virtual_time
+async def resumed_after(ran_s: float) -> float:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await asyncio.sleep(ran_s)
+    await until_resumable(started)
+    return loop.time() - started
