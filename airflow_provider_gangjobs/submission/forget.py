@@ -3,7 +3,7 @@
 For each of its Jobs, in this order, so that a crash at any point leaves something that is found again:
 
 1. Halt it, if it has not ended.
-2. Free its pods of our finalizer, and wait until those of a halted one are gone.
+2. Free its pods of our finalizer, until none is held and those of a halted one have ended.
 3. Delete what belongs to it: groups, Service, files, ledger. Or the Job, which takes them along.
 4. Mark a kept Job as nobody's. From then on the id is free.
 """
@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.dialects import by_name
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_DROPPED, LABEL_GANG
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, FINALIZER_HARVEST, LABEL_DROPPED, LABEL_GANG
 from airflow_provider_gangjobs.gang.policy import Decision, Placement
 from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
 from airflow_provider_gangjobs.submission.ending import halt_patch
@@ -66,24 +66,29 @@ async def forget(
 async def _end(calls: Calls, job: Object, release: Callable[[GangRef], Awaitable[object]], timeout_s: float) -> None:
     """Afterwards none of its pods runs or is held by us."""
     ref, state = ref_of(job), state_of(job)
+    ongoing = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
         await calls.mark_job(ref, halt_patch(REASON))
     deadline = calls.timing.monotonic() + timeout_s
     backoff = calls.backoff()
     while True:
         await release(ref)
-        if state not in {JobState.LIVE, JobState.HALTED} or not await _unfinished(calls, ref):
+        pods = await calls.list(PODS, f"{LABEL_GANG}={ref.name}")
+        if not any(_is_held(pod) or (ongoing and not _has_ended(pod)) for pod in pods):
             return
         if calls.timing.monotonic() >= deadline:
-            cause = f"some were still there after {timeout_s:g} s"
+            cause = f"some still ran, or could not be released, after {timeout_s:g} s"
             advice = "Look at their nodes, then delete the submission again: it goes on from here"
             raise SubmissionFailed(str(ref), "wait for its pods to be gone", cause, advice=advice)
         await calls.timing.sleep(backoff.next())
 
 
-async def _unfinished(calls: Calls, ref: GangRef) -> int:
-    pods = await calls.list(PODS, f"{LABEL_GANG}={ref.name}")
-    return sum(pod.get("status", {}).get("phase") not in {"Succeeded", "Failed"} for pod in pods)
+def _is_held(pod: Object) -> bool:
+    return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
+
+
+def _has_ended(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 async def _drop(calls: Calls, job: Object) -> None:

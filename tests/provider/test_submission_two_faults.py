@@ -1,0 +1,107 @@
+"""Any two faults, at any requests of a submission or of its deletion: one gang afterwards, or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from tests.provider.submission_world import RELEASES, Crash, Died, Mortal, world
+from tests.provider.test_operations import OURS, delete, submit
+
+if TYPE_CHECKING:
+    from tests.provider.submission_world import World
+
+WAYS = (
+    *(Fault(FaultKind.STATUS, code=code) for code in (409, 429, 500, 503)),
+    Fault(FaultKind.STATUS, code=429, retry_after_s=30),
+    *(Fault(FaultKind.STATUS_AFTER, code=code) for code in (500, 503, 504)),
+    Fault(FaultKind.DROP_BEFORE),
+    Fault(FaultKind.DROP_AFTER),
+)
+"""409 is for writes only: nothing answers a read so."""
+WRITES = st.builds(
+    lambda way, method, skip: replace(way, method=method, skip=skip),
+    st.sampled_from(WAYS),
+    st.sampled_from(["POST", "PATCH", "DELETE"]),
+    st.integers(0, 4),
+)
+READS = st.builds(
+    lambda way, skip: replace(way, method="GET", skip=skip),
+    st.sampled_from([way for way in WAYS if way.code != 409]),
+    st.integers(0, 2),
+)
+TWO = st.tuples(WRITES | READS, WRITES | READS)
+CRASHES = st.none() | st.builds(Crash, st.integers(0, 8), st.booleans())
+MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+async def submit_in_trouble(cluster: World, crash: Crash | None, *, by_id: bool) -> None:
+    """By a process that meets the faults, may die, and may give up only if another try is worth while."""
+    process = Mortal(cluster.client, crash)
+    try:
+        await (submit(cluster, api=process) if by_id else cluster.submit(api=process))
+    except Died:
+        pass
+    except SubmissionFailed as failed:
+        if not failed.retryable:
+            raise
+
+
+@pytest.mark.slow
+@MANY
+@given(faults=TWO, crash=CRASHES, by_id=st.booleans(), release=st.sampled_from(RELEASES))
+async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, release):
+    async with world(release) as cluster:
+        for fault in faults:
+            cluster.faults.add(fault)
+        await submit_in_trouble(cluster, crash, by_id=by_id)
+        assert len(cluster.live()) <= 1
+        cluster.faults.remove()
+        cluster.check_one_live_gang(await (submit(cluster) if by_id else cluster.submit()))
+
+
+@pytest.mark.slow
+@MANY
+@given(faults=TWO, crash=CRASHES, job=st.booleans(), release=st.sampled_from(RELEASES))
+async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, crash, job, release):
+    async with world(release) as cluster:
+        await submit(cluster)
+        cluster.bench.run()
+        for fault in faults:
+            cluster.faults.add(fault)
+        try:
+            await delete(cluster, api=Mortal(cluster.client, crash), job=job)
+        except Died:
+            pass
+        except SubmissionFailed as failed:
+            assert failed.retryable  # noqa: PT017 - it need not fail
+        cluster.faults.remove()
+        await delete(cluster, job=job)
+        cluster.bench.run(60)
+        assert [cluster.objects(resource) for resource in (PODS, *OURS)] == [[]] * 5
+        assert len(cluster.objects(JOBS)) == (not job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [False, True])
+async def test_a_crash_at_any_request_of_a_deletion_is_made_good(job):
+    async with world() as cluster:
+        await submit(cluster)
+        process = Mortal(cluster.client)
+        await delete(cluster, api=process, job=job)
+        points = [Crash(request, applied) for request in range(len(process.made)) for applied in (False, True)]
+    for crash in points:
+        async with world() as cluster:
+            await submit(cluster)
+            with pytest.raises(Died):
+                await delete(cluster, api=Mortal(cluster.client, crash), job=job)
+            await delete(cluster, job=job)
+            cluster.bench.run(60)
+            assert [cluster.objects(resource) for resource in (PODS, *OURS)] == [[]] * 5, crash
