@@ -1,0 +1,222 @@
+"""A submission to real control planes, in which each request in turn goes wrong or is a process's last."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import (
+    Conflict,
+    ReplyLost,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, podgroups, workloads
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.abilities import abilities
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.record import OperationState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
+
+SPEC = GangSpec(
+    image="python:3.12",
+    command=["python", "-c", "import time; time.sleep(600)"],
+    workers=2,
+    resources={"cpu": "100m"},
+    files={"a.txt": "a"},
+    termination_grace_s=1,
+)
+VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v1beta1", True)}
+SETTLED_WITHIN_S = 60.0
+
+
+class Died(Exception):  # noqa: N818 - no error: the process is gone
+    """The process that was submitting is gone."""
+
+
+@dataclass
+class Troubled:
+    """A client whose request `at` goes wrong in one way, before or after the server has carried it out."""
+
+    api: Any
+    at: int | None = None
+    applied: bool = False
+    trouble: Callable[[], Exception] = Died
+    made: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.api, name)
+
+        async def call(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            wrong = len(self.made) == self.at
+            self.made.append(f"{name} {resource.plural}")
+            if wrong and not self.applied:
+                raise self.trouble()
+            result = await method(resource, *args, **kwargs)
+            if wrong:
+                raise self.trouble()
+            return result
+
+        return call
+
+
+TROUBLES: dict[str, tuple[Callable[[], Exception], bool]] = {
+    "dies before": (Died, False),
+    "dies after": (Died, True),
+    "409": (lambda: Conflict(409, request="request", reason="Conflict"), False),
+    "429": (lambda: TooManyRequests(429, request="request", reason="TooManyRequests", retry_after_s=0.1), False),
+    "500 before": (lambda: ServerError(500, request="request", reason="InternalError"), False),
+    "500 after": (lambda: ServerError(500, request="request", reason="InternalError"), True),
+    "503": (lambda: ServerError(503, request="request", reason="ServiceUnavailable"), False),
+    "unreachable": (lambda: Unreachable("request", "injected"), False),
+    "reply lost before": (lambda: ReplyLost("request", "injected"), False),
+    "reply lost after": (lambda: ReplyLost("request", "injected"), True),
+}
+
+
+async def submit(gangs: Gangs, trigger_id: str, api: Any = None) -> Submission:
+    return await operations.submit_operation(
+        api or gangs.client,
+        SPEC,
+        trigger_id=trigger_id,
+        capabilities=await gangs.capabilities(),
+        namespace=gangs.namespace,
+    )
+
+
+async def check_one_gang(gangs: Gangs, submission: Submission, release: str) -> None:
+    """One Job of this id is live; all that has its name belongs to it; its pods come, linked and placed."""
+    ref = submission.ref
+    jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=operations.selector_of(submission.trigger_id))
+    live = [job for job in jobs if state_of(job) is JobState.LIVE]
+    assert [job["metadata"]["uid"] for job in live] == [ref.uid]
+    assert live[0]["spec"]["suspend"] is False
+    version, has_groups = VERSIONS[release]
+    for resource in (SERVICES, workloads(version), *([podgroups(version)] if has_groups else [])):
+        stored = await gangs.client.get(resource, ref.name, ref.namespace)
+        assert ref.uid in {owner["uid"] for owner in stored["metadata"]["ownerReferences"]}
+    await until(lambda: _placed(gangs, ref))
+
+
+async def _placed(gangs: Gangs, ref: GangRef) -> bool:
+    pods = await gangs.client.list(PODS, ref.namespace, label_selector=f"{LABEL_GANG}={ref.name}")
+    link = {"schedulingGroup", "workloadRef"}
+    assert all(link & set(pod["spec"]) for pod in pods)
+    return len([pod for pod in pods if pod["spec"].get("nodeName")]) == SPEC.workers
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for real processes; a control plane has no clock of ours."""
+    async with asyncio.timeout(SETTLED_WITHIN_S):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(0.1)
+
+
+async def ended(gangs: Gangs, trigger_id: str) -> bool:
+    record = await gangs.submission(trigger_id)
+    return record is not None and record.state is not OperationState.IN_PROGRESS
+
+
+async def emptied(gangs: Gangs, namespace: str) -> bool:
+    """Whether nothing of ours is left."""
+    for resource in (JOBS, PODS, CONFIGMAPS):
+        if await gangs.client.list(resource, namespace, label_selector=LABEL_GANG):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, trouble: str) -> None:
+    error, applied = TROUBLES[trouble]
+    async with Gangs.of(tenant.config) as gangs:
+        clean = Troubled(gangs.client)
+        await check_one_gang(gangs, await submit(gangs, "clean", clean), tenant.plane.release)
+        await gangs.delete_submission("clean", job=True)
+        for at, request in enumerate(clean.made):
+            if trouble == "409" and request.startswith("list"):
+                continue  # nothing answers a read so
+            trigger_id = f"op-{at}"
+            try:
+                await submit(gangs, trigger_id, Troubled(gangs.client, at, applied, error))
+            except (Died, SubmissionFailed) as stopped:
+                precise = stopped.retryable if isinstance(stopped, SubmissionFailed) else error is Died
+            else:
+                precise = True
+            assert precise, request
+            submission = await submit(gangs, trigger_id)
+            await check_one_gang(gangs, submission, tenant.plane.release)
+            assert submission.attempt == 0, request
+            await gangs.delete_submission(trigger_id, job=True)
+
+
+async def test_two_submitters_at_once_end_in_one_gang(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        submissions = await asyncio.gather(*(submit(gangs, "raced") for _ in range(6)))
+        assert len({submission.ref for submission in submissions}) == 1
+        await check_one_gang(gangs, submissions[0], tenant.plane.release)
+
+
+async def test_deleting_an_ongoing_submission_ends_its_pods_and_keeps_the_job(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submit(gangs, "op")
+        await check_one_gang(gangs, submission, tenant.plane.release)
+        assert await gangs.delete_submission("op") == (submission.ref,)
+        pods = await gangs.client.list(PODS, tenant.namespace, label_selector=f"{LABEL_GANG}={submission.ref.name}")
+        assert pods == []
+        assert await gangs.submission("op") is None
+        (job,) = await gangs.client.list(JOBS, tenant.namespace, label_selector=LABEL_TASK)
+        assert job["metadata"]["uid"] == submission.ref.uid
+        again = await submit(gangs, "op")
+        assert (again.attempt, again.adopted) == (1, False)
+    assert tenant.refused() == []
+
+
+async def test_deleting_with_the_job_leaves_nothing(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submit(gangs, "op")
+        await check_one_gang(gangs, submission, tenant.plane.release)
+        await gangs.delete_submission("op", job=True)
+        assert await gangs.delete_submission("op", job=True) in ((), (submission.ref,))  # while it is collected
+        await until(lambda: emptied(gangs, tenant.namespace))
+
+
+async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
+    code = "import os; open(os.environ['GANG_RESULT_PATH'], 'w').write(open('/gang/files/data.bin').read())"
+    async with Gangs.of(tenant.config) as gangs:
+        content_id = await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"})
+        assert await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"}) == content_id
+        spec = GangSpec(image="python:3.12", command=["python", "-c", code], workers=2, uploads=[content_id])
+        submission = await gangs.submit_operation(spec, "op")
+        await until(lambda: ended(gangs, "op"))
+        record = await gangs.submission("op")
+        pods = await gangs.client.list(PODS, tenant.namespace, label_selector=f"{LABEL_GANG}={submission.ref.name}")
+        told = [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod in pods]
+        assert (record and record.state, told) == (OperationState.SUCCEEDED, ["42", "42"])
+        assert await gangs.delete_upload(content_id)
+        assert await gangs.uploads() == []
+        await gangs.delete_submission("op", job=True)
+    assert tenant.refused() == []
+
+
+async def test_a_dry_run_proves_what_the_release_keeps(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        found = await abilities(gangs.client, namespace=tenant.namespace)
+    version, _ = VERSIONS[tenant.plane.release]
+    assert (found.release, found.dialects[0], found.holds_gangs) == (tenant.plane.release, version, True)
+    assert found.fields["spec.scheduling"] is False  # the gate WorkloadWithJob is off

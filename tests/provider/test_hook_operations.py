@@ -1,0 +1,102 @@
+"""The hook's calls by an id of the caller's choice, on the embedded cluster with its processes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import SubmissionConflict
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.sandbox.resources import PODS
+from airflow_provider_gangjobs.submission.record import OperationState
+from airflow_provider_gangjobs.triggers.following import wait_in_worker
+from airflow_provider_gangjobs.triggers.watch import Watch
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+SLEEPS = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"}, termination_grace_s=1)
+
+
+@pytest.fixture
+def hook(connection: str) -> GangJobHook:
+    return GangJobHook(connection)
+
+
+@pytest.fixture
+def trigger_id() -> str:
+    return f"op {uuid4().hex}"
+
+
+def pods(embedded: SandboxThread, name: str) -> list[object]:
+    found = embedded.call(lambda it: it.registry.list(PODS, "default", f"gangjobs.airflow/gang={name}"))
+    return list(found)
+
+
+def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, trigger_id: str) -> None:
+    assert hook.submission(trigger_id) is None
+    first = hook.submit(SUSPENDED, trigger_id=trigger_id)
+    assert hook.submit(SUSPENDED, trigger_id=trigger_id, validate="server").ref == first.ref
+    with pytest.raises(SubmissionConflict, match="workers"):
+        hook.submit(GangSpec(image="i", command=["true"], workers=3, keep_suspended=True), trigger_id=trigger_id)
+
+    record = hook.submission(trigger_id)
+    assert record is not None
+    assert (record.ref, record.state, record.phase) == (first.ref, OperationState.IN_PROGRESS, Phase.QUEUED)
+    assert first.ref in {one.ref for one in hook.submissions(limit=500).records}
+    assert hook.delete_submission(trigger_id, job=True) == (first.ref,)
+    assert hook.delete_submission(trigger_id, job=True) == ()
+
+
+@pytest.mark.slow
+def test_deleting_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, trigger_id: str) -> None:
+    submission = hook.submit(SLEEPS, trigger_id=trigger_id)
+    hook.delete_submission(trigger_id)
+    assert pods(embedded, submission.ref.name) == []
+
+
+@pytest.mark.slow
+def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trigger_id: str) -> None:
+    content_id = hook.upload({"uploaded": b"\x31", "both": "uploaded"})
+    spec = GangSpec(
+        image="i",
+        command=["sh", "-c", 'cd "$GANG_FILES" && cat uploaded both > "$GANG_RESULT_PATH"'],
+        workers=2,
+        resources={"cpu": "100m"},
+        files={"both": "inline"},
+        uploads=[content_id],
+    )
+    ref = hook.submit(spec, trigger_id=trigger_id).ref
+    watch = Watch(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
+    wait_in_worker(watch, hook.log)
+
+    assert [outcome.message for outcome in hook.outcomes(ref)] == ["1inline"] * 2
+    assert content_id in {upload.content_id for upload in hook.uploads()}
+    assert hook.delete_upload(content_id)
+    assert not hook.delete_upload(content_id)
+
+
+def test_tidy_leaves_what_is_young(hook: GangJobHook, trigger_id: str) -> None:
+    ref = hook.submit(SUSPENDED, trigger_id=trigger_id).ref
+    assert ref not in hook.tidy(older_than=timedelta(hours=1)).gangs
+
+
+def test_either_an_id_or_a_task_is_given(hook: GangJobHook) -> None:
+    with pytest.raises(ValueError, match="either"):
+        hook.submit(SUSPENDED)
+    with pytest.raises(ValueError, match="either"):
+        hook.submit(SUSPENDED, trigger_id="a", key=TaskKey("d", "r", "t"))
+
+
+def test_capabilities_say_what_is_proven(hook: GangJobHook) -> None:
+    found = hook.capabilities()
+    assert found.holds_gangs
+    assert any(gate.is_on for gate in found.gates)
+    assert any(gate.is_on is None for gate in found.gates)
