@@ -37,6 +37,8 @@ class Evictor:
         self._registry = registry
         self._clock = clock
         self._cache = cache
+        self._claims: dict[str, str] = {}
+        """By uid of a pod that was evicted, for whom."""
 
     def make_room(
         self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
@@ -55,16 +57,19 @@ class Evictor:
         if not any(priority_of(pod) < priority for pod in self._cache.pods.values() if node_of(pod)):
             return None
         nodes = list(self._cache.nodes.values())
-        victims = preemption.choose(candidates, nodes, self._occupants(), needed=needed, priority=priority)
+        room = self._occupants(beside={uid_of(pod) for pod in pods})
+        victims = preemption.choose(candidates, nodes, room, needed=needed, priority=priority)
         occupants = [occupant for victim in victims for occupant in victim.occupants]
         for occupant in occupants:
             self._evict(occupant, by=pods[0], pod_group=pod_group)
         return Eviction(occupants[0].node, len(occupants)) if occupants else None
 
-    def _occupants(self) -> Iterator[Occupant]:
+    def _occupants(self, *, beside: set[str]) -> Iterator[Occupant]:
+        """Who has a place; without those who leave theirs to somebody else, so that it counts as taken."""
+        self._claims = {gone: by for gone, by in self._claims.items() if gone in self._cache.pods}
         for pod in self._cache.pods.values():
-            node = node_of(pod)
-            if node is not None:
+            node, claimed_by = node_of(pod), self._claims.get(uid_of(pod))
+            if node is not None and (claimed_by in beside or claimed_by not in self._cache.waiting):
                 unit = self._unit_of(pod)
                 yield Occupant(pod, node, request_of(pod), priority_of(pod), unit, is_deleting(pod))
 
@@ -93,6 +98,7 @@ class Evictor:
             if exc.code != 404:
                 raise
             return
+        self._claims[uid_of(pod)] = uid_of(by)
         place = occupant.node if pod_group is None else "cluster"
         message = f"Preempted by {kind} {uid_of(pod_group or by)} on node {place}"
         self._registry.record_event(pod, "Normal", "Preempted", message, SCHEDULER_NAME)
