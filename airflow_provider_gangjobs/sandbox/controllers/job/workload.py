@@ -98,11 +98,7 @@ class WorkloadWithJob:
                 message = f"Failed to create Workload for Job {name_of(job)}: {exc.message}"
                 self._tell(job, "FailedWorkloadCreate", message, kind="Warning")
             raise
-        if self._release.infers_gangs:
-            about = f"with gang scheduling (minCount={min_count_of(template)})"
-        else:
-            about = f"for Job {name_of(job)}"
-        self._tell(job, "WorkloadCreated", f"Created Workload {name_of(created)} {about}")
+        self._tell(job, "WorkloadCreated", f"Created Workload {name_of(created)} for Job {name_of(job)}")
         return created
 
     def _ensure_pod_group(self, job: Obj, workload: Obj, *, is_new: bool) -> Obj | None:
