@@ -37,3 +37,18 @@ def tenant(plane: ControlPlane, farm: Farm, request: pytest.FixtureRequest) -> I
     """A namespace of the test's own, as a ServiceAccount that is bound to exactly the documented Role."""
     with Tenant.admitted(plane, request.node.name) as tenant:
         yield tenant
+
+
+@pytest.fixture(scope="session")
+def native_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """1.37 whose Job controller makes Workloads and PodGroups itself, with nodes."""
+    folder = tmp_path_factory.mktemp("native-1.37-")
+    with running_plane("1.37", folder, workload_with_job=True) as plane, Farm.running(plane, nodes=1, cpu=4):
+        yield plane
+
+
+@pytest.fixture
+def native_tenant(native_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """As `tenant`, on the native plane."""
+    with Tenant.admitted(native_plane, request.node.name) as tenant:
+        yield tenant

@@ -59,7 +59,11 @@ async def _run(
         async with ApiClient.from_kubeconfig(kubeconfig) as client, asyncio.TaskGroup() as group:
             network = PodNetwork(str(folder))
             nodes = [
-                Node(NodeConfig(f"node-{number}", folder / f"node-{number}", cpu=cpu), client, network=network)
+                Node(
+                    NodeConfig(f"node-{number}", folder / f"node-{number}", cpu=cpu, log_port=0),
+                    client,
+                    network=network,
+                )
                 for number in range(count)
             ]
             tasks = [group.create_task(node.run()) for node in nodes]

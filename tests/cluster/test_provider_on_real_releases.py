@@ -8,51 +8,15 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.hooks.gangs import Gangs
-from airflow_provider_gangjobs.tracking.follow import follow
-from tests.cluster.tenant import ROLE, Tenant
+from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.tenant import ROLE
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
 
 DIALECTS = {"1.35": "gang:v1alpha1", "1.36": "gang:v1alpha2", "1.37": "gang:v1beta1"}
-
-MEET = """
-import json, os, socket
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-
-def patiently(do):  # as in any cluster, a name is known a moment after its pod has started
-    while True:
-        try:
-            return do()
-        except OSError:
-            continue
-
-if rank == 0:
-    with patiently(lambda: socket.create_server(address)) as listener:
-        met = [listener.accept()[0].recv(1)[0] for _ in range(size - 1)]
-else:
-    patiently(lambda: socket.create_connection(address, timeout=5)).sendall(bytes([rank]))
-    met = [0]
-print("rank", rank, "met", sorted(met), flush=True)
-open(os.environ["GANG_RESULT_PATH"], "w").write(json.dumps(sorted(met)))
-"""
-
-
-def a_gang(workers: int = 3, *, code: str = MEET, cpu: str = "1") -> GangSpec:
-    return GangSpec(image="python:3.12", command=["python", "-c", code], workers=workers, resources={"cpu": cpu})
-
-
-async def submitted(gangs: Gangs, spec: GangSpec, run: str = "run") -> Submission:
-    return await gangs.submit(spec, key=TaskKey("dag", run, "task", -1), claim="somebody")
-
-
-async def followed(tenant: Tenant, submission: Submission, deadlines: Deadlines | None = None) -> GangEvent:
-    return await follow(tenant.config, submission.ref, deadlines=deadlines or Deadlines(), report=lambda _: None)
 
 
 async def test_ranks_meet_and_their_results_come_back(tenant: Tenant) -> None:

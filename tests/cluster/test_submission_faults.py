@@ -165,6 +165,17 @@ async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, t
             await gangs.delete_submission(trigger_id, job=True)
 
 
+async def test_no_request_is_made_twice_when_nothing_goes_wrong(tenant: Tenant) -> None:
+    """Whatever the controllers write meanwhile."""
+    async with Gangs.of(tenant.config) as gangs:
+        client = Troubled(gangs.client)
+        submission = await submit(gangs, "op", client)
+        _, has_groups = VERSIONS[tenant.plane.release]
+        created = ["jobs", "services", "configmaps", "workloads", *["podgroups"] * has_groups]
+        assert client.made == ["list jobs", *(f"create {plural}" for plural in created), "patch jobs"]
+        await check_one_gang(gangs, submission, tenant.plane.release)
+
+
 async def test_two_submitters_at_once_end_in_one_gang(tenant: Tenant) -> None:
     async with Gangs.of(tenant.config) as gangs:
         submissions = await asyncio.gather(*(submit(gangs, "raced") for _ in range(6)))

@@ -1,0 +1,52 @@
+"""Gangs that tests on real control planes run, and how they follow them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.gang.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.tracking.follow import follow
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
+
+MEET = """
+import json, os, socket
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+
+def patiently(do):  # as in any cluster, a name is known a moment after its pod has started
+    while True:
+        try:
+            return do()
+        except OSError:
+            continue
+
+if rank == 0:
+    with patiently(lambda: socket.create_server(address)) as listener:
+        met = [listener.accept()[0].recv(1)[0] for _ in range(size - 1)]
+else:
+    patiently(lambda: socket.create_connection(address, timeout=5)).sendall(bytes([rank]))
+    met = [0]
+print("rank", rank, "met", sorted(met), flush=True)
+open(os.environ["GANG_RESULT_PATH"], "w").write(json.dumps(sorted(met)))
+"""
+
+
+def a_gang(workers: int = 3, *, code: str = MEET, cpu: str = "1", **changes: Any) -> GangSpec:
+    """Ranks that find each other, unless `code` says otherwise."""
+    command = ["python", "-c", code]
+    return GangSpec(image="python:3.12", command=command, workers=workers, resources={"cpu": cpu}, **changes)
+
+
+async def submitted(gangs: Gangs, spec: GangSpec, run: str = "run") -> Submission:
+    return await gangs.submit(spec, key=TaskKey("dag", run, "task", -1), claim="somebody")
+
+
+async def followed(tenant: Tenant, submission: Submission, deadlines: Deadlines | None = None) -> GangEvent:
+    return await follow(tenant.config, submission.ref, deadlines=deadlines or Deadlines(), report=lambda _: None)

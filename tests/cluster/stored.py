@@ -1,0 +1,87 @@
+"""What a control plane stored for a gang, without what changes from run to run: for documentation that stays true."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from tests.cluster.tenant import Tenant
+
+Obj = dict[str, Any]
+
+_GROUPED = {"workloads": "Workload", "podgroups": "PodGroup"}
+SERVED: dict[str, tuple[str, dict[str, str]]] = {
+    "1.35": ("v1alpha1", {"workloads": "Workload"}),
+    "1.36": ("v1alpha2", _GROUPED),
+    "1.37": ("v1beta1", _GROUPED),
+}
+"""By release, the version of the Workload API and its kinds."""
+
+_JOB_SPEC = (
+    "suspend",
+    "completionMode",
+    "completions",
+    "parallelism",
+    "backoffLimit",
+    "podReplacementPolicy",
+    "scheduling",
+)
+_POD_SPEC = ("schedulingGroup", "workloadRef")
+
+
+def manifests(tenant: Tenant, job_name: str) -> str:
+    """Job, Workload, PodGroup and first pod of the tenant's one gang as YAML documents, as the server stored them."""
+    version, kinds = SERVED[tenant.plane.release]
+    with tenant.plane.client() as admin:
+
+        def listed(api: str, plural: str, **query: str) -> list[Obj]:
+            items: list[Obj] = admin.get(f"{api}/namespaces/{tenant.namespace}/{plural}", params=query).json()["items"]
+            return items
+
+        (job,) = listed("/apis/batch/v1", "jobs")
+        first = f"batch.kubernetes.io/job-name={job_name},batch.kubernetes.io/job-completion-index=0"
+        (pod,) = listed("/api/v1", "pods", labelSelector=first)
+        group = f"scheduling.k8s.io/{version}"
+        found = [
+            _object({**obj, "apiVersion": group, "kind": kind}, spec=obj["spec"])
+            for plural, kind in kinds.items()
+            for obj in listed(f"/apis/{group}", plural)
+        ]
+    text = yaml.safe_dump_all([_job(job), *found, _pod(pod)], sort_keys=False)
+    return _steady(text, job, [obj for obj in found if obj["kind"] == "Workload"])
+
+
+def _object(obj: Obj, *, spec: Obj) -> Obj:
+    metadata = {
+        field: obj["metadata"][field] for field in ("name", "finalizers", "ownerReferences") if field in obj["metadata"]
+    }
+    return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata, "spec": spec}
+
+
+def _job(job: Obj) -> Obj:
+    template = job["spec"]["template"]
+    pod_spec = {field: template["spec"][field] for field in _POD_SPEC if field in template["spec"]}
+    trimmed: Obj = {"metadata": {"finalizers": template["metadata"]["finalizers"]}, "spec": pod_spec}
+    spec = {field: job["spec"][field] for field in _JOB_SPEC if field in job["spec"]}
+    return _object({**job, "apiVersion": "batch/v1", "kind": "Job"}, spec={**spec, "template": trimmed})
+
+
+def _pod(pod: Obj) -> Obj:
+    metadata = {**pod["metadata"], "name": f"{pod['metadata']['generateName']}xxxxx"}
+    spec = {field: pod["spec"][field] for field in _POD_SPEC if field in pod["spec"]}
+    return _object({**pod, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, spec=spec)
+
+
+def _steady(text: str, job: Obj, workloads: list[Obj]) -> str:
+    """Names stay readable; what a server draws by lot does not."""
+    name = job["metadata"]["name"]
+    for workload in workloads:
+        made = workload["metadata"]["name"]
+        if made != name:
+            text = re.sub(rf"{re.escape(made)}-({re.escape(name)}-pgt-0)-\w+", rf"{name}-hash-\1-hash", text)
+            text = text.replace(made, f"{name}-hash")
+    text = re.sub(r"uid: [0-9a-f-]{36}", "uid: 00000000-0000-0000-0000-000000000000", text)
+    return text.replace(name, "train")

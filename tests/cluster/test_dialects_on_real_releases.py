@@ -1,0 +1,55 @@
+"""Each dialect by what the server stored and where the pods landed; the documentation shows exactly that.
+
+`GANGJOBS_WRITE_DOCS=1` writes the files of docs/manifests instead of comparing them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.stored import SERVED, manifests
+
+if TYPE_CHECKING:
+    from tests.cluster.tenant import Tenant
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "docs" / "manifests"
+BRIEF = "print('done')"
+
+
+def is_documented(name: str, stored: str) -> bool:
+    path = MANIFESTS / name
+    if os.environ.get("GANGJOBS_WRITE_DOCS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(stored)
+    assert path.read_text() == stored
+    return True
+
+
+async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> None:
+    version, _ = SERVED[tenant.plane.release]
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang(3, code=BRIEF))
+        assert submission.decision == f"gang:{version}"
+        event = await followed(tenant, submission)
+        assert event.status is Status.SUCCEEDED, event
+        stored = manifests(tenant, submission.ref.name)
+        pods = await gangs.client.list(PODS, tenant.namespace)
+    assert is_documented(f"{tenant.plane.release}-{version}.yaml", stored)
+    assert {pod["spec"]["nodeName"] for pod in pods} <= {"node-0", "node-1"}
+
+
+async def test_native_gang_is_made_by_the_job_controller(native_tenant: Tenant) -> None:
+    async with Gangs.of(native_tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang(3, code=BRIEF, dialect="native"))
+        assert submission.decision == "gang:native"
+        event = await followed(native_tenant, submission)
+        assert event.status is Status.SUCCEEDED, event
+    stored = manifests(native_tenant, submission.ref.name)
+    assert is_documented("1.37-native.yaml", stored)
+    assert native_tenant.refused() == []

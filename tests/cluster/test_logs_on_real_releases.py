@@ -1,0 +1,40 @@
+"""Logs that a real API server fetches from the nodes of this project, as it does from any kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from tests.cluster.gangs import a_gang, followed, submitted
+
+if TYPE_CHECKING:
+    from tests.cluster.tenant import Tenant
+
+SPEAK = "import os; print('rank', os.environ['RANK'], 'speaks'); print('and ends')"
+KUBECTL = shutil.which("kubectl")
+
+
+async def test_logs_of_all_ranks_come_back(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang(2, code=SPEAK))
+        await followed(tenant, submission)
+        logs = await gangs.logs(submission.ref, Logs.ALL)
+    assert [(log.rank, log.text, log.problem) for log in logs] == [
+        (rank, f"rank {rank} speaks\nand ends\n", "") for rank in (0, 1)
+    ]
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed (Debian: kubernetes-client)")
+async def test_kubectl_reads_them_too(tenant: Tenant) -> None:
+    async with Gangs.of(tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang(2, code=SPEAK))
+        await followed(tenant, submission)
+    command = [str(KUBECTL), f"--kubeconfig={tenant.kubeconfig}", "logs", f"job/{submission.ref.name}", "--tail=1"]
+    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    assert said.stdout == "and ends\n"
