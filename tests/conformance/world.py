@@ -42,6 +42,7 @@ class World:
     release: Release
     kubeconfig: Path
     namespace: str = ""
+    is_embedded: bool = False
 
     def core(self, plural: str, name: str = "", subresource: str = "") -> str:
         return self._path("/api/v1", plural, name, subresource)
@@ -126,7 +127,7 @@ async def embedded(release: str) -> AsyncIterator[World]:
             path = Path(folder) / "kubeconfig"
             write_kubeconfig(path, address.url, TOKEN, authority=certificate.certificate)
             async with _client(path) as http:
-                yield World(http, RELEASES[release], path)
+                yield World(http, RELEASES[release], path, is_embedded=True)
 
 
 @asynccontextmanager
