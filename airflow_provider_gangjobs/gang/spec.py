@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final
 
 HASH_LENGTH: Final = 16
@@ -159,25 +160,26 @@ class GangSpec:
         """Whether there is anything at /gang/files."""
         return bool(self.files or self.uploads)
 
-    @property
+    @cached_property
     def field_digests(self) -> dict[str, str]:
         """Short digest of each parameter that was given.
 
         Those left at their default are absent, so a release that adds parameters does not change
         the hash of a gang submitted before it.
         """
-        return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in self._given().items()}
+        return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in self._given.items()}
 
     @property
     def field_digests_json(self) -> str:
         """Value of `ANNOTATION_SPEC_FIELDS`."""
         return json.dumps(self.field_digests, sort_keys=True, separators=(",", ":"))
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Equal for submissions that must be the same gang. Independent of order of keys, machine and release."""
-        return _digest(self._given())[:HASH_LENGTH]
+        return _digest(self._given)[:HASH_LENGTH]
 
+    @cached_property
     def _given(self) -> dict[str, Any]:
         values = {f.name: (_plain(getattr(self, f.name)), _plain(_default_of(f))) for f in fields(self)}
         return {

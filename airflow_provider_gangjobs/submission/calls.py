@@ -60,7 +60,7 @@ class Api(Protocol):
         resource: Resource,
         name: str,
         namespace: str | None,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | Objects,
         *,
         kind: Patch = Patch.MERGE,
     ) -> Object:
@@ -119,6 +119,17 @@ class Calls:
         """One merge patch of a Job, not repeated."""
         self.requests += 1
         return await self._client.patch(JOBS, name, self.namespace, body)
+
+    async def patch_job_if(self, name: str, expected: Mapping[str, Any], values: Mapping[str, Any]) -> Object:
+        """One JSON patch of a Job, not repeated: set `values` if `expected` holds. Both are by JSON pointer.
+
+        Raises:
+            Invalid: it does not hold.
+        """
+        tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
+        additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
+        self.requests += 1
+        return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], kind=Patch.JSON)
 
     async def patch_as_seen(self, job: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
         """One merge patch, not repeated, of the Job as it was seen. False if it has changed since, or is gone."""

@@ -8,9 +8,9 @@ up, so a lost reply, a crash and a second submitter are the same case: look at w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.labels import (
@@ -73,7 +73,7 @@ async def carry_out(step: Step, progress: Progress) -> None:
         except ClusterError as error:
             last = error
             _give_up_if_refused(step, progress, error)
-            if not (error.may_have_applied or isinstance(error, (AlreadyExists, Conflict))):
+            if not (error.may_have_applied or _was_overtaken(step, error)):
                 await progress.calls.timing.sleep(backoff.next(at_least_s=error.retry_after_s))
                 continue
             stored = await _look(step, progress)
@@ -81,6 +81,11 @@ async def carry_out(step: Step, progress: Progress) -> None:
             return
         await progress.calls.timing.sleep(backoff.next())
     raise progress.failed(step.name, str(last or "it did not last"), transient=True) from last
+
+
+def _was_overtaken(step: Step, error: ClusterError) -> bool:
+    """Whether the object is there already, or not any more as it was seen."""
+    return isinstance(error, (AlreadyExists, Conflict)) or (isinstance(step, Unsuspend) and isinstance(error, Invalid))
 
 
 async def _look(step: Step, progress: Progress) -> Object | None:
@@ -95,7 +100,7 @@ _NOT_YET = ("not yet ready to handle request", "not found")
 
 
 def _give_up_if_refused(step: Step, progress: Progress, error: ClusterError) -> None:
-    if error.transient or error.may_have_applied or isinstance(error, (AlreadyExists, Conflict)):
+    if error.transient or error.may_have_applied or _was_overtaken(step, error):
         return
     if isinstance(error, Forbidden) and any(text in error.message for text in _NOT_YET):
         return
@@ -208,9 +213,17 @@ class CreateOwned:
         return True
 
 
+_AS_SEEN: Final = ("uid", "generation", "annotations")
+_GANG_PATH: Final = "/metadata/annotations/" + ANNOTATION_GANG.replace("/", "~1")
+
+
 @dataclass(frozen=True)
 class Unsuspend:
-    """PATCH the Job so that it runs, as it was last seen and not otherwise."""
+    """PATCH the Job so that it runs, unless it was halted, claimed or deleted since it was last seen.
+
+    Its generation (which a change of its spec or a deletion raises) and its annotations are compared, and not the
+    resourceVersion: the Job controller writes the status of a Job as soon as it sees it, suspended or not.
+    """
 
     name: str = "let the Job run"
 
@@ -220,18 +233,12 @@ class Unsuspend:
         return not left_to_others and is_suspended(progress.job)
 
     async def apply(self, progress: Progress) -> Object:
-        """Patch it; the resourceVersion keeps us from starting what was halted in between."""
+        """Patch it. A comparison that fails is answered as 422."""
         metadata = progress.job["metadata"]
-        return await progress.calls.patch_job(
+        return await progress.calls.patch_job_if(
             metadata["name"],
-            {
-                "metadata": {
-                    "uid": metadata["uid"],
-                    "resourceVersion": metadata["resourceVersion"],
-                    "annotations": {ANNOTATION_GANG: str(progress.decision)},
-                },
-                "spec": {"suspend": False},
-            },
+            {f"/metadata/{name}": metadata[name] for name in _AS_SEEN},
+            {_GANG_PATH: str(progress.decision), "/spec/suspend": False},
         )
 
     async def look(self, progress: Progress) -> Object | None:

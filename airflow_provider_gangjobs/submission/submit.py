@@ -161,7 +161,8 @@ async def submit_by(
     timing: Timing | None = None,
 ) -> Submission:
     """As `submit`, for any key and any rule of adoption. Expects a valid spec."""
-    spec = replace(spec, manifest=manifest_of(spec)) if spec.manifest is not None else spec
+    # A copy also where nothing changes: what is remembered of it holds for this submission only.
+    spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     calls = Calls(client, namespace_in(spec) or namespace, timing=timing)
     task = _Rounds(calls, spec, shape_of(spec, manifest_of(spec)), wish, capabilities)
     least_number, reason, backoff = 0, "", calls.backoff()

@@ -57,6 +57,8 @@ class Mortal:
     api: Any
     crash: Crash | None = None
     made: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+    """What happens in the cluster after each request."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.api, name)
@@ -69,6 +71,7 @@ class Mortal:
             result = await method(resource, *args, **kwargs)
             if dies:
                 raise Died
+            self.meanwhile()
             return result
 
         return call

@@ -49,6 +49,16 @@ async def test_a_bare_gang_takes_the_list_and_four_requests(release, podgroups):
         assert cluster.pauses.now == 0
 
 
+async def test_the_job_controllers_own_writes_cost_no_request():
+    """It writes the status of a suspended Job at once, so its version is never the one that was created."""
+    async with world() as cluster:
+        process = Mortal(cluster.client, meanwhile=cluster.bench.run)
+        submission = await cluster.submit(BARE, api=process)
+        assert process.made == ["list jobs", "create jobs", "create workloads", "create podgroups", "patch jobs"]
+        assert cluster.pauses.now == 0
+        cluster.check_one_live_gang(submission)
+
+
 async def test_rendezvous_and_files_take_one_request_each():
     async with world() as cluster:
         process = Mortal(cluster.client)
