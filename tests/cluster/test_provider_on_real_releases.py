@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import yaml
-
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.hooks.gangs import Gangs
 from tests.cluster.gangs import a_gang, followed, submitted
-from tests.cluster.tenant import ROLE
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
@@ -58,22 +55,3 @@ async def test_submitting_twice_is_one_gang(tenant: Tenant) -> None:
         assert (second.ref, second.adopted) == (first.ref, True)
         event = await followed(tenant, second)
         assert event.status is Status.SUCCEEDED, [event.ranks, await gangs.outcomes(second.ref)]
-
-
-async def test_the_documented_role_is_enough(tenant: Tenant) -> None:
-    """And nothing was asked for that it does not grant."""
-    async with Gangs.of(tenant.config) as gangs:
-        submission = await submitted(gangs, a_gang())
-        await followed(tenant, submission)
-        await gangs.outcomes(submission.ref)
-        await gangs.mark_delivered(submission.ref)
-        await gangs.release_finalizers(namespace=tenant.namespace)
-        await gangs.delete(submission.ref)
-    assert tenant.refused() == []
-    assert tenant.used() <= {
-        (group, resource, verb)
-        for rule in yaml.safe_load(ROLE.read_text())["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }

@@ -1,0 +1,123 @@
+"""Everything that the provider does, judged by the audit log: docs/rbac.yaml is enough, and nothing else was tried."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.cluster.errors import Forbidden
+from airflow_provider_gangjobs.cluster.resources import SECRETS
+from airflow_provider_gangjobs.gang.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.hooks.gangs import Gangs, Validate
+from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.tenant import ROLE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.cluster.tenant import Tenant
+
+SLEEP = "import time; time.sleep(600)"
+FAIL = "import os, sys; sys.exit(3 if os.environ['RANK'] == '1' else 0)"
+SMALL = "100m"
+
+
+@pytest.fixture
+async def gangs(tenant: Tenant) -> AsyncIterator[Gangs]:
+    async with Gangs.of(tenant.config) as gangs:
+        yield gangs
+
+
+def granted() -> set[tuple[str, str, str]]:
+    """(API group, resource, verb) of every rule."""
+    return {
+        (group, resource, verb)
+        for rule in yaml.safe_load(ROLE.read_text())["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def assert_within_role(tenant: Tenant) -> None:
+    assert tenant.refused() == []
+    assert tenant.used()
+    assert tenant.used() <= granted()
+
+
+async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: Gangs) -> None:
+    async def ended(run: str, code: str) -> Status:
+        submission = await submitted(gangs, a_gang(2, code=code, cpu=SMALL, files={"a.txt": "a"}), run)
+        event = await followed(tenant, submission)
+        await gangs.outcomes(submission.ref)
+        await gangs.logs(submission.ref, Logs.ALL)
+        await gangs.mark_delivered(submission.ref)
+        return event.status
+
+    ends = await asyncio.gather(ended("good", "print('done')"), ended("bad", FAIL))
+    assert list(ends) == [Status.SUCCEEDED, Status.FAILED]
+    assert_within_role(tenant)
+
+
+async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gangs: Gangs) -> None:
+    async def too_long(run: str, cpu: str, deadlines: Deadlines) -> Status:
+        event = await followed(tenant, await submitted(gangs, a_gang(2, code=SLEEP, cpu=cpu), run), deadlines)
+        return event.status
+
+    ends = await asyncio.gather(
+        too_long("large", "5", Deadlines(assemble_s=2)), too_long("long", SMALL, Deadlines(run_s=1))
+    )
+    assert list(ends) == [Status.TIMEOUT] * 2
+    assert_within_role(tenant)
+
+
+async def test_gangs_that_are_killed(tenant: Tenant, gangs: Gangs) -> None:
+    deleted = await submitted(gangs, a_gang(2, code=SLEEP, cpu=SMALL), "deleted")
+    halted = await submitted(gangs, a_gang(2, code=SLEEP, cpu=SMALL), "halted")
+    assert await gangs.delete_claimed(deleted.ref, "somebody")
+    assert await gangs.halt(halted.ref, reason="the task was cleared")
+    assert (await followed(tenant, deleted)).status is Status.DELETED
+    await gangs.release_finalizers(namespace=tenant.namespace)
+    await gangs.tidy(older_than=timedelta(0))
+    assert_within_role(tenant)
+
+
+async def test_preferred_gang_that_cannot_be_one_says_so(tenant: Tenant, gangs: Gangs) -> None:
+    retried = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"backoffLimit": 1}}
+    spec = a_gang(2, code="print('done')", cpu=SMALL, gang="preferred", manifest=retried)
+    submission = await submitted(gangs, spec)
+    assert submission.decision.startswith("basic:backoffLimit is 1")
+    assert (await followed(tenant, submission)).status is Status.SUCCEEDED
+    assert ("", "events", "create") in tenant.used()
+    assert_within_role(tenant)
+
+
+async def test_submissions_by_id_and_uploads(tenant: Tenant, gangs: Gangs) -> None:
+    content = await gangs.upload({"train.py": "print('done')"})
+    spec = a_gang(2, code="print('done')", cpu=SMALL)
+    await gangs.submit_operation(spec, "by-id", validate=Validate.SERVER)
+    assert await gangs.submission("by-id")
+    await gangs.submissions()
+    await gangs.uploads()
+    await gangs.delete_submission("by-id", job=True)
+    await gangs.delete_upload(content)
+    assert_within_role(tenant)
+
+
+async def test_abilities_are_found_out_without_other_rights(tenant: Tenant, gangs: Gangs) -> None:
+    await gangs.capabilities()
+    await gangs.abilities()
+    assert_within_role(tenant)
+
+
+async def test_what_the_role_does_not_grant_is_refused_and_noticed(tenant: Tenant, gangs: Gangs) -> None:
+    """The audit log would tell of any other verb."""
+    with pytest.raises(Forbidden):
+        await gangs.client.list(SECRETS, tenant.namespace)
+    assert tenant.refused() == [f"list /api/v1/namespaces/{tenant.namespace}/secrets?limit=500"]
