@@ -34,6 +34,7 @@ clusters: ## Build the real control planes that are missing, into a cache outsid
 
 test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
 	$(PYTEST) tests/cluster
+	GANGJOBS_CONFORMANCE=real $(PYTEST) tests/conformance
 
 check: $(SYNCED) ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
