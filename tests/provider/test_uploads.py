@@ -118,3 +118,12 @@ async def test_a_look_for_an_upload_is_repeated_when_it_fails():
         cluster.faults.add(Fault(FaultKind.DROP_BEFORE, method="GET", path="configmaps", times=8))
         with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
             await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
+
+
+async def test_files_of_a_submission_may_be_binary():
+    async with world() as cluster:
+        submission = await cluster.submit(GangSpec(image="a", workers=4, files=FILES))
+        cluster.check_one_live_gang(submission)
+        (stored,) = cluster.objects(CONFIGMAPS)
+        assert files_in(stored) == {"train.py": "print('é')\n".encode(), "weights.bin": b"\x00\xff" * 10}
+        assert GangSpec(files={"a": b"1"}).hash != GangSpec(files={"a": b"2"}).hash
