@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.cluster.informer import Informer
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.objects.views import PodGroupView, PodView
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,13 @@ STALE_S: Final = 600.0
 """So is one that has heard nothing for this long, though it was in order."""
 LOOK_AGAIN_S: Final = 1.0
 """When the server knows more than the watch has shown."""
-PAUSE_PER_POD_S: Final = 50e-6
-"""Between two looks. A look costs about 10 us a pod, so it takes at most a sixth of the loop, however much changes."""
+PAUSE_PER_POD_S: Final = 500e-6
+"""Between two looks. A look costs 10 to 20 us a pod, so it takes a few per cent of a core, however much changes."""
+PAUSE_MAX_S: Final = 10.0
+GATHER_S: Final = 0.1
+"""While changes are gathered: how soon a pod that has ended is harvested, and the Job's end is seen."""
+PODS_IN_PASSING_MAX: Final = 500
+"""A look at more pods than this would keep the loop from other gangs for over 10 ms: it is taken in a thread."""
 EVIDENCE_AFTER_S: Final = 20.0
 """Pods that are missing for this long have been refused, or the Job controller is busy."""
 
@@ -156,10 +162,8 @@ class _Follower:
     async def _look(self) -> GangEvent | None:
         """One look at the gang. Returns the event that ends the following, if it is time for it."""
         job = self.seen.job
-        observation = observe(job, self.seen.pods, self.seen.podgroup, self.ref, events=self.events)
-        changed, gone = self.seen.take_pods()
-        self.harvester.offer(pods_of(self.ref, changed))
-        self.harvester.offer_gone(pods_of(self.ref, gone))
+        observation = await _observed(job, self.seen.pods, self.seen.podgroup, self.ref, events=self.events)
+        self._offer()
         if observation.verdict is not None:
             return await self._confirm()
         tell_in_s = self.reporter.tell(observation, self.now(), evidence=bool(self.events))
@@ -187,9 +191,21 @@ class _Follower:
         if lacks_evidence:
             pause_s = min(pause_s, EVIDENCE_AFTER_S - self._age_s(observation))
         await self.seen.changed(min(max(pause_s, 0.0), STALE_S))
-        await self.timing.sleep(observation.counts.created * PAUSE_PER_POD_S)
+        await self._gather(min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S))
         if any(watch.staleness_s >= STALE_S and watch.problem for watch in self.watches):
             await self._may_see()
+
+    async def _gather(self, for_s: float) -> None:
+        """Let the changes of many pods become one look. Pods are harvested meanwhile, and a verdict ends it."""
+        until = self.timing.monotonic() + for_s
+        while (left_s := until - self.timing.monotonic()) > 0 and judge(self.seen.job, self.ref) is None:
+            await self.timing.sleep(min(left_s, GATHER_S))
+            self._offer()
+
+    def _offer(self) -> None:
+        changed, gone = self.seen.take_pods()
+        self.harvester.offer(pods_of(self.ref, changed))
+        self.harvester.offer_gone(pods_of(self.ref, gone))
 
     def _age_s(self, observation: Observation) -> float:
         return (self.now() - observation.since).total_seconds() if observation.since else 0.0
@@ -210,11 +226,11 @@ class _Follower:
         await self._remember()
         if not verdict.job_is_there:
             self.harvester.forget_ledger()
-        seen = observe(job, self.seen.pods, None, self.ref)
+        seen = await _observed(job, self.seen.pods, None, self.ref)
         if seen.phase is Phase.FINISHING:
             self.reporter.tell(seen, self.now())
         settled = await self._settle()
-        observation = _at_the_end(observe(job, settled.pods, None, self.ref), verdict, settled)
+        observation = _at_the_end(await _observed(job, settled.pods, None, self.ref), verdict, settled)
         self.reporter.tell(observation, self.now())
         return self._event(
             Status(verdict.ended.value),
@@ -241,7 +257,7 @@ class _Follower:
         job = await self._job()
         pods = await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
         events = await job_events(self.client, self.ref)
-        observation = observe(job, pods, self.seen.podgroup, self.ref, events=events)
+        observation = await _observed(job, pods, self.seen.podgroup, self.ref, events=events)
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             await self.seen.changed(LOOK_AGAIN_S)
@@ -299,6 +315,15 @@ class _Follower:
             outcomes=self.harvester.told,
             **more,
         )
+
+
+async def _observed(
+    job: JobView | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, **more: Any
+) -> Observation:
+    """As `observe`, and the loop goes on meanwhile. Views never change, so a thread may read them."""
+    if len(pods) <= PODS_IN_PASSING_MAX:
+        return observe(job, pods, podgroup, ref, **more)
+    return await asyncio.to_thread(observe, job, pods, podgroup, ref, **more)
 
 
 def _at_the_end(observation: Observation, verdict: Verdict, settled: Settled) -> Observation:

@@ -40,6 +40,15 @@ log = logging.getLogger(__name__)
 BATCH_PODS_MAX: Final = 500
 """As many as the Job controller counts in one sync (KEP-2307), so neither side piles up work for the other."""
 PATCHES_IN_FLIGHT_MAX: Final = 32
+RELEASE_AFTER_S: Final = 0.5
+"""Releases wait until no pod has ended for this long, because each is a write that an API server busy with a
+thousand ending pods would do instead of theirs. A pod that is being deleted is released at once."""
+RECORD_PAUSE_PER_POD_S: Final = 2e-3
+RECORD_PAUSE_MAX_S: Final = 2.0
+"""Between two records. To add to a ConfigMap costs the API server more the more is in it (it merges the whole), so a
+large gang's outcomes are written in larger and fewer parts."""
+HELD_MAX: Final = 10_000
+"""Pods that are recorded and still held, some 20 MB. Above it they are released however busy the server is."""
 PAUSE_BASE_S: Final = 0.5
 PAUSE_CAP_S: Final = 30.0
 TOLD_MAX: Final = 64
@@ -163,25 +172,40 @@ class Harvester:
         backoff = Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
         failing = ""
         while True:
-            await self._offered.wait()
-            self._offered.clear()
-            while self._backlog:
-                error = (await self.harvest()).error
-                if error is None:
-                    backoff.reset()
-                    failing = ""
-                    continue
-                if failing != type(error).__name__:
-                    failing = type(error).__name__
-                    log.warning(
-                        "harvest waits, %d pods are held until their outcome is stored: %s", self.backlog, error
-                    )
-                await timing.sleep(backoff.next(at_least_s=retry_after_s(error)))
+            sparing = await self._offered_within(RELEASE_AFTER_S if self._backlog else None)
+            error = (await self.harvest(sparing=sparing)).error
+            if error is None:
+                backoff.reset()
+                failing = ""
+                await timing.sleep(min(self._recorded_pods * RECORD_PAUSE_PER_POD_S, RECORD_PAUSE_MAX_S))
+                continue
+            if failing != type(error).__name__:
+                failing = type(error).__name__
+                log.warning("harvest waits, %d pods are held until their outcome is stored: %s", self.backlog, error)
+            await timing.sleep(backoff.next(at_least_s=retry_after_s(error)))
+            self._offered.set()
 
-    async def harvest(self) -> Harvest:
-        """Record and release one batch. What fails stays in the backlog; other faults than the cluster's are raised."""
+    async def _offered_within(self, time_s: float | None) -> bool:
+        """Wait for more to harvest; False if nothing came in time."""
+        try:
+            async with asyncio.timeout(time_s):
+                await self._offered.wait()
+        except TimeoutError:
+            return False
+        self._offered.clear()
+        return True
+
+    async def harvest(self, *, sparing: bool = False) -> Harvest:
+        """Record and release one batch. What fails stays in the backlog; other faults than the cluster's are raised.
+
+        :param sparing: Release only what somebody waits for; the rest is recorded, and stays in the backlog.
+        """
         async with self._one_batch:
-            batch = sorted(self._backlog.values(), key=lambda due: not due.is_awaited)[:BATCH_PODS_MAX]
+            sparing = sparing and self.backlog <= HELD_MAX
+            due_now = [due for due in self._backlog.values() if not sparing or self._is_urgent(due)]
+            if len(due_now) > BATCH_PODS_MAX:
+                self._offered.set()
+            batch = sorted(due_now, key=lambda due: not due.is_awaited)[:BATCH_PODS_MAX]
             try:
                 if any(not due.exists for due in batch):
                     await self._learn()
@@ -192,9 +216,13 @@ class Harvester:
             for due in batch:
                 if not due.exists:
                     self._backlog.pop(due.pod.metadata.uid, None)
-            errors = await self._release_all([due.pod for due in batch if due.exists])
+            free = [due.pod for due in batch if due.exists and (due.is_awaited or not sparing)]
+            errors = await self._release_all(free)
             self._failures += bool(errors)
-            return Harvest(recorded, len(batch) - len(errors), errors[0] if errors else None)
+            return Harvest(recorded, len(free) - len(errors), errors[0] if errors else None)
+
+    def _is_urgent(self, due: _Due) -> bool:
+        return due.is_awaited or not due.exists or not self._is_recorded(due.pod)
 
     async def _learn(self) -> None:
         """Read what others recorded: whoever let a vanished pod go had seen more of it than its last view here."""

@@ -88,6 +88,35 @@ async def test_only_ended_pods_are_harvested():
 
 
 @in_virtual_time
+async def test_sparing_harvest_records_all_and_releases_what_is_awaited():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        for rank in range(3):
+            hand.pod(rank)
+        plane.registry.delete(PODS, "train-1", NAMESPACE)
+        harvester = hand.harvester()
+        await hand.offer_all(harvester)
+        harvest = await harvester.harvest(sparing=True)
+        assert (harvest.recorded, harvest.released, harvester.backlog) == (3, 1, 2)
+        assert [pod["metadata"]["name"] for pod in plane.pods() if is_held(pod)] == ["train-0", "train-2"]
+
+
+@in_virtual_time
+async def test_held_pods_are_released_once_no_more_end():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0)
+        harvester = hand.harvester()
+        harvesting = asyncio.create_task(harvester.run(timing=timing()))
+        await hand.offer_all(harvester)
+        async with asyncio.timeout(5):
+            while harvester.backlog:  # noqa: ASYNC110 - a harvester tells nobody
+                await asyncio.sleep(0.1)
+        harvesting.cancel()
+        assert not any(map(is_held, plane.pods()))
+
+
+@in_virtual_time
 async def test_pod_deleted_before_it_was_bound_is_harvested():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
