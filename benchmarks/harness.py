@@ -1,0 +1,136 @@
+"""What all benchmarks share: a description of the machine, a table, JSON, medians, fresh processes.
+
+CPU seconds and ratios are to be trusted, wall time only on an idle machine: `yardstick_ms` tells how far a machine is
+from that, and what is compared runs interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def arguments(doc: str | None, **numbers: int) -> argparse.Namespace:
+    """The command line: --quick, --out, and one option for each number."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smaller run, of a minute or less")
+    parser.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"normally {default}")
+    return parser.parse_args()
+
+
+def machine() -> dict[str, Any]:
+    """Where it was measured."""
+    return {
+        "cores": os.cpu_count(),
+        "cpu": _cpu_model(),
+        "load_1m": round(os.getloadavg()[0], 1),
+        "yardstick_ms": round(yardstick_ms(), 1),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def yardstick_ms() -> float:
+    """CPU time of a fixed piece of work, the best of five: larger than usual means that others use the cores."""
+    best = float("inf")
+    for _ in range(5):
+        began = time.process_time()
+        sum(number * number for number in range(300_000))
+        best = min(best, time.process_time() - began)
+    return best * 1000
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+@dataclass
+class Report:
+    """Rows of figures, printed as a table and as JSON."""
+
+    benchmark: str
+    limit: str
+    """What nobody can be faster than, and how that was measured."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, **row: Any) -> None:
+        self.rows.append(row)
+
+    def publish(self, out: Path | None) -> None:
+        """The table goes to standard error, so that standard output is JSON alone."""
+        console = Console(stderr=True)
+        table = Table("", *(str(row.get("who", "")) for row in self.rows), title=self.benchmark)
+        for name in dict.fromkeys(name for row in self.rows for name in row if name != "who"):
+            table.add_row(name.replace("_", " "), *(_shown(row.get(name)) for row in self.rows))
+        console.print(table)
+        for note in [f"Limit: {self.limit}", *self.notes]:
+            console.print(note)
+        text = json.dumps(
+            {
+                "benchmark": self.benchmark,
+                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "machine": machine(),
+                "limit": self.limit,
+                "rows": self.rows,
+                "notes": self.notes,
+            },
+            indent=2,
+        )
+        if out is None:
+            print(text)
+        else:
+            out.write_text(text + "\n")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return (
+        f"{value:,.4g}"
+        if isinstance(value, float) and abs(value) < 1000
+        else f"{value:,.0f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
+
+
+def with_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which modules are compiled once and kept, though not beside the sources."""
+    folder = Path.home() / ".cache" / "gangjobs" / "bytecode"
+    kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPYCACHEPREFIX": str(folder)}

@@ -1,0 +1,124 @@
+"""Hollow nodes: many nodes played by one program, which runs nothing and writes what a kubelet would.
+
+A pod that is bound to one of them becomes Running, and Succeeded as soon as it is asked to end; one that is deleted
+ends and then goes. `python -m benchmarks.hollow KUBECONFIG NODES [SECONDS]`: pods end after so many seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.resources import NODES, PODS
+from airflow_provider_gangjobs.objects.views import PodView
+from benchmarks.world import many, running, succeeded
+
+WRITERS = 12
+RESULT = '{"accuracy": 0.98}'
+CAPACITY = {"cpu": "256", "memory": "1Ti", "pods": "2000"}
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class Stage(Enum):
+    RUNNING = auto()
+    ENDED = auto()
+    DELETED = auto()
+
+
+@dataclass
+class HollowNodes:
+    """Plays the kubelets of `names`."""
+
+    client: Client
+    names: list[str]
+    lasts_s: float = 0.0
+    """How long a container runs."""
+    _known: dict[str, Stage] = field(default_factory=dict)
+    _work: asyncio.Queue[tuple[PodView, Stage]] = field(default_factory=asyncio.Queue)
+
+    async def join(self) -> None:
+        """The nodes exist, are ready, and have room."""
+        await many((lambda name=name: self._join(name)) for name in self.names)  # type: ignore[misc]
+
+    async def _join(self, name: str) -> None:
+        await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "hollow"}
+        status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [ready]}
+        await self.client.patch(NODES, name, None, {"status": status}, subresource="status")
+        await self.client.patch(NODES, name, None, {"spec": {"taints": None}})
+
+    async def run(self) -> None:
+        """Play until cancelled; never raises for a pod that has gone."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WRITERS):
+                group.create_task(self._write())
+            group.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        events, pods = msgspec.json.Decoder(_Event), msgspec.json.Decoder(PodView)
+        version = "0"
+        while True:
+            watch = self.client.watch(
+                PODS, None, resource_version=version, field_selector="spec.nodeName!=", timeout_s=300
+            )
+            async with aclosing(watch):
+                async for line in watch:
+                    event = events.decode(line)
+                    if event.type in ("ADDED", "MODIFIED"):
+                        self._see(pods.decode(event.object))
+
+    def _see(self, pod: PodView) -> None:
+        meta = pod.metadata
+        if meta.uid not in self._known:
+            self._put(pod, Stage.RUNNING)
+        elif meta.deletion_timestamp is not None and self._known[meta.uid] is Stage.ENDED:
+            self._put(pod, Stage.DELETED)
+
+    def _put(self, pod: PodView, stage: Stage) -> None:
+        self._known[pod.metadata.uid] = stage
+        self._work.put_nowait((pod, stage))
+
+    async def _write(self) -> None:
+        while True:
+            pod, stage = await self._work.get()
+            try:
+                await self._play(pod, stage)
+            except NotFound:
+                continue
+            if stage is Stage.RUNNING:
+                asyncio.get_running_loop().call_later(self.lasts_s, self._put, pod, Stage.ENDED)
+
+    async def _play(self, pod: PodView, stage: Stage) -> None:
+        meta = pod.metadata
+        match stage:
+            case Stage.RUNNING:
+                await self.client.patch(PODS, meta.name, meta.namespace, running(), subresource="status")
+            case Stage.ENDED:
+                await self.client.patch(PODS, meta.name, meta.namespace, succeeded(RESULT), subresource="status")
+            case Stage.DELETED:
+                await self.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0)
+
+
+async def main(kubeconfig: str, count: int, lasts_s: float) -> None:
+    config = ClusterConfig.from_extras("hollow", {"kube_config_path": kubeconfig})
+    async with Client(config) as client:
+        nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], lasts_s)
+        await nodes.join()
+        print("ready", flush=True)
+        await nodes.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0))

@@ -1,0 +1,125 @@
+"""How soon the end of a Job is known: from the API server's answer to the last status write, to the trigger's event.
+
+The pods of each gang end a second before their Job is completed, as with the real Job controller. The event of ours
+comes after the harvest: every outcome is in the ledger and no pod is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.cluster.client import Client
+from benchmarks.harness import ROOT, Report, arguments, median, quantile, with_bytecode
+from benchmarks.world import (
+    admin_config,
+    airflow_environment,
+    allow_all,
+    api_server,
+    complete,
+    cpu_s,
+    end_pods,
+    tenant_of,
+    write_gangs,
+)
+
+if TYPE_CHECKING:
+    from tests.cluster.plane import ControlPlane
+    from tests.cluster.tenant import Tenant
+
+WITHIN_S = 10.0
+CONTROLLER_LAG_S = 1.0
+TIMEOUT_S = 120
+
+
+def main() -> None:
+    options = arguments(__doc__, gangs=1000, peers=200, rounds=3)
+    gangs = options.gangs or (300 if options.quick else 1000)
+    peers = options.peers if options.peers is not None else 200
+    rounds = options.rounds or (1 if options.quick else 3)
+    report = Report("notice", "write_ms: what the API server takes to answer one such write, in the same run")
+    with api_server() as plane:
+        runs: dict[str, list[dict[str, Any]]] = {}
+        for _ in range(rounds):
+            for who, count in (("ours", gangs), ("peer", peers)):
+                if count:
+                    runs.setdefault(who, []).append(_measure(plane, who, count))
+    for who, results in runs.items():
+        figures = {name: round(median(result[name] for result in results), 3) for name in results[0]}
+        report.add(who=who, **figures)
+    report.publish(options.out)
+
+
+def _measure(plane: ControlPlane, who: str, count: int) -> dict[str, Any]:
+    with tenant_of(plane, f"notice-{who}") as tenant:
+        if who == "peer":
+            allow_all(tenant)
+        return asyncio.run(_run(tenant, who, count))
+
+
+async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
+    async with Client(admin_config(tenant.plane, tenant.namespace)) as client:
+        uids = await write_gangs(client, tenant.namespace, [f"gang-{number}" for number in range(count)])
+        path = tenant.plane.folder / f"{tenant.namespace}.json"
+        path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
+        with subprocess.Popen(  # noqa: ASYNC220 - started once, read in a thread
+            [sys.executable, "-m", "benchmarks.waiting", who, str(path), "events", str(TIMEOUT_S)],
+            cwd=ROOT,
+            env=with_bytecode(os.environ | airflow_environment(tenant)),
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            await asyncio.to_thread(process.stdout.readline)
+            server = cpu_s(tenant.plane)
+            written, writes_ms = await _end_all(client, tenant.namespace, list(uids))
+            result = json.loads(await asyncio.to_thread(process.stdout.readline))
+            server = cpu_s(tenant.plane) - server
+    delays_ms = [(at - written[name]) * 1000 for name, (at, _) in result["events"].items()]
+    statuses = Counter(status for _, status in result["events"].values())
+    print(json.dumps({**result, "events": dict(statuses)}), file=sys.stderr)
+    return {
+        "gangs": count,
+        "events": len(delays_ms),
+        "p50_ms": quantile(delays_ms, 0.5),
+        "p99_ms": quantile(delays_ms, 0.99),
+        "max_ms": max(delays_ms),
+        "write_p50_ms": quantile(writes_ms, 0.5),
+        "write_p99_ms": quantile(writes_ms, 0.99),
+        "client_cpu_ms_per_gang": result["cpu_s"] / count * 1000,
+        "server_cpu_ms_per_gang": server / count * 1000,
+        "longest_block_ms": result["steady"]["longest_callback_ms"],
+        "longest_gc_ms": result["steady"]["longest_gc_ms"],
+        "lag_p99_ms": result["steady"]["lag_p99_ms"],
+    }
+
+
+async def _end_all(client: Client, namespace: str, names: list[str]) -> tuple[dict[str, float], list[float]]:
+    """End all gangs, evenly over the time; when each Job's completion was answered, and what the writes took."""
+    written: dict[str, float] = {}
+    took_ms: list[float] = []
+    began = time.monotonic()
+
+    async def end(name: str, at: float) -> None:
+        await asyncio.sleep(at - time.monotonic())
+        await end_pods(client, namespace, name)
+        await asyncio.sleep(at + CONTROLLER_LAG_S - time.monotonic())
+        sent = time.perf_counter()
+        await complete(client, namespace, name)
+        written[name] = time.time()
+        took_ms.append((time.perf_counter() - sent) * 1000)
+
+    async with asyncio.TaskGroup() as group:
+        for number, name in enumerate(names):
+            group.create_task(end(name, began + WITHIN_S * number / len(names)))
+    return written, took_ms
+
+
+if __name__ == "__main__":
+    main()

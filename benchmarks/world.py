@@ -1,0 +1,257 @@
+"""Gangs on a real API server, written down as they are while they run: a Job, its pods, and nobody who changes them.
+
+No controller, scheduler or node runs, so that what is measured is the client and the API server, and the state is
+exactly what the benchmark wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
+from tests.cluster.controlplane.build import binary
+from tests.cluster.plane import ControlPlane
+from tests.cluster.tenant import Tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+RELEASE = "1.36"
+WRITES_IN_FLIGHT = 24
+Json = dict[str, Any]
+
+
+class ApiServerOnly(ControlPlane):
+    """etcd and the API server."""
+
+    def _start_clients(self) -> None:
+        pass
+
+
+@contextmanager
+def api_server() -> Iterator[ControlPlane]:
+    """A real API server while the block runs; build it with `make clusters`."""
+    with _running(ApiServerOnly) as plane:
+        yield plane
+
+
+@contextmanager
+def control_plane() -> Iterator[ControlPlane]:
+    """The same with controllers and scheduler."""
+    with _running(ControlPlane) as plane:
+        yield plane
+
+
+@contextmanager
+def _running(kind: type[ControlPlane]) -> Iterator[ControlPlane]:
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        plane = kind(RELEASE, binary(RELEASE), Path(folder))
+        try:
+            plane.start()
+            yield plane
+        finally:
+            plane.stop()
+
+
+@contextmanager
+def tenant_of(plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
+    """A namespace, and an account with the documented rights and nothing more."""
+    with Tenant.admitted(plane, purpose) as tenant:
+        yield tenant
+
+
+def allow_all(tenant: Tenant) -> None:
+    """For the peer, which needs rights that our Role does not have (`jobs/status`)."""
+    subject = {"kind": "ServiceAccount", "name": "airflow", "namespace": tenant.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{tenant.namespace}/rolebindings"
+    with tenant.plane.client() as admin:
+        body = {"metadata": {"name": "peer"}, "roleRef": role, "subjects": [subject]}
+        admin.post(path, json=body).raise_for_status()
+
+
+def admin_config(plane: ControlPlane, namespace: str) -> ClusterConfig:
+    """As the administrator, who plays all that writes."""
+    kubeconfig = str(plane.folder / "admin.kubeconfig")
+    return ClusterConfig.from_extras("admin", {"kube_config_path": kubeconfig, "namespace": namespace})
+
+
+def airflow_environment(tenant: Tenant) -> dict[str, str]:
+    """The connection as Airflow would have it, for either provider."""
+    extra = {"kube_config_path": str(tenant.kubeconfig), "namespace": tenant.namespace}
+    return {
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": extra}),
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+    }
+
+
+def cpu_s(plane: ControlPlane, component: str = "kube-apiserver") -> float:
+    """CPU seconds that a component of the control plane has used."""
+    pid = plane._processes[component].pid  # noqa: SLF001 - the test's plane does not offer it
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
+    """Requests of the tenant that ended in this time, by the API server's audit log."""
+    spans = (
+        datetime.fromisoformat(event["stageTimestamp"])
+        for event in tenant.plane.audited()
+        if event["user"]["username"] == tenant.user
+    )
+    return sum(since <= at <= until for at in spans)
+
+
+async def many(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight: int = WRITES_IN_FLIGHT) -> None:
+    """Do all of it, some at once."""
+    rest = iter(work)
+
+    async def worker() -> None:
+        for one in rest:
+            await one()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(worker())
+
+
+async def write_gangs(client: Client, namespace: str, names: Iterable[str], *, pods: int = 1) -> dict[str, str]:
+    """Write running gangs; uid of each Job by name."""
+    uids: dict[str, str] = {}
+
+    async def write(name: str) -> None:
+        job = await client.create(JOBS, job_manifest(name, pods), namespace)
+        uids[name] = job["metadata"]["uid"]
+        status = {"active": pods, "ready": pods, "startTime": now(), "uncountedTerminatedPods": {}}
+        await client.patch(JOBS, name, namespace, {"status": status}, subresource="status")
+        for index in range(pods):
+            pod = pod_manifest(job, index)
+            await client.create(PODS, pod, namespace)
+            await client.patch(PODS, pod["metadata"]["name"], namespace, running(), subresource="status")
+
+    await many((lambda name=name: write(name)) for name in names)  # type: ignore[misc]
+    return uids
+
+
+async def end_pods(client: Client, namespace: str, name: str, *, pods: int = 1) -> None:
+    """The gang's pods have succeeded."""
+    for index in range(pods):
+        await client.patch(PODS, f"{name}-{index}", namespace, succeeded(), subresource="status")
+
+
+async def complete(client: Client, namespace: str, name: str, *, pods: int = 1) -> None:
+    """The Job controller's last write: the Job is complete."""
+    at = now()
+    conditions = [
+        {"type": kind, "status": "True", "reason": "CompletionsReached", "lastTransitionTime": at, "lastProbeTime": at}
+        for kind in ("SuccessCriteriaMet", "Complete")
+    ]
+    status = {
+        "active": 0,
+        "ready": 0,
+        "succeeded": pods,
+        "terminating": 0,
+        "completedIndexes": "0" if pods == 1 else f"0-{pods - 1}",
+        "completionTime": at,
+        "conditions": conditions,
+    }
+    await client.patch(JOBS, name, namespace, {"status": status}, kind=Patch.MERGE, subresource="status")
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def job_manifest(name: str, pods: int, *, held: bool = True, labels: Json | None = None) -> Json:
+    """An Indexed Job as the provider submits it, with or without its finalizer on the pods."""
+    labels = labels or {LABEL_GANG: name, LABEL_ATTEMPT: "1"}
+    meta = {"labels": labels} | ({"finalizers": [FINALIZER_HARVEST]} if held else {})
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            "template": {"metadata": meta, "spec": _pod_spec()},
+        },
+    }
+
+
+def _pod_spec() -> Json:
+    container = {
+        "name": "main",
+        "image": "registry.example/train:1",
+        "command": ["python", "train.py"],
+        "env": [{"name": f"SETTING_{number}", "value": "x" * 20} for number in range(10)],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+
+
+def pod_manifest(job: Json, index: int) -> Json:
+    """A pod as the Job controller makes it, already bound."""
+    name, template = job["metadata"]["name"], job["spec"]["template"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
+    meta = {
+        "name": f"{name}-{index}",
+        "labels": {**template["metadata"]["labels"], "batch.kubernetes.io/job-completion-index": str(index)},
+        "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+        "finalizers": template["metadata"].get("finalizers", []),
+        "ownerReferences": [owner],
+    }
+    spec = {**_pod_spec(), "nodeName": f"hollow-{index % 10}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def running() -> Json:
+    """A status patch, as a kubelet sends it when the container has started."""
+    return _status("Running", {"running": {"startedAt": now()}}, ready=True)
+
+
+def succeeded(message: str = "") -> Json:
+    """A status patch, as a kubelet sends it at the end."""
+    at = now()
+    ended = {"exitCode": 0, "reason": "Completed", "startedAt": at, "finishedAt": at, "message": message}
+    return _status("Succeeded", {"terminated": ended}, ready=False)
+
+
+def _status(phase: str, state: Json, *, ready: bool) -> Json:
+    container = {
+        "name": "main",
+        "image": "registry.example/train:1",
+        "imageID": "",
+        "ready": ready,
+        "restartCount": 0,
+        "state": state,
+    }
+    kinds = ("Initialized", "Ready", "ContainersReady", "PodScheduled")
+    truth = {True: "True", False: "False"}
+    conditions = [
+        {"type": kind, "status": truth[ready or kind in ("Initialized", "PodScheduled")], "lastTransitionTime": now()}
+        for kind in kinds
+    ]
+    return {
+        "status": {
+            "phase": phase,
+            "hostIP": "10.0.0.1",
+            "podIP": "10.1.0.1",
+            "startTime": now(),
+            "conditions": conditions,
+            "containerStatuses": [container],
+        }
+    }
