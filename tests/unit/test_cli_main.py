@@ -14,7 +14,10 @@ from airflow_provider_gangjobs.sandbox import releases
 HEAVY = {"airflow", "rich", "httpx", "starlette", "uvicorn", "aiohttp", "kubernetes_asyncio", "asyncio", "msgspec"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["sandbox", "--help"], ["sandbox", "up", "--help"]], ids=" ".join)
+HELP = [["--help"], ["sandbox", "--help"], ["sandbox", "up", "--help"], ["tidy", "--help"], ["release", "--help"]]
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
 def test_help_imports_nothing_heavy(arguments):
     program = f"""
 import sys
