@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,7 +30,7 @@ from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
 from airflow_provider_gangjobs.sandbox.node.network import PodNetwork
 from airflow_provider_gangjobs.sandbox.node.node import Node
 from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.releases import RELEASES
+from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
 from airflow_provider_gangjobs.sandbox.resources import PODS
 from airflow_provider_gangjobs.sandbox.scheduler import scheduler_manager
 from airflow_provider_gangjobs.sandbox.store import Store
@@ -70,7 +70,7 @@ class SandboxConfig:
     token: str | None = field(default=None, repr=False)
     """None takes that of the data_dir, or a random one."""
     workload_with_job: bool = False
-    """Let the Job controller make Workloads and PodGroups itself (KEP-5547), as behind its gate of the same name."""
+    """Let the Job controller make Workloads and PodGroups itself (KEP-5547), and 1.37 keep `Job.spec.scheduling`."""
 
     def check(self) -> None:
         """Raises SandboxError, naming the field."""
@@ -213,18 +213,23 @@ def _folder(data_dir: Path | None) -> Iterator[Path]:
 def _registry(config: SandboxConfig, folder: Path) -> Iterator[Registry]:
     """The registry over a store in memory or, with a data_dir, in its journal."""
     if config.data_dir is None:
-        yield Registry(Store(), clock=SystemClock(), release=config.kubernetes)
+        yield Registry(Store(), clock=SystemClock(), release=_release(config))
         return
     try:
         journal = Journal(folder)
     except RuntimeError as error:
         raise SandboxError(str(error)) from error
     try:
-        yield Registry(Store(journal), clock=SystemClock(), release=config.kubernetes)
+        yield Registry(Store(journal), clock=SystemClock(), release=_release(config))
     except CorruptJournal as error:
         raise SandboxError(str(error)) from error
     finally:
         journal.close()
+
+
+def _release(config: SandboxConfig) -> Release:
+    release = RELEASES[config.kubernetes]
+    return replace(release, job_scheduling=release.job_scheduling and config.workload_with_job)
 
 
 def _kept_token(path: Path) -> str:

@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import SECRETS
 from airflow_provider_gangjobs.gang.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.hooks.gangs import Gangs, Validate
+from airflow_provider_gangjobs.gang.spec import Logs, Validate
+from airflow_provider_gangjobs.hooks.gangs import Gangs
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.cluster.tenant import ROLE
 

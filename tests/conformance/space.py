@@ -69,7 +69,7 @@ class Space:
         response = self.api.get(self.path(plural, name))
         return None if response.status_code == 404 else _accepted(response)
 
-    def list(self, plural: str, **parameters: str) -> list[Obj]:
+    def listed(self, plural: str, **parameters: str) -> list[Obj]:
         items: list[Obj] = _accepted(self.api.get(self.path(plural), params=parameters))["items"]
         return items
 
@@ -88,7 +88,7 @@ class Space:
         """Pods of a Job, or all, in order of their indexes and then of their creation."""
         selected = {"labelSelector": f"batch.kubernetes.io/job-name={job}"} if job else {}
         return sorted(
-            self.list("pods", **selected), key=lambda pod: (_index(pod), pod["metadata"]["creationTimestamp"])
+            self.listed("pods", **selected), key=lambda pod: (_index(pod), pod["metadata"]["creationTimestamp"])
         )
 
     def wait_pods(self, count: int, job: str = "j") -> list[Obj]:
@@ -127,7 +127,9 @@ class Space:
     def wait_event(self, reason: str, kind: str) -> Obj:
         """An Event of this reason about an object of this kind."""
         fields = f"reason={reason},involvedObject.kind={kind}"
-        found = self.until(lambda: self.list("events", fieldSelector=fields), lambda: f"an event {reason} of a {kind}")
+        found = self.until(
+            lambda: self.listed("events", fieldSelector=fields), lambda: f"an event {reason} of a {kind}"
+        )
         return found[0]
 
     def history(self, plural: str, created: Obj) -> list[Obj]:
@@ -215,7 +217,7 @@ class Space:
             self.api.delete(f"{NODE_LIST}/{node}")
         self.api.delete(f"/api/v1/namespaces/{self.name}")
         for plural in ("jobs", "pods"):
-            for obj in self.list(plural):
+            for obj in self.listed(plural):
                 path = self.path(plural, obj["metadata"]["name"])
                 self.api.request("DELETE", path, json={"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
                 self.api.patch(path, json={"metadata": {"finalizers": None}}, headers=_MERGE)

@@ -47,8 +47,8 @@ def gang_asked_for(space: Space, name: str = "g", size: int = 3, **spec: Any) ->
 
 def made(space: Space) -> tuple[Obj, Obj]:
     """The one Workload and the one PodGroup."""
-    (pod_group,) = space.until(lambda: space.list("podgroups"), lambda: "a PodGroup")
-    (workload,) = space.list("workloads")
+    (pod_group,) = space.until(lambda: space.listed("podgroups"), lambda: "a PodGroup")
+    (workload,) = space.listed("workloads")
     return workload, pod_group
 
 
@@ -99,7 +99,7 @@ def test_job_that_asks_for_no_gang(space: Space) -> None:
     space.create("jobs", indexed("g", 6, completionMode="NonIndexed"))
     space.wait_bound(4, "g")
     if space.target.release == "1.36":
-        assert space.list("workloads") == []
+        assert space.listed("workloads") == []
         return
     _, pod_group = made(space)
     assert pod_group["spec"]["schedulingPolicy"] == {"basic": {}}
@@ -109,7 +109,7 @@ def test_pods_that_name_their_group_are_left_to_it(space: Space) -> None:
     group(space, "own", 2)
     space.create("jobs", indexed("g", 2, pod_spec=link(space, "own")))
     space.wait_bound(2, "g")
-    assert [workload["metadata"]["name"] for workload in space.list("workloads")] == ["own"]
+    assert [workload["metadata"]["name"] for workload in space.listed("workloads")] == ["own"]
 
 
 def test_suspended_job_has_its_group_before_it_runs(space: Space) -> None:
@@ -117,7 +117,7 @@ def test_suspended_job_has_its_group_before_it_runs(space: Space) -> None:
     workload, _ = made(space)
     space.patch("jobs", "g", {"spec": {"suspend": False}})
     space.wait_bound(3, "g")
-    assert [workload["metadata"]["uid"]] == [one["metadata"]["uid"] for one in space.list("workloads")]
+    assert [workload["metadata"]["uid"]] == [one["metadata"]["uid"] for one in space.listed("workloads")]
 
 
 def test_made_objects_go_with_the_job(space: Space) -> None:

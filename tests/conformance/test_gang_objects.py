@@ -104,3 +104,12 @@ def test_replacement_waits_for_ever_once_a_rank_has_ended(space: Space) -> None:
     (waiting,) = [pod for pod in space.pods("g") if "nodeName" not in pod["spec"]]
     assert waiting["status"]["phase"] == "Pending"
     assert "conditions" not in waiting["status"]
+
+
+def test_scheduling_of_a_job_is_dropped_without_its_gate(space: Space) -> None:
+    """Silently; so a client has to look at what was stored."""
+    policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    job = space.create("jobs", indexed("g", 2, scheduling=policy))
+    assert "scheduling" not in job["spec"]
+    space.wait_bound(2, "g")
+    assert space.listed("workloads") == []

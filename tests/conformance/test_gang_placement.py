@@ -110,7 +110,7 @@ def test_refused_gang_is_told_by_events(space: Space) -> None:
     assert space.wait_event("FailedScheduling", "Pod")["type"] == "Warning"
     space.until(
         lambda: (
-            {event["message"] for event in space.list("events", fieldSelector="reason=FailedScheduling")}
+            {event["message"] for event in space.listed("events", fieldSelector="reason=FailedScheduling")}
             == set(refusals)
         ),
         lambda: f"events {set(refusals)}",
@@ -140,7 +140,7 @@ def test_nothing_is_said_as_long_as_the_group_is_missing(space: Space) -> None:
     space.wait_pods(2, "g")
     space.wait_bound(1, "witness")
     assert [pod["status"].get("conditions") for pod in space.pods("g")] == [None, None]
-    assert space.list("events", fieldSelector="reason=FailedScheduling") == []
+    assert space.listed("events", fieldSelector="reason=FailedScheduling") == []
     group(space, "g", 2)
     space.wait_bound(2, "g")
 
