@@ -303,6 +303,8 @@ class DeadlineExceeded(GangJobError):
     seconds: float
     """What the phase was allowed to take."""
     waiting_for: str = ""
+    advice: str = ""
+    """What to do; the usual advice for the phase if empty."""
 
     @property
     def what(self) -> str:
@@ -314,7 +316,7 @@ class DeadlineExceeded(GangJobError):
 
     @property
     def remedy(self) -> str:
-        return _DEADLINE_REMEDY.get(self.phase, "")
+        return self.advice or _DEADLINE_REMEDY.get(self.phase, "")
 
 
 _DEADLINE_REMEDY = {

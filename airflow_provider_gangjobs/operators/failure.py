@@ -67,7 +67,8 @@ def _late(event: GangEvent) -> GangJobError:
     if event.reason.endswith(NOT_RUN_BY_IMAGE):
         return ImagePullFailed(ref=str(event.ref), reason=event.reason, message=event.message)
     kind = Unschedulable if event.reason.endswith(NOT_PLACED) else DeadlineExceeded
-    return kind(ref=str(event.ref), phase=event.phase, seconds=seconds, waiting_for=_said(event))
+    waiting_for = "\n".join(filter(None, (event.message, *event.notes)))
+    return kind(ref=str(event.ref), phase=event.phase, seconds=seconds, waiting_for=waiting_for, advice=event.remedy)
 
 
 def _deleted(event: GangEvent) -> GangJobError:
