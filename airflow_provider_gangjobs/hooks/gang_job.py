@@ -6,8 +6,11 @@ client and nowhere else: they are in no log, no error, no trigger argument and n
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
@@ -108,8 +111,8 @@ class GangJobHook(BaseHook):
         All that wait on one event loop share their watches and connections.
         """
         from airflow_provider_gangjobs.gang.deadlines import Deadlines
-        from airflow_provider_gangjobs.tracking.follow import follow
 
+        follow = await _follow()
         config = await self.aconfig()
         return await follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
 
@@ -249,6 +252,15 @@ class GangJobHook(BaseHook):
         except (ClusterError, GangJobError) as error:
             return False, str(error)
         return True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}"
+
+
+async def _follow() -> Callable[..., Awaitable[GangEvent]]:
+    """`tracking.follow.follow`. The first time in a process this loads the client libraries, half a second or more of
+    CPU, so it is done in a thread: other triggers go on meanwhile."""
+    name = "airflow_provider_gangjobs.tracking.follow"
+    found = getattr(sys.modules.get(name), "follow", None) or (await asyncio.to_thread(import_module, name)).follow
+    follow: Callable[..., Awaitable[GangEvent]] = found
+    return follow
 
 
 async def _call(config: ClusterConfig, action: Callable[[Gangs], Awaitable[T]]) -> T:
