@@ -83,8 +83,7 @@ async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
             server = cpu_s(tenant.plane) - server
     delays_ms = [(at - written[name]) * 1000 for name, (at, _) in result["events"].items()]
     statuses = Counter(status for _, status in result["events"].values())
-    print(json.dumps({**result, "events": dict(statuses)}), file=sys.stderr)
-    return {
+    figures = {
         "gangs": count,
         "events": len(delays_ms),
         "p50_ms": quantile(delays_ms, 0.5),
@@ -98,6 +97,8 @@ async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
         "longest_gc_ms": result["steady"]["longest_gc_ms"],
         "lag_p99_ms": result["steady"]["lag_p99_ms"],
     }
+    print(who, json.dumps({**figures, "statuses": statuses}), file=sys.stderr)
+    return figures
 
 
 async def _end_all(client: Client, namespace: str, names: list[str]) -> tuple[dict[str, float], list[float]]:
