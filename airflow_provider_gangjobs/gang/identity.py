@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Final, Protocol
 
 JOB_NAME_MAX: Final = 52
@@ -57,7 +58,7 @@ class TaskKey:
     task_id: str
     map_index: int = -1
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Value of `LABEL_TASK`."""
         return digest_of(self.dag_id, self.run_id, self.task_id, self.map_index)

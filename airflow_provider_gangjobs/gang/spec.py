@@ -181,9 +181,11 @@ class GangSpec:
 
     @cached_property
     def _given(self) -> dict[str, Any]:
-        values = {f.name: (_plain(getattr(self, f.name)), _plain(_default_of(f))) for f in fields(self)}
+        values = {f.name: (getattr(self, f.name), _default_of(f)) for f in fields(self) if f.name not in _NOT_IN_HASH}
         return {
-            name: value for name, (value, default) in values.items() if value != default and name not in _NOT_IN_HASH
+            name: plain
+            for name, (value, default) in values.items()
+            if value is not default and (plain := _plain(value)) != _plain(default)
         }
 
 

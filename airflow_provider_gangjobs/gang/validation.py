@@ -55,7 +55,8 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
     if not any(problem.path.startswith("manifest") for problem in problems):
         problems += job.check_kind(draft)
     broken = {_PARAMETER.split(problem.path)[0] for problem in problems}
-    problems += _content(Draft(_without(spec, broken)), untold=not broken & {"image", "manifest", "pod_overrides"})
+    sound = Draft(_without(spec, broken)) if broken else draft
+    problems += _content(sound, untold=not broken & {"image", "manifest", "pod_overrides"})
     return tuple(dict.fromkeys(problems))
 
 
