@@ -96,7 +96,11 @@ def test_deadline_says_what_was_waited_for() -> None:
 
 def test_remedy_of_the_event_is_told_once() -> None:
     told = event(
-        Status.TIMEOUT, phase=Phase.RUNNING, reason="Deadline.execution", remedy="Raise execution_timeout.", seconds=60.0
+        Status.TIMEOUT,
+        phase=Phase.RUNNING,
+        reason="Deadline.execution",
+        remedy="Raise execution_timeout.",
+        seconds=60.0,
     )
 
     assert str(error_of(told)) == "Gang team/train-0 was running for longer than 60 s. Raise execution_timeout."
