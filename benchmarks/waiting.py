@@ -53,6 +53,7 @@ KINDS: dict[str, Callable[[str, str, str], BaseTrigger]] = {"ours": ours, "peer"
 
 
 async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> None:
+    KINDS[who]("", "", "")  # a triggerer has loaded Airflow, and the trigger's module, before it runs any
     watch = LoopWatch()
     watch.install()
     ticking = asyncio.create_task(watch.tick())
