@@ -9,7 +9,7 @@ UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clusters test-cluster check format up down lock clean
+.PHONY: help setup demo test clusters test-cluster bench check format up down lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ clusters: ## Build the real control planes that are missing, into a cache outsid
 test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
 	$(PYTEST) tests/cluster
 	GANGJOBS_CONFORMANCE=real $(PYTEST) tests/conformance
+
+BENCHMARKS := parse wait notice harvest submit many_pods scale_model
+
+bench: $(SYNCED) clusters ## Measure the provider beside its peer on a real API server, quickly (some minutes)
+	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick --out /dev/null || exit 1; done
 
 check: $(SYNCED) ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
