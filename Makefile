@@ -25,16 +25,16 @@ up: $(SYNCED) ## Start Airflow and an embedded cluster with the example DAGs, in
 down: ## Stop what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python scripts/up.py stop; fi
 
-test: $(SYNCED) ## Run all tests, those with real Airflow processes last
-	$(PYTEST) -m "not airflow"
-	$(PYTEST) -m airflow
+test: $(SYNCED) ## Run the tests that need nothing else, those with real Airflow processes last
+	$(PYTEST) -q --ignore=tests/cluster -m "not airflow"
+	$(PYTEST) -q --ignore=tests/cluster -m airflow
 
 clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each, needs Go)
 	@$(PYTHON) tests/cluster/controlplane/build.py
 
 test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
-	$(PYTEST) tests/cluster
-	GANGJOBS_CONFORMANCE=real $(PYTEST) tests/conformance
+	$(PYTEST) -q tests/cluster
+	GANGJOBS_CONFORMANCE=real $(PYTEST) -q tests/conformance
 
 BENCHMARKS := parse wait notice harvest submit many_pods scale_model
 
