@@ -1,0 +1,39 @@
+"""The operator, its trigger and its results, by `dag.test()` in real Airflow, on real control planes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.airflow.home import Home
+
+if TYPE_CHECKING:
+    from tests.cluster.tenant import Tenant
+
+pytestmark = pytest.mark.timeout(300)
+
+DIALECTS = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home.make(tmp_path_factory.mktemp("airflow") / "home")
+
+
+def test_dag_author_gets_results_and_reasons(home: Home, tenant: Tenant) -> None:
+    extra = {"kube_config_path": str(tenant.kubeconfig), "namespace": tenant.namespace}
+    connection = {"conn_type": "kubernetes", "extra": extra}
+    home.environment["AIRFLOW_CONN_KUBERNETES_DEFAULT"] = json.dumps(connection)
+
+    reports = home.test_dags("three_ranks", "failing_rank")
+
+    good, bad = reports["three_ranks"], reports["failing_rank"]
+    assert good.state == "success", good.log
+    assert good.value("gang") == [{"rank": rank, "square": rank * rank} for rank in range(3)]
+    assert f"placed all together ({DIALECTS[tenant.plane.release]})" in good.log
+    assert "[rank 0] rank 0 of 3" in good.log
+    assert bad.state == "failed"
+    assert "exited with code 3" in bad.log
+    assert tenant.refused() == []
