@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
-from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
+from airflow_provider_gangjobs.gang.halting import halt_patch
+from airflow_provider_gangjobs.submission.calls import Api, Calls
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.pacing import Timing
@@ -24,11 +24,6 @@ async def halt(client: Api, ref: GangRef, *, reason: str, timing: Timing | None 
     The next submission of the task is a new attempt. False if the Job is gone.
     """
     return await Calls(client, ref.namespace, timing=timing).mark_job(ref, halt_patch(reason))
-
-
-def halt_patch(reason: str) -> Object:
-    """The merge patch that suspends a Job for good and says why."""
-    return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": {"suspend": True}}
 
 
 def note_of(error: GangJobError) -> str:

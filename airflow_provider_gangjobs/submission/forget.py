@@ -16,10 +16,10 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.dialects import by_name
+from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, FINALIZER_HARVEST, LABEL_DROPPED, LABEL_GANG
 from airflow_provider_gangjobs.gang.policy import Decision, Placement
 from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
-from airflow_provider_gangjobs.submission.ending import halt_patch
 from airflow_provider_gangjobs.submission.jobs import Job, JobState, annotation, ref_of, state_of
 from airflow_provider_gangjobs.submission.operations import jobs_of
 

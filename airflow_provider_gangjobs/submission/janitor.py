@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.gang.files import FILES_VOLUME, config_map_name
+from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_TASK, LABEL_DROPPED, LABEL_TASK
 from airflow_provider_gangjobs.submission.calls import Api, Calls
-from airflow_provider_gangjobs.submission.ending import TIDIED, halt_patch
+from airflow_provider_gangjobs.submission.ending import TIDIED
 from airflow_provider_gangjobs.submission.forget import groups_of
 from airflow_provider_gangjobs.submission.jobs import (
     Job,

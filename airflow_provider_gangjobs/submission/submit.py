@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.dialects import by_name
+from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, Key, TaskKey, attempt_of
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_GANG, ANNOTATION_TRIGGER_ID, LABEL_TASK
 from airflow_provider_gangjobs.gang.manifest import manifest_of, namespace_in, render_files, render_service, slug_in
@@ -33,7 +34,7 @@ from airflow_provider_gangjobs.gang.validation import require_valid
 from airflow_provider_gangjobs.submission.adopt import Adopt, Choice, Refuse, SubmitNew, choose
 from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
 from airflow_provider_gangjobs.submission.claim import claim_patch
-from airflow_provider_gangjobs.submission.ending import halt_patch, note_of
+from airflow_provider_gangjobs.submission.ending import note_of
 from airflow_provider_gangjobs.submission.jobs import (
     JobState,
     annotation,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.waiting import Cause
@@ -42,9 +43,10 @@ async def halt(client: Client, ref: GangRef, halted: Halted) -> bool:
     Raises:
         ClusterError: it may or may not be suspended.
     """
-    meta = {"uid": ref.uid, "annotations": {ANNOTATION_HALTED: str(halted)}}
+    patch = halt_patch(str(halted))
+    patch["metadata"]["uid"] = ref.uid
     try:
-        await client.patch(JOBS, ref.name, ref.namespace, {"metadata": meta, "spec": {"suspend": True}})
+        await client.patch(JOBS, ref.name, ref.namespace, patch)
     except (NotFound, Conflict, Invalid) as exc:
         if not isinstance(exc, NotFound) and not is_of_another_uid(exc):
             raise

@@ -40,7 +40,7 @@ class _GangTrigger(BaseTrigger):
         started = asyncio.get_running_loop().time()
         with emitting():
             event = await event_of(self.watch, self.until, self.log)
-        if self.task_instance is not None:  # as it is in `dag.test()`, which has no worker to wait for
+        if self.task_instance is not None:  # `dag.test()` gives none, and has no worker to wait for
             await until_resumable(started)
         self._told = True
         yield TriggerEvent(event.to_payload())  # type: ignore[no-untyped-call]

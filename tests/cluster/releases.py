@@ -21,6 +21,11 @@ class ReleaseFlags:
     runtime_config: tuple[str, ...]
     controllers: tuple[str, ...] = ()
 
+    @property
+    def dialect(self) -> str:
+        """The provider's name for the best Workload API that is switched on."""
+        return self.runtime_config[0].rpartition("/")[2]
+
 
 # GangScheduling was merged into GenericWorkload in 1.37 (KEP-4671, "Feature gates merge in v1.37").
 RELEASES: dict[str, ReleaseFlags] = {

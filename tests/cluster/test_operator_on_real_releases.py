@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.airflow.home import Home
+from tests.cluster.releases import RELEASES
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 pytestmark = pytest.mark.timeout(300)
-
-DIALECTS = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +31,7 @@ def test_dag_author_gets_results_and_reasons(home: Home, tenant: Tenant) -> None
     good, bad = reports["three_ranks"], reports["failing_rank"]
     assert good.state == "success", good.log
     assert good.value("gang") == [{"rank": rank, "square": rank * rank} for rank in range(3)]
-    assert f"placed all together ({DIALECTS[tenant.plane.release]})" in good.log
+    assert f"placed all together ({RELEASES[tenant.plane.release].dialect})" in good.log
     assert "[rank 0] rank 0 of 3" in good.log
     assert bad.state == "failed"
     assert "exited with code 3" in bad.log

@@ -9,17 +9,16 @@ from airflow_provider_gangjobs.gang.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.hooks.gangs import Gangs
 from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.releases import RELEASES
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
-
-DIALECTS = {"1.35": "gang:v1alpha1", "1.36": "gang:v1alpha2", "1.37": "gang:v1beta1"}
 
 
 async def test_ranks_meet_and_their_results_come_back(tenant: Tenant) -> None:
     async with Gangs.of(tenant.config) as gangs:
         submission = await submitted(gangs, a_gang())
-        assert submission.decision == DIALECTS[tenant.plane.release]
+        assert submission.decision == f"gang:{RELEASES[tenant.plane.release].dialect}"
         event = await followed(tenant, submission)
         outcomes = await gangs.outcomes(submission.ref)
     assert event.status is Status.SUCCEEDED, event
