@@ -152,7 +152,7 @@ class Calls:
             await self.patch_job(ref.name, {**body, "metadata": metadata})
             return True
 
-        return await self._unless_gone(patch)
+        return await self._unless_gone(patch, JOBS, ref.name, ref.uid)
 
     async def remove_job(self, ref: GangRef) -> bool:
         """Delete the Job of this uid and, by garbage collection, all it owns. False if it was gone already."""
@@ -167,17 +167,29 @@ class Calls:
             await self._client.delete(resource, name, self.namespace, uid=uid, propagation=Propagation.BACKGROUND)
             return True
 
-        return await self._unless_gone(delete)
+        return await self._unless_gone(delete, resource, name, uid)
 
-    async def _unless_gone(self, action: Callable[[], Awaitable[bool]]) -> bool:
-        try:
-            return await self._insist(action)
-        except (NotFound, Conflict):
-            return False
-        except Invalid as error:
-            if _is_of_another_uid(error):
+    async def _unless_gone(
+        self, action: Callable[[], Awaitable[bool]], resource: Resource, name: str, uid: str
+    ) -> bool:
+        """Do it until it is done. False if there is no object of this uid (any more)."""
+        backoff = self.backoff()
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return await self._insist(action)
+            except NotFound:
                 return False
-            raise
+            except Invalid as error:
+                if _is_of_another_uid(error):
+                    return False
+                raise
+            except Conflict:
+                # A 409 says also that the object was just changed by someone: only its uid tells whether it is gone.
+                stored = await self.find(resource, name)
+                if stored is None or stored["metadata"]["uid"] != uid:
+                    return False
+            await self.timing.sleep(backoff.next())
+        return await self._insist(action)
 
     async def _insist(self, action: Callable[[], Awaitable[T]]) -> T:
         backoff = self.backoff()
