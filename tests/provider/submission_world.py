@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -86,7 +87,7 @@ class Pauses:
         """What else happens in that time."""
 
     def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now, sleep=self._sleep)
+        return Timing(monotonic=lambda: self.now, sleep=self._sleep, random=random.Random(3))
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds

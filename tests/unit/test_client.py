@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class Hurry:
 
     @property
     def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now, sleep=self.sleep)
+        return Timing(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(7))
 
 
 @pytest.fixture
