@@ -93,6 +93,11 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         default="1.37",
         help="release whose Workload API is served; none: without it (default: 1.37)",
     )
+    parser.add_argument(
+        "--workload-with-job",
+        action="store_true",
+        help="switch on the gate of this name: the Job controller makes Workloads and PodGroups itself (1.36 and 1.37)",
+    )
     parser.add_argument("--port", type=_port, default=0, metavar="P", help="port of the API (default: a free one)")
     parser.add_argument(
         "--data-dir",
@@ -123,6 +128,7 @@ def _config(options: argparse.Namespace) -> SandboxConfig:
         port=options.port,
         data_dir=options.data_dir,
         token=token,
+        workload_with_job=options.workload_with_job,
     )
 
 

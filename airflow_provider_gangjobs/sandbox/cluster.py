@@ -70,7 +70,8 @@ class SandboxConfig:
     token: str | None = field(default=None, repr=False)
     """None takes that of the data_dir, or a random one."""
     workload_with_job: bool = False
-    """Let the Job controller make Workloads and PodGroups itself (KEP-5547), and 1.37 keep `Job.spec.scheduling`."""
+    """The gate WorkloadWithJob: the Job controller makes Workloads and PodGroups itself (KEP-5547), and 1.37 keeps
+    `Job.spec.scheduling`. In 1.36 and 1.37 only."""
 
     def check(self) -> None:
         """Raises SandboxError, naming the field."""
@@ -83,6 +84,8 @@ class SandboxConfig:
                 raise SandboxError(f"{name}: {value} is less than 0")
         if self.kubernetes not in RELEASES:
             raise SandboxError(f"kubernetes: {self.kubernetes!r} is not one of {', '.join(RELEASES)}")
+        if self.workload_with_job and not RELEASES[self.kubernetes].has_pod_groups:
+            raise SandboxError(f"workload_with_job: {self.kubernetes!r} has no such gate, 1.36 and 1.37 have")
 
 
 class Sandbox:

@@ -132,6 +132,17 @@ def test_run_gives_the_command_the_cluster_and_returns_its_code(start, tmp_path)
     assert json.loads(connection)["extra"]["kube_config_path"] == kubeconfig
 
 
+@needs_kubectl
+@pytest.mark.parametrize("gate", [(), ("--workload-with-job",)], ids=["gate off", "gate on"])
+def test_job_controller_makes_groups_with_the_gate_only(start, gate):
+    program = start("up", "--kubernetes", "1.37", *gate)
+    kubeconfig = line_with(program, "kubeconfig:").split()[-1]
+    kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (1, 1))
+    kubectl(kubeconfig, "wait", "--for=condition=complete", "job/sleepers")
+    groups = kubectl(kubeconfig, "get", "podgroups", "-o", "jsonpath={.items[*].metadata.ownerReferences[0].name}")
+    assert groups == ("sleepers" if gate else "")
+
+
 def test_run_hands_sigterm_on(start):
     program = start("run", "--", "sh", "-c", "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
     line_with(program, "ready")

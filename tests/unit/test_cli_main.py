@@ -60,8 +60,12 @@ def test_senseless_call_is_refused_with_code_2(arguments, complaint, capsys):
         (["sandbox", "run"], "gangjobs: which command? For example"),
         (["sandbox", "run", "--token-file", "/no/such", "--", "true"], "gangjobs: --token-file /no/such: No such file"),
         (["sandbox", "run", "--cpu", "many", "--", "true"], "gangjobs: cpu: 'many' is not a quantity"),
+        (
+            ["sandbox", "run", "--kubernetes", "1.35", "--workload-with-job", "--", "true"],
+            "gangjobs: workload_with_job: '1.35' has no such gate",
+        ),
     ],
-    ids=["nothing to run", "no token file", "cpu is no number"],
+    ids=["nothing to run", "no token file", "cpu is no number", "gate of a later release"],
 )
 def test_impossible_call_is_explained_in_one_line(arguments, complaint, capsys):
     assert cli.main(arguments) == 1
