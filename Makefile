@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest --hypothesis-profile=repeatable
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test clusters test-cluster bench check format up down lock clean

@@ -1,4 +1,8 @@
-"""What all tests need: an Airflow home that is nobody's own, and signals as on a terminal."""
+"""What all tests need: an Airflow home that is nobody's own, signals as on a terminal, and no luck.
+
+Properties are searched at random where somebody sits before the screen, and over the same examples each time where a
+change is judged: in CI, and in `make test`. CONTRIBUTING.md says how to search longer.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,14 @@ import os
 import shutil
 import signal
 import tempfile
+
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, and nothing else.
+_UNTIMED = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("random", _UNTIMED)
+settings.register_profile("repeatable", _UNTIMED, derandomize=True)
+settings.load_profile("repeatable" if "CI" in os.environ else "random")
 
 if "AIRFLOW_HOME" not in os.environ:
     # Importing airflow writes its configuration file there, and has to be told before.
