@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.controlplane.build import RELEASES
 from tests.cluster.farm import Farm
 from tests.cluster.plane import running_plane
+from tests.cluster.releases import NONE
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -51,4 +52,18 @@ def native_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPl
 def native_tenant(native_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
     """As `tenant`, on the native plane."""
     with Tenant.admitted(native_plane, request.node.name) as tenant:
+        yield tenant
+
+
+@pytest.fixture(scope="session")
+def bare_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane as it comes: gang scheduling is off; with a node."""
+    with running_plane(NONE, tmp_path_factory.mktemp("bare-")) as plane, Farm.running(plane, nodes=1, cpu=4):
+        yield plane
+
+
+@pytest.fixture
+def bare_tenant(bare_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """As `tenant`, on the plane without gang scheduling."""
+    with Tenant.admitted(bare_plane, request.node.name) as tenant:
         yield tenant

@@ -28,10 +28,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.cluster.controlplane.build import binary, is_current
-from tests.cluster.releases import COMMON_CONTROLLERS, RELEASES
+from tests.cluster.releases import COMMON_CONTROLLERS, flags_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 HOW_TO_GET_THEM = "run `make clusters` (needs Go), or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
@@ -69,7 +69,7 @@ class ControlPlane:
     """One running control plane.
 
     Attributes:
-        release: `1.35`, `1.36` or `1.37`.
+        release: `1.35`, `1.36` or `1.37`, each with gang scheduling, or `none`: without it.
         binary: the program that is all four components.
         folder: where it keeps its data, certificates and logs.
         workload_with_job: whether the Job controller's own Workload integration is on.
@@ -163,7 +163,7 @@ class ControlPlane:
         return client_port
 
     def _start_apiserver(self, etcd_port: int) -> None:
-        flags = RELEASES[self.release]
+        _, flags = flags_of(self.release)
         self.port = free_port()
         key = self._write_service_account_key()
         tokens = self.folder / "tokens.csv"
@@ -191,8 +191,8 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/24",
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
-            "--runtime-config=" + ",".join(f"{version}=true" for version in flags.runtime_config),
-            self._gates(flags.api_gates),
+            *_switched_on("runtime-config", flags.runtime_config),
+            *self._gates(flags.api_gates),
         )
         with self.client_when_certified() as client:
             self._wait("kube-apiserver", lambda: client.get("/readyz").status_code == 200)
@@ -205,7 +205,7 @@ class ControlPlane:
             yield client
 
     def _start_clients(self) -> None:
-        flags = RELEASES[self.release]
+        _, flags = flags_of(self.release)
         kubeconfig = self.folder / "admin.kubeconfig"
         common = (
             f"--kubeconfig={kubeconfig}",
@@ -222,21 +222,21 @@ class ControlPlane:
             f"--secure-port={ports['kube-controller-manager']}",
             f"--cert-dir={self.folder / 'certs-kcm'}",
             "--controllers=" + ",".join(COMMON_CONTROLLERS + flags.controllers),
-            self._gates(flags.api_gates),
+            *self._gates(flags.api_gates),
         )
         self._run(
             "kube-scheduler",
             *common,
             f"--secure-port={ports['kube-scheduler']}",
             f"--cert-dir={self.folder / 'certs-scheduler'}",
-            self._gates(flags.scheduler_gates),
+            *self._gates(flags.scheduler_gates),
         )
         for name, port in ports.items():
             self._wait(name, lambda port=port: _healthy(port))  # type: ignore[misc]
 
-    def _gates(self, gates: tuple[str, ...]) -> str:
+    def _gates(self, gates: tuple[str, ...]) -> list[str]:
         wanted = (gate for gate in gates if gate != "WorkloadWithJob" or self.workload_with_job)
-        return "--feature-gates=" + ",".join(f"{gate}=true" for gate in wanted)
+        return _switched_on("feature-gates", wanted)
 
     def _write_service_account_key(self) -> Path:
         path = self.folder / "service-account.key"
@@ -273,6 +273,12 @@ class ControlPlane:
             time.sleep(0.05)
 
 
+def _switched_on(flag: str, names: Iterable[str]) -> list[str]:
+    """The flag with all names set to true; nothing where there are none."""
+    settings = ",".join(f"{name}=true" for name in names)
+    return [f"--{flag}={settings}"] if settings else []
+
+
 def _healthy(port: int) -> bool:
     # /healthz answers without authentication; the certificate is the component's own, made a moment ago.
     return httpx.get(f"https://127.0.0.1:{port}/healthz", verify=False).status_code == 200
@@ -281,12 +287,13 @@ def _healthy(port: int) -> bool:
 @contextlib.contextmanager
 def running_plane(release: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[ControlPlane]:
     """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
-    if not is_current(release):
-        missing = f"no control plane of Kubernetes {release}: {HOW_TO_GET_THEM}"
+    built, _ = flags_of(release)
+    if not is_current(built):
+        missing = f"no control plane of Kubernetes {built}: {HOW_TO_GET_THEM}"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
-    plane = ControlPlane(release, binary(release), folder, workload_with_job=workload_with_job)
+    plane = ControlPlane(release, binary(built), folder, workload_with_job=workload_with_job)
     try:
         plane.start()
         yield plane

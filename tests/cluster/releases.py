@@ -1,4 +1,7 @@
-"""What each Kubernetes release needs switched on to have gang scheduling: one row a release."""
+"""What each Kubernetes release needs switched on to have gang scheduling: one row a release.
+
+`none` is 1.37 as it comes, with nothing switched on.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,16 @@ RELEASES: dict[str, ReleaseFlags] = {
         controllers=("podgroup-protection-controller",),
     ),
 }
+
+NONE = "none"
+NONE_IS = "1.37"
+AS_IT_COMES = ReleaseFlags(api_gates=(), scheduler_gates=(), runtime_config=())
+
+
+def flags_of(name: str) -> tuple[str, ReleaseFlags]:
+    """The release to run for this name, and its settings."""
+    return (NONE_IS, AS_IT_COMES) if name == NONE else (name, RELEASES[name])
+
 
 COMMON_CONTROLLERS = (
     "job-controller",

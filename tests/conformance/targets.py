@@ -28,7 +28,7 @@ GIVEN = "GANGJOBS_CONFORMANCE_KUBECONFIG"
 """A kubeconfig with a token: its cluster is judged instead, whatever it is."""
 
 SANDBOXES = tuple(f"sandbox-{release}" for release in ("1.35", "1.36", "1.37", "none"))
-REAL = tuple(f"real-{release}" for release in ("1.35", "1.36", "1.37"))
+REAL = tuple(f"real-{release}" for release in ("1.35", "1.36", "1.37", "none"))
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def release(self) -> str:
-        """`1.35`, `1.36`, `1.37`, or `none` for a sandbox that serves no Workload API."""
+        """`1.35`, `1.36`, `1.37`, or `none`, which serves no Workload API."""
         return self.name.partition("-")[2]
 
     @property

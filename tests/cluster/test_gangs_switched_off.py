@@ -1,0 +1,87 @@
+"""A real control plane as it comes, with gang scheduling off: what is told, what is refused, what runs all the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.resources import EVENTS, JOBS, podgroups
+from airflow_provider_gangjobs.exceptions import GangUnsupported
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG
+from airflow_provider_gangjobs.gang.spec import Validate
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
+from airflow_provider_gangjobs.sandbox.thread import running
+from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.releases import NONE, NONE_IS
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.submission.abilities import Abilities
+    from tests.cluster.tenant import Tenant
+
+REASON = f"Kubernetes {NONE_IS} does not serve the Workload API here, only no version of it"
+BRIEF = "print('done')"
+
+
+async def abilities_of(config: ClusterConfig) -> Abilities:
+    async with Gangs.of(config) as gangs:
+        return await gangs.abilities()
+
+
+def made(tenant: Tenant) -> list[str]:
+    """What the tenant has asked the server to create, dry runs aside."""
+    return [
+        event["objectRef"]["resource"]
+        for event in tenant.plane.audited()
+        if event["user"]["username"] == tenant.user
+        and event["verb"] == "create"
+        and "dryRun" not in event["requestURI"]
+    ]
+
+
+async def test_it_is_known_that_no_gang_can_be_had(bare_tenant: Tenant) -> None:
+    found = await abilities_of(bare_tenant.config)
+    assert (found.release, found.dialects, found.scheduling_versions) == (NONE_IS, (), ())
+    assert (found.holds_gangs, found.unknown) == (False, {})
+    assert found.fields == {"spec.scheduling": False}
+    assert [(gate.name, gate.is_on) for gate in found.gates if gate.component == "kube-apiserver"] == [
+        ("GenericWorkload", False),
+        ("WorkloadWithJob", False),
+    ]
+    assert made(bare_tenant) == []
+
+
+async def test_the_sandbox_without_gangs_tells_the_same(bare_tenant: Tenant) -> None:
+    real = await abilities_of(bare_tenant.config)
+    with running(SandboxConfig(nodes=0, kubernetes=NONE)) as sandbox:
+        config = ClusterConfig.from_extras("sandbox", {"kube_config_path": str(sandbox.kubeconfig_path)})
+        assert await abilities_of(config) == real
+
+
+@pytest.mark.parametrize("validate", Validate)
+async def test_required_gang_is_refused_before_anything_is_created(bare_tenant: Tenant, validate: Validate) -> None:
+    async with Gangs.of(bare_tenant.config) as gangs:
+        with pytest.raises(GangUnsupported) as refused:
+            await gangs.submit_operation(a_gang(3, code=BRIEF), "op", validate=validate)
+    assert refused.value.reason == REASON
+    assert 'gang="preferred"' in refused.value.remedy
+    assert made(bare_tenant) == []
+
+
+async def test_preferred_gang_runs_as_plain_pods_and_says_so(bare_tenant: Tenant) -> None:
+    async with Gangs.of(bare_tenant.config) as gangs:
+        submission = await submitted(gangs, a_gang(3, cpu="100m", gang="preferred"))
+        assert (submission.decision, submission.notes) == (f"basic:{REASON}", (f"Not a gang: {REASON}",))
+        event = await followed(bare_tenant, submission)
+        assert event.status is Status.SUCCEEDED, event
+        assert [outcome.result for outcome in await gangs.outcomes(submission.ref)] == [[1, 2], [0], [0]]
+        job = await gangs.client.get(JOBS, submission.ref.name, bare_tenant.namespace)
+        assert job["metadata"]["annotations"][ANNOTATION_GANG] == submission.decision
+        told = await gangs.client.list(EVENTS, bare_tenant.namespace, field_selector="reason=NotAGang")
+        assert [event["involvedObject"]["uid"] for event in told] == [submission.ref.uid]
+        with pytest.raises(NotFound):
+            await gangs.client.list(podgroups("v1beta1"), bare_tenant.namespace)
