@@ -1,4 +1,4 @@
-"""How long tests wait for what must happen. It is much, because it is only ever waited for where something is broken."""
+"""How long tests wait for what must happen: long, since only where something is broken they wait to the end."""
 
 from __future__ import annotations
 
