@@ -55,6 +55,9 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
+        # Airflow gives a task's first request five seconds, and fails the task after that; the first answers of an API
+        # server take longer on a busy laptop.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         # A worker is noticed to have ended up to this late. A task that was deferred and is running again by then is
         # failed by the scheduler as "killed externally", and the gangs here take a few seconds only.

@@ -1,4 +1,4 @@
-"""Real Airflow for tests: a home of its own with a SQLite database, `dag.test()` runs, and all four processes.
+"""Real Airflow for tests: a home of its own with a database, `dag.test()` runs, and all its processes.
 
 Airflow reads its configuration when it is imported, so it never runs in the process of pytest.
 """
@@ -10,46 +10,25 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from tests.airflow import hostname
+from tests.airflow.api import Api
+from tests.airflow.processes import Airflow, Process, stopped_at_the_end
+from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
 SIMPLE_AUTH = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
-PROCESSES = ("api-server", "scheduler", "dag-processor", "triggerer")
-STOP_TIMEOUT_S = 15.0
-POLL_S = 0.2
-
-T = TypeVar("T")
-
-
-def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 60.0) -> T:
-    """What `look` returns once it is neither `None` nor false; connection errors count as not yet."""
-    deadline = time.monotonic() + timeout_s
-    last: object = None
-    while time.monotonic() < deadline:
-        try:
-            last = look()
-        except OSError as error:
-            last = error
-        else:
-            if last:
-                return last  # type: ignore[return-value]
-        time.sleep(POLL_S)
-    raise TimeoutError(f"{what}: not after {timeout_s:g} s; last seen: {last!r}")
 
 
 def free_port() -> int:
@@ -79,8 +58,11 @@ class Home:
     environment: dict[str, str] = field(repr=False)
 
     @classmethod
-    def make(cls, path: Path) -> Home:
-        """Make the folder with the tests' DAGs, and the database."""
+    def make(cls, path: Path, *, database: str = "", dags: Path = HERE / "dags", **more: str) -> Home:
+        """Make the folder with the tests' DAGs, and the tables of the database: SQLite if no other URL is given.
+
+        `more` are settings, by names such as `SCHEDULER__PARSING_PRE_IMPORT_MODULES`.
+        """
         port = free_port()
         settings = {
             "CORE__DAGS_FOLDER": str(path / "dags"),
@@ -97,10 +79,12 @@ class Home:
             "API__WORKERS": "1",
             "API__SECRET_KEY": secrets.token_hex(16),
             "API_AUTH__JWT_SECRET": secrets.token_hex(32),
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{path}/airflow.db",
+            "DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{path}/airflow.db",
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            # Five seconds are Airflow's own: too few for the first answers of an API server on a busy machine.
+            "WORKERS__EXECUTION_API_TIMEOUT": "60",
+            **more,
         }
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
@@ -111,7 +95,7 @@ class Home:
             "NO_PROXY": "*",
         }
         path.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(HERE / "dags", path / "dags")
+        shutil.copytree(dags, path / "dags")
         home = cls(path, environment)
         home.run("airflow", "db", "migrate")
         return home
@@ -152,112 +136,27 @@ class Home:
         return "".join(file.read_text() for file in files)
 
     @contextmanager
-    def processes(self) -> Iterator[Api]:
-        """Scheduler, triggerer, dag-processor and API server, until the block ends."""
-        with ExitStack() as stack:
-            for name in PROCESSES:
-                stack.enter_context(self._process(name))
-            api = Api(self.api_url)
-            wait_for("healthy processes", api.is_healthy, 150)
-            api.log_in()
-            yield api
+    def running(self, *, triggerers: int = 1) -> Iterator[Airflow]:
+        """Scheduler, triggerers, dag-processor and API server, until the block ends."""
+        processes = {process.name: process for process in self._processes(triggerers)}
+        airflow = Airflow(Api(self.api_url), processes)
+        with stopped_at_the_end(processes):
+            for process in processes.values():
+                process.start()
+            wait_for("healthy processes", airflow.api.is_healthy, 150)
+            airflow.api.log_in()
+            yield airflow
 
-    @contextmanager
-    def _process(self, name: str) -> Iterator[None]:
-        with (self.path / f"{name}.log").open("w") as log:
-            process = subprocess.Popen(
-                ["airflow", name],
-                env=self.environment,
-                cwd=self.path,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            yield
-        finally:
-            stop_session(process)
+    def _processes(self, triggerers: int) -> Iterator[Process]:
+        for name in ("api-server", "scheduler", "dag-processor"):
+            yield self._process(name)
+        for number in range(triggerers):
+            own = {
+                "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+                "AIRFLOW__CORE__HOSTNAME_CALLABLE": "tests.airflow.hostname.hostname",
+                hostname.VARIABLE: f"triggerer-{number}",
+            }
+            yield self._process("triggerer", f"-{number}", **own)
 
-
-def stop_session(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session and everything below it; tasks have groups, but no sessions, of their own."""
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for pid in pids_of_session(process.pid):
-        os.kill(pid, signal.SIGKILL)
-
-
-def pids_of_session(session: int) -> list[int]:
-    listed = subprocess.run(["ps", "-eo", "pid=,sess="], capture_output=True, text=True, check=True).stdout
-    return [int(pid) for pid, sess in map(str.split, listed.splitlines()) if sess == str(session)]
-
-
-class Api:
-    """The few calls of Airflow's REST API that tests make."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._token = ""
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        request = urllib.request.Request(
-            self._url + path,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
-            method=method,
-        )
-        with urllib.request.urlopen(request, timeout=10) as reply:
-            return json.load(reply)
-
-    def is_healthy(self) -> bool:
-        health = self.call("GET", "/api/v2/monitor/health")
-        return all(health[name]["status"] == "healthy" for name in ("scheduler", "triggerer", "dag_processor"))
-
-    def log_in(self) -> None:
-        self._token = self.call("GET", "/auth/token")["access_token"]
-
-    def trigger(self, dag_id: str, **conf: Any) -> DagRun:
-        """Unpause the DAG, once it is parsed, and start a run."""
-        wait_for(f"DAG {dag_id}", lambda: self.call("GET", f"/api/v2/dags/{dag_id}"))
-        self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
-        run = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
-        return DagRun(self, dag_id, run["dag_run_id"])
-
-
-@dataclass
-class DagRun:
-    api: Api = field(repr=False)
-    dag_id: str
-    run_id: str
-
-    @property
-    def _path(self) -> str:
-        return f"/api/v2/dags/{self.dag_id}/dagRuns/{urllib.parse.quote(self.run_id, safe='')}"
-
-    @property
-    def state(self) -> str:
-        return str(self.api.call("GET", self._path)["state"])
-
-    def task(self, task_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.api.call("GET", f"{self._path}/taskInstances/{task_id}")
-        return found
-
-    def set_task_state(self, task_id: str, state: str) -> None:
-        self.api.call("PATCH", f"{self._path}/taskInstances/{task_id}", {"new_state": state})
-
-    def xcom(self, task_id: str, key: str = "return_value") -> Any:
-        return self.api.call("GET", f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}?deserialize=true")["value"]
-
-    def wait(self, timeout_s: float = 240.0) -> str:
-        """The final state."""
-        finished = ("success", "failed")
-        return wait_for(
-            f"end of {self.run_id}", lambda: state if (state := self.state) in finished else None, timeout_s
-        )
-
-    def wait_for_task(self, task_id: str, state: str, timeout_s: float = 60.0) -> None:
-        wait_for(f"{task_id} {state}", lambda: self.task(task_id)["state"] == state, timeout_s)
+    def _process(self, program: str, suffix: str = "", **environment: str) -> Process:
+        return Process(program + suffix, ("airflow", program), self.path, self.environment | environment)
