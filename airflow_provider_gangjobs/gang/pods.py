@@ -10,12 +10,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_COMPLETION_INDEX,
-    ANNOTATION_DEFAULT_CONTAINER,
-    FINALIZER_HARVEST,
-    LABEL_ATTEMPT,
-)
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.objects.views import PHASES_TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,22 +19,18 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.objects.views import ContainerState, ContainerStatus, Meta, PodView, Terminated
 
-LABELS_CONTROLLER_UID: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
-"""UID of the Job. It stays when the Job is deleted with its pods orphaned; the owner reference does not."""
-
-PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 # A container that never started has the zero of its runtime's clock as its start.
 _ZERO_TIMES_END: Final = datetime(1971, 1, 1, tzinfo=UTC)
 
 
 def rank_of(pod: PodView) -> int | None:
     """Completion index of the pod, `None` if its Job has none."""
-    return _number(pod.metadata.annotations.get(ANNOTATION_COMPLETION_INDEX)) if pod.metadata.annotations else None
+    return _number(pod.metadata.annotations.completion_index)
 
 
 def attempt_of(pod: PodView) -> int | None:
     """Attempt of the gang that the pod belongs to."""
-    return _number(pod.metadata.labels.get(LABEL_ATTEMPT))
+    return _number(pod.metadata.labels.attempt)
 
 
 def _number(text: str | None) -> int | None:
@@ -46,10 +38,17 @@ def _number(text: str | None) -> int | None:
 
 
 def owner_uid(pod: PodView) -> str | None:
-    """UID of the pod's Job, or `None` if the pod does not tell."""
-    by_label = next((pod.metadata.labels[key] for key in LABELS_CONTROLLER_UID if key in pod.metadata.labels), None)
-    by_reference = (owner.uid for owner in pod.metadata.owner_references if owner.controller and owner.kind == "Job")
-    return by_label or next(by_reference, None)
+    """UID of the pod's Job, or `None` if the pod does not tell.
+
+    The label stays when the Job is deleted with its pods orphaned; the owner reference does not.
+    """
+    labels = pod.metadata.labels
+    by_label = labels.controller_uid or labels.controller_uid_before_1_27
+    if by_label:
+        return by_label
+    return next(
+        (owner.uid for owner in pod.metadata.owner_references if owner.controller and owner.kind == "Job"), None
+    )
 
 
 def pods_of(ref: GangRef, pods: Iterable[PodView]) -> list[PodView]:
@@ -82,7 +81,7 @@ def deletion_asked_at(meta: Meta) -> datetime | None:
 def main_container(pod: PodView) -> ContainerStatus | None:
     """Status of the container that is the rank: the annotated one, else the first of the spec."""
     statuses = pod.status.container_statuses
-    wanted = pod.metadata.annotations.get(ANNOTATION_DEFAULT_CONTAINER)
+    wanted = pod.metadata.annotations.default_container
     names = [wanted] if wanted else [container.name for container in pod.spec.containers[:1]]
     return next((status for status in statuses if status.name in names), statuses[0] if statuses else None)
 

@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang import pods as pod_facts
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -70,9 +69,10 @@ class Wait:
 
 def while_suspended(job: JobView) -> Wait:
     """Who is to unsuspend the Job."""
-    queue = job.metadata.labels.get(LABEL_KUEUE_QUEUE)
-    if ANNOTATION_HALTED in job.metadata.annotations:
-        return Wait(Cause.HALTED, f"It was halted: {job.metadata.annotations[ANNOTATION_HALTED]}")
+    queue = job.metadata.labels.kueue_queue
+    halted = job.metadata.annotations.halted
+    if halted is not None:
+        return Wait(Cause.HALTED, f"It was halted: {halted}")
     if queue:
         return Wait(Cause.QUEUE, f"Waits for admission by Kueue queue {queue}")
     if job.spec.suspend:

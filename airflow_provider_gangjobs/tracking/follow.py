@@ -26,7 +26,6 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
-from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT
 from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase, observe
 from airflow_provider_gangjobs.gang.pods import pods_of
 from airflow_provider_gangjobs.gang.verdict import Verdict, judge
@@ -301,7 +300,7 @@ class _Follower:
 
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
         job = self.seen.job
-        attempt = job.metadata.labels.get(LABEL_ATTEMPT, "") if job else ""
+        attempt = (job.metadata.labels.attempt or "") if job else ""
         return gang_event(
             self.ref,
             status,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.halting import halt_patch
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
@@ -56,7 +55,7 @@ async def halt(client: Client, ref: GangRef, halted: Halted) -> bool:
 
 def halted_by_deadline(job: JobView | None) -> Halted | None:
     """What `halt` noted on the Job; `None` if it was not halted, or for another reason."""
-    note = job.metadata.annotations.get(ANNOTATION_HALTED, "") if job else ""
+    note = (job.metadata.annotations.halted or "") if job else ""
     kind, _, why = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
     if prefix != _PREFIX or phase not in set(Phase) or cause not in set(Cause):

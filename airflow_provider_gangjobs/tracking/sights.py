@@ -28,7 +28,7 @@ V = TypeVar("V", JobView, PodView, PodGroupView)
 
 def gang_of(seen: JobView | PodView | PodGroupView) -> str | None:
     """The gang that an object belongs to, by which the informers index."""
-    return seen.metadata.labels.get(LABEL_GANG)
+    return seen.metadata.labels.gang
 
 
 class Sights:

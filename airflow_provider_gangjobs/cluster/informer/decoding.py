@@ -5,15 +5,16 @@ An object that cannot be decoded is skipped and counted, so that one odd object 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
+from airflow_provider_gangjobs.objects.sharing import sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 V = TypeVar("V", bound=HasMetadata)
 
@@ -84,10 +85,15 @@ def version_of(raw: msgspec.Raw) -> str:
 
 
 class Views(Generic[V]):
-    """Decodes objects into the type that its consumers read, and counts those that it cannot."""
+    """Decodes objects into the type that its consumers read, and counts those that it cannot.
+
+    What is equal in many of them is kept once, if the type says what that may be (`share`).
+    """
 
     def __init__(self, kind: type[V]) -> None:
         self._decoder = msgspec.json.Decoder(kind)
+        self._share: Callable[[V, Callable[[Any], Any]], None] | None = getattr(kind, "share", None)
+        self._one = sharing()
         self.errors = 0
 
     def read(self, raw: msgspec.Raw) -> V | None:
@@ -99,6 +105,8 @@ class Views(Generic[V]):
         if not view.metadata.uid:
             self.errors += 1
             return None
+        if self._share is not None:
+            self._share(view, self._one)
         return view
 
     def read_all(self, raws: list[msgspec.Raw] | None) -> Iterator[V]:

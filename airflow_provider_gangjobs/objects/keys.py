@@ -1,0 +1,17 @@
+"""Keys of the labels and annotations that views read. What they are for is said in `gang.labels`, with all others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "gangjobs.airflow"
+
+LABEL_GANG: Final = f"{PREFIX}/gang"
+LABEL_ATTEMPT: Final = f"{PREFIX}/attempt"
+LABEL_CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
+LABEL_CONTROLLER_UID_BEFORE_1_27: Final = "controller-uid"
+LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+
+ANNOTATION_HALTED: Final = f"{PREFIX}/halted"
+ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+ANNOTATION_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"

@@ -1,0 +1,25 @@
+"""Keeps equal values once: a hundred thousand pods of one gang differ in name, uid, version and little else."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VALUES_MAX: Final = 8192
+"""Distinct values in use: nodes, seconds, and what schedulers and kubelets say. A few megabytes."""
+
+
+def sharing(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
+    """A function that returns, for each hashable value, the first one it was given that is equal to it.
+
+    Bounded: of more than `values_max` values, the one that was not given for the longest time is forgotten. What is
+    forgotten lives on in the objects that have it, and is there twice if it comes again.
+    """
+    return lru_cache(maxsize=values_max)(_itself)
+
+
+def _itself(value: Any) -> Any:
+    return value

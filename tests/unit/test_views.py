@@ -1,0 +1,133 @@
+"""Views keep what is read of an object and nothing more, and what many pods have in common once."""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.cluster.informer.decoding import Views
+from airflow_provider_gangjobs.gang import labels
+from airflow_provider_gangjobs.objects.sharing import sharing
+from airflow_provider_gangjobs.objects.views import JobView, PodView, view
+from tests.unit.builders import condition, job, pod
+
+NETWORK = {"cni.projectcalico.org/containerID": "f" * 64, "k8s.v1.cni.cncf.io/network-status": "[{}]" * 100}
+
+
+def decoded(obj: dict[str, Any], views: Views[PodView] | None = None) -> PodView:
+    read = (views or Views(PodView)).read(msgspec.Raw(json.dumps(obj).encode()))
+    assert read is not None
+    return read
+
+
+def named(name: str) -> dict[str, Any]:
+    """A running pod of a gang; all that has this name in it is its own."""
+    built = pod(name).rank(0).on("node-a").running(5).held().obj
+    built["metadata"] |= {"uid": f"uid-of-{name}", "resourceVersion": name, "annotations": NETWORK}
+    return built
+
+
+# -- what is read ----------------------------------------------------------------------------------------------
+
+LABELS = {
+    labels.LABEL_GANG: "gang",
+    labels.LABEL_ATTEMPT: "attempt",
+    labels.LABEL_KUEUE_QUEUE: "kueue_queue",
+    "batch.kubernetes.io/controller-uid": "controller_uid",
+    "controller-uid": "controller_uid_before_1_27",
+}
+ANNOTATIONS = {
+    labels.ANNOTATION_HALTED: "halted",
+    labels.ANNOTATION_COMPLETION_INDEX: "completion_index",
+    labels.ANNOTATION_DEFAULT_CONTAINER: "default_container",
+}
+
+
+@pytest.mark.parametrize(("key", "field"), LABELS.items(), ids=LABELS)
+def test_label_is_read(key: str, field: str) -> None:
+    read = view(JobView, {"metadata": {"labels": {key: "value", "other": "label"}}}).metadata.labels
+    assert msgspec.to_builtins(read) == {key: "value"}
+    assert getattr(read, field) == "value"
+
+
+@pytest.mark.parametrize(("key", "field"), ANNOTATIONS.items(), ids=ANNOTATIONS)
+def test_annotation_is_read(key: str, field: str) -> None:
+    read = view(JobView, {"metadata": {"annotations": {key: "value", **NETWORK}}}).metadata.annotations
+    assert msgspec.to_builtins(read) == {key: "value"}
+    assert getattr(read, field) == "value"
+
+
+CONDITIONS = {
+    ("PodScheduled", False): True,
+    ("PodScheduled", True): False,
+    ("DisruptionTarget", True): True,
+    ("DisruptionTarget", False): False,
+    ("Ready", True): False,
+    ("Ready", False): False,
+}
+
+
+@pytest.mark.parametrize(("said", "kept"), CONDITIONS.items(), ids=str)
+def test_condition_of_a_pod_is_kept_if_it_tells_something(said: tuple[str, bool], kept: bool) -> None:
+    obj = pod("a").obj
+    obj["status"]["conditions"] = [condition(*said, 1), condition("ContainersReady", True, 1)]
+    kinds = [item.type for item in view(PodView, obj).status.conditions]
+    assert kinds == ([said[0]] if kept else [])
+
+
+def test_all_conditions_of_a_job_are_kept() -> None:
+    assert [item.type for item in job().complete(9).view().status.conditions] == ["SuccessCriteriaMet", "Complete"]
+
+
+# -- what is shared --------------------------------------------------------------------------------------------
+
+
+def test_pods_of_a_gang_share_what_is_equal() -> None:
+    views = Views(PodView)
+    one, other = decoded(named("a"), views), decoded(named("b"), views)
+    assert one.status is other.status
+    assert one.spec is other.spec
+    assert one.metadata.labels is other.metadata.labels
+    assert one.metadata.finalizers is other.metadata.finalizers
+    assert (one.metadata.name, other.metadata.name) == ("a", "b")
+
+
+@pytest.mark.parametrize("obj", [named("a"), pod("a").failed(137).obj, pod("a").obj], ids=["running", "failed", "new"])
+def test_shared_view_says_what_an_unshared_one_says(obj: dict[str, Any]) -> None:
+    views = Views(PodView)
+    decoded(named("b"), views)
+    obj["metadata"].setdefault("uid", "uid")
+    assert decoded(obj, views) == view(PodView, obj)
+
+
+def test_pod_is_no_concern_of_the_garbage_collector() -> None:
+    """A hundred thousand of them would make each full collection a tenth of a second longer."""
+    read = decoded(named("a"))
+    parts = [read, read.metadata, read.metadata.labels, read.metadata.annotations, read.spec, read.status]
+    assert not any(map(gc.is_tracked, parts))
+
+
+def test_equal_values_become_the_first_of_them() -> None:
+    one = sharing()
+    first, second = "".join(["no", "de"]), "".join(["no", "de"])
+    assert first is not second
+    assert one(first) is one(second) is first
+
+
+def test_values_that_are_in_use_are_not_forgotten() -> None:
+    one = sharing(values_max=3)
+    used = one("".join(["no", "de"]))
+    for number in range(100):
+        one(f"passing-{number}")
+        assert one("".join(["no", "de"])) is used
+
+
+def test_table_is_bounded() -> None:
+    one = sharing(values_max=10)
+    for number in range(1000):
+        one(f"node-{number}")
+    assert one.cache_info().currsize == 10  # type: ignore[attr-defined]
