@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS, SERVICES
-from tests.airflow.home import wait_for
+from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread

@@ -8,21 +8,22 @@ import pytest
 
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
-from tests.airflow.home import wait_for
+from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread
-    from tests.airflow.home import Api, Home
+    from tests.airflow.api import Api
+    from tests.airflow.home import Home
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
 def api(connected: Home) -> Iterator[Api]:
-    with connected.processes() as api:
-        yield api
+    with connected.running() as airflow:
+        yield airflow.api
 
 
 def jobs(cluster: SandboxThread) -> list[str]:

@@ -1,0 +1,94 @@
+"""The few calls of Airflow's REST API that tests make."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.airflow.waiting import wait_for
+
+FINISHED = ("success", "failed")
+
+
+class Api:
+    """Airflow's REST API, as an admin."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._token = ""
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            self._url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return json.load(reply)
+
+    def is_healthy(self) -> bool:
+        health = self.call("GET", "/api/v2/monitor/health")
+        return all(health[name]["status"] == "healthy" for name in ("scheduler", "triggerer", "dag_processor"))
+
+    def log_in(self) -> None:
+        self._token = self.call("GET", "/auth/token")["access_token"]
+
+    def living_jobs(self, job_type: str) -> set[int]:
+        """Ids of what Airflow calls jobs: its schedulers or triggerers that have sent a heartbeat lately."""
+        found = self.call("GET", f"/api/v2/jobs?job_type={job_type}&is_alive=true")
+        return {job["id"] for job in found["jobs"]}
+
+    def trigger(self, dag_id: str, **conf: Any) -> DagRun:
+        """Unpause the DAG, once it is parsed, and start a run."""
+        wait_for(f"DAG {dag_id}", lambda: self.call("GET", f"/api/v2/dags/{dag_id}"), 120)
+        self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+        run = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
+        return DagRun(self, dag_id, run["dag_run_id"])
+
+
+@dataclass(frozen=True)
+class DagRun:
+    api: Api = field(repr=False)
+    dag_id: str
+    run_id: str
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v2/dags/{self.dag_id}/dagRuns/{urllib.parse.quote(self.run_id, safe='')}"
+
+    @property
+    def state(self) -> str:
+        return str(self.api.call("GET", self._path)["state"])
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.call("GET", f"{self._path}/taskInstances/{task_id}")
+        return found
+
+    def mapped(self, task_id: str) -> list[dict[str, Any]]:
+        """All instances of a mapped task, by their index."""
+        found = self.api.call("GET", f"{self._path}/taskInstances/{task_id}/listMapped?limit=100")
+        return sorted(found["task_instances"], key=lambda ti: int(ti["map_index"]))
+
+    def set_task_state(self, task_id: str, state: str) -> None:
+        self.api.call("PATCH", f"{self._path}/taskInstances/{task_id}", {"new_state": state})
+
+    def clear(self, task_id: str) -> None:
+        """Let the task run again."""
+        wanted = {"dry_run": False, "task_ids": [task_id], "dag_run_id": self.run_id, "only_failed": False}
+        self.api.call("POST", f"/api/v2/dags/{self.dag_id}/clearTaskInstances", wanted)
+
+    def xcom(self, task_id: str, key: str = "return_value") -> Any:
+        return self.api.call("GET", f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}?deserialize=true")["value"]
+
+    def wait(self, timeout_s: float = 240.0) -> str:
+        """The final state."""
+        return wait_for(
+            f"end of {self.run_id}", lambda: state if (state := self.state) in FINISHED else None, timeout_s
+        )
+
+    def wait_for_task(self, task_id: str, state: str, timeout_s: float = 60.0) -> None:
+        wait_for(f"{task_id} {state}", lambda: self.task(task_id)["state"] == state, timeout_s)

@@ -1,0 +1,50 @@
+"""Gangs that run until the test opens their gate: a file whose name the run's configuration gives."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+
+RANKS = 2
+MANY = 30
+PROGRAM = """
+import json, os, pathlib, time
+rank = int(os.environ["RANK"])
+print("rank", rank, "of", os.environ["WORLD_SIZE"], flush=True)
+gate = pathlib.Path("/gates", os.environ["GATE"])
+while not gate.exists():
+    time.sleep(0.2)
+with open(os.environ["GANG_RESULT_PATH"], "w") as result:
+    json.dump({"rank": rank, "number": os.environ["NUMBER"]}, result)
+"""
+
+
+def held(number: object) -> dict[str, object]:
+    """What differs from one gang of a mapped task to the next."""
+    return {"env": {"GATE": "{{ dag_run.conf['gate'] }}", "NUMBER": str(number)}}
+
+
+COMMON = {
+    "task_id": "gang",
+    "image": "python:3.12-slim",
+    "command": ["python", "/gang/files/program.py"],
+    "files": {"program.py": PROGRAM},
+    "workers": RANKS,
+    "resources": {"cpu": "10m", "memory": "16Mi"},
+    "volumes": [{"name": "gates", "hostPath": {"path": os.environ["GANGJOBS_TEST_GATES"]}}],
+    "volume_mounts": [{"name": "gates", "mountPath": "/gates"}],
+    "results": "all",
+    "assemble_timeout": timedelta(minutes=10),
+    "retries": 2,
+    "retry_delay": timedelta(seconds=0),
+}
+
+with DAG("held", schedule=None):
+    GangJobOperator(**COMMON, **held(0))
+
+with DAG("many", schedule=None):
+    GangJobOperator.partial(**COMMON).expand_kwargs([held(number) for number in range(MANY)])

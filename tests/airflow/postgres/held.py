@@ -1,0 +1,163 @@
+"""Runs of the DAGs of held gangs, as the tests see them."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from tests.airflow.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.airflow.api import DagRun
+    from tests.airflow.home import Home
+    from tests.airflow.postgres.faults import FaultDoor
+    from tests.airflow.postgres.witness import Witness
+    from tests.airflow.processes import Airflow, Process
+
+RANKS = 2
+PATIENCE_S = 180.0
+"""How long anything may take on a machine that is busy with other things."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where the tests play: one Airflow, and one cluster that tells everything."""
+
+    home: Home = field(repr=False)
+    airflow: Airflow = field(repr=False)
+    witness: Witness = field(repr=False)
+    door: FaultDoor = field(repr=False)
+    gates: Path
+    _runs: list[HeldRun] = field(default_factory=list, repr=False)
+
+    def start(self, dag_id: str = "held") -> HeldRun:
+        gate = self.gates / secrets.token_hex(4)
+        run = HeldRun(self, self.airflow.api.trigger(dag_id, gate=gate.name), gate)
+        self._runs.append(run)
+        return run
+
+    def recover(self) -> None:
+        """Let everything run again, and what a failed test has left behind end."""
+        self.door.disarm()
+        self.airflow.revive()
+        for run in self._runs:
+            run.open()
+
+    @property
+    def scheduler(self) -> Process:
+        return self.airflow.processes["scheduler"]
+
+    @property
+    def triggerers(self) -> list[Process]:
+        return [process for name, process in self.airflow.processes.items() if name.startswith("triggerer")]
+
+    def others(self, triggerer: Process) -> list[Process]:
+        return [process for process in self.triggerers if process is not triggerer]
+
+
+@dataclass(frozen=True)
+class HeldRun:
+    """A run of a DAG whose gangs wait for one gate."""
+
+    stage: Stage = field(repr=False)
+    run: DagRun
+    gate: Path
+
+    def open(self) -> None:
+        """Let the gangs end."""
+        self.gate.touch()
+
+    def key(self, map_index: int = -1) -> TaskKey:
+        return TaskKey(self.run.dag_id, self.run.run_id, "gang", map_index)
+
+    @property
+    def task(self) -> dict[str, Any]:
+        return self.run.task("gang")
+
+    @property
+    def holder(self) -> Process | None:
+        """The triggerer that the trigger is assigned to."""
+        job = self.task["triggerer_job"]
+        return None if job is None else self.stage.airflow.processes[job["hostname"]]
+
+    def running_ranks(self) -> int:
+        return self._ranks("Running")
+
+    def ended_ranks(self) -> int:
+        """Those that have succeeded; they stay until their outcome is recorded."""
+        return self._ranks("Succeeded")
+
+    def _ranks(self, phase: str) -> int:
+        return sum(pod["status"].get("phase") == phase for pod in self.stage.witness.pods(self.key()))
+
+    def log(self, pattern: str = "attempt=*.log") -> str:
+        """What the task's tries have logged; with the pattern of another file, what its triggers have."""
+        folder = self.stage.home.path / "logs" / f"dag_id={self.run.dag_id}" / f"run_id={self.run.run_id}"
+        return "".join(file.read_text() for file in sorted(folder.glob(f"task_id=gang/{pattern}")))
+
+    @property
+    def trigger_log(self) -> str:
+        """What the triggers of all tries have logged, in whatever triggerer."""
+        return self.log("attempt=*.trigger.*")
+
+    def kill_worker(self, *, supervisor: bool = False) -> None:
+        """Kill the process that runs the task now, and on demand Airflow's process that looks after it, too."""
+        process = psutil.Process(self.task["pid"])
+        above = process.parent()
+        if supervisor and above is not None:
+            above.kill()
+        process.kill()
+
+    # -- conditions --------------------------------------------------------------------------------------------
+
+    def wait_until_followed(self) -> Process:
+        """Until all ranks run, and a triggerer has seen it; which one."""
+        self.run.wait_for_task("gang", "deferred", PATIENCE_S)
+        told = f"running: {RANKS}/{RANKS} ranks"
+        wait_for("the trigger's report", lambda: told in self.trigger_log, PATIENCE_S)
+        return wait_for("the trigger's triggerer", lambda: self.holder, PATIENCE_S)
+
+    def wait_until_taken_over(self, former: Process) -> Process:
+        """Until another triggerer follows the gang; which one."""
+
+        def other() -> Process | None:
+            return None if self.holder in (None, former) else self.holder
+
+        taker = wait_for("another triggerer", other, PATIENCE_S)
+        told = f"running: {RANKS}/{RANKS} ranks"
+        wait_for("the other trigger's report", lambda: self.trigger_log.count(told) >= 2, PATIENCE_S)
+        return taker
+
+    def wait_until_gone(self) -> None:
+        """Until nothing of the gang is left in the cluster."""
+        key, witness = self.key(), self.stage.witness
+        wait_for("deletion of the gang", lambda: not witness.jobs(key) and not witness.pods(key), PATIENCE_S)
+
+    # -- what must hold at the end -----------------------------------------------------------------------------
+
+    def succeeded_exactly_once(self, *, tries: int = 1) -> None:
+        """One gang was ever made, each rank's outcome was recorded once, and the results were delivered once."""
+        assert self.run.wait(PATIENCE_S) == "success"
+        assert self.task["try_number"] == tries
+        self.wait_until_gone()
+        ran_once(self.stage.witness, self.key())
+        assert self.run.xcom("gang") == [{"rank": rank, "number": "0"} for rank in range(RANKS)]
+        resumed = self.log(f"attempt={tries}.log").count(f"[rank 0] rank 0 of {RANKS}")
+        assert resumed == 1, "the task was resumed more than once"
+
+
+def ran_once(witness: Witness, key: TaskKey) -> None:
+    """The server's history shows one Job, one outcome for each of its pods, and one delivery."""
+    assert [job["metadata"]["name"][-2:] for job in witness.jobs_created(key)] == ["-0"]
+    pods = witness.pod_uids(key)
+    assert len(pods) == RANKS
+    recorded = witness.recorded(key)
+    assert set(recorded) == pods
+    assert all(len(outcomes) == 1 for outcomes in recorded.values()), "an outcome has changed"
+    assert witness.deliveries(key) == 1

@@ -1,0 +1,80 @@
+"""PostgreSQL's server programs: `python programs.py` makes sure that there are some.
+
+They are the machine's own, of any release that Airflow supports: from `GANGJOBS_POSTGRES` (a folder), PATH, or where
+Debian, Fedora and Homebrew put them. As root on Debian or Ubuntu a missing one is installed. Only the standard
+library is used, so that any Python can run this.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+RELEASES = range(14, 19)
+"""Those of Airflow 3.3's documentation."""
+PATTERNS = (
+    "usr/lib/postgresql/*/bin",
+    "usr/pgsql-*/bin",
+    "opt/homebrew/opt/postgresql@*/bin",
+    "usr/local/opt/postgresql@*/bin",
+)
+INSTALL = ("apt-get", "install", "-y", "-q", "--no-install-recommends", "postgresql")
+ADVICE = """Airflow's tests with PostgreSQL need its server programs, {releases}, and found none. Install them:
+  Debian, Ubuntu:  sudo apt-get install postgresql   (the service need not run)
+  macOS:           brew install postgresql@17
+or name the folder of initdb and postgres: GANGJOBS_POSTGRES=/path/to/bin make test-airflow"""
+
+
+def find() -> Path | None:
+    """The folder of `initdb` and `postgres`, of the newest release that is supported; None if there is none."""
+    found = {folder: release_in(folder) for folder in candidates()}
+    usable = {folder: release for folder, release in found.items() if release in RELEASES}
+    return max(usable, key=lambda folder: usable[folder] or 0, default=None)
+
+
+def candidates() -> list[Path]:
+    if named := os.environ.get("GANGJOBS_POSTGRES"):
+        return [Path(named)]
+    on_path = shutil.which("initdb")
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    return folders + [folder for pattern in PATTERNS for folder in Path("/").glob(pattern)]
+
+
+def release_in(folder: Path) -> int | None:
+    """The major release of a folder's server, None if it holds none that runs."""
+    if not (folder / "initdb").exists():
+        return None
+    try:
+        said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    number = re.search(r"\d+", said)
+    return int(number.group()) if number else None
+
+
+def install() -> None:
+    """Install Debian's, if this is a Debian and we may."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    print("installing PostgreSQL: " + " ".join(INSTALL), flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-q"], env=environment, stdout=subprocess.DEVNULL, check=False)
+    subprocess.run(INSTALL, env=environment, stdout=subprocess.DEVNULL, check=False)
+
+
+def main() -> int:
+    if find() is None:
+        install()
+    if found := find():
+        print(f"PostgreSQL {release_in(found)} in {found}")
+        return 0
+    print(ADVICE.format(releases=f"{RELEASES[0]} to {RELEASES[-1]}"), file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""A PostgreSQL server of the tests' own, in a temporary folder, on a socket there: nothing listens on a port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+
+from tests.airflow.postgres.programs import ADVICE, RELEASES, find
+from tests.airflow.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+USER = "airflow"
+UNPRIVILEGED = ("postgres", "nobody")
+"""Whom root starts the server as, which refuses to run as root; the first that exists."""
+SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "200",  # each process of Airflow keeps up to fifteen
+    "fsync": "off",  # the data need not outlive the machine
+}
+
+
+@dataclass
+class Postgres:
+    """One server; it can be stopped and started again, and keeps its data."""
+
+    programs: Path
+    folder: Path
+    account: dict[str, Any]
+    """Whom it runs as, as arguments of `subprocess`."""
+    _server: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @classmethod
+    @contextmanager
+    def running(cls) -> Iterator[Postgres]:
+        programs = find()
+        assert programs is not None, ADVICE.format(releases=f"{RELEASES[0]} to {RELEASES[-1]}")
+        folder = Path(tempfile.mkdtemp(prefix="gangjobs-postgres-"))  # not pytest's, which only its owner may enter
+        server = cls(programs, folder, unprivileged(folder))
+        try:
+            server._make()
+            server.start()
+            yield server
+        finally:
+            server.stop()
+            shutil.rmtree(folder)
+
+    def _make(self) -> None:
+        """A cluster of databases, in PostgreSQL's sense."""
+        options = ["--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
+        command = [self.programs / "initdb", "--pgdata", self.folder / "data", *options]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, **self.account)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = {**SETTINGS, "unix_socket_directories": str(self.folder)}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder / "server.log").open("a") as log:
+            self._server = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.folder / "data", *options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,
+                **self.account,
+            )
+        wait_for("the database", self._answers)
+
+    def stop(self) -> None:
+        """Stop it at once, as by a crash: connections break in the middle of whatever they do."""
+        if self._server is not None and self._server.poll() is None:
+            self._server.send_signal(signal.SIGQUIT)
+            self._server.wait()
+
+    def create_database(self, name: str) -> str:
+        """A new database; its URL for Airflow."""
+        with closing(self._connect("postgres")) as connection:
+            connection.autocommit = True  # it cannot be created within a transaction
+            connection.cursor().execute(f'CREATE DATABASE "{name}"')
+        return f"postgresql+psycopg2://{USER}@/{name}?host={self.folder}"
+
+    def query(self, database: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The rows of a question that Airflow's API does not answer."""
+        with closing(self._connect(database)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return list(cursor.fetchall())
+
+    def _connect(self, database: str) -> Any:
+        return psycopg2.connect(host=str(self.folder), user=USER, dbname=database)
+
+    def _answers(self) -> bool:
+        assert self._server is not None
+        assert self._server.poll() is None, (self.folder / "server.log").read_text()
+        try:
+            self._connect("postgres").close()
+        except psycopg2.OperationalError as error:
+            raise ConnectionError(error) from error
+        return True
+
+
+def unprivileged(folder: Path) -> dict[str, Any]:
+    """Nothing, unless we are root; then somebody else, who gets the folder."""
+    if os.geteuid() != 0:
+        return {}
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    entry = next(known[name] for name in UNPRIVILEGED if name in known)
+    os.chown(folder, entry.pw_uid, entry.pw_gid)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}

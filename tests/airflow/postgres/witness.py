@@ -1,0 +1,83 @@
+"""What the cluster has seen: every change of every object, from the server's own history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, LABEL_GANG, LABEL_ROLE, LABEL_TASK, Role
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
+from airflow_provider_gangjobs.sandbox.store import EventType
+from airflow_provider_gangjobs.submission.jobs import annotation
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.sandbox.resources import Resource
+    from airflow_provider_gangjobs.sandbox.store import Event
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+Obj = dict[str, Any]
+
+
+@dataclass
+class Witness:
+    """The history of a cluster, from when it was called in."""
+
+    cluster: SandboxThread
+    history: list[Event] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, cluster: SandboxThread) -> Witness:
+        witness = cls(cluster)
+        cluster.call(lambda sandbox: sandbox.registry.observe(witness.history.append))
+        return witness
+
+    def jobs_created(self, key: TaskKey) -> list[Obj]:
+        """All Jobs that the task ever had, as they were created."""
+        return [event.obj for event in self._of(JOBS, key) if event.type is EventType.ADDED]
+
+    def jobs(self, key: TaskKey) -> list[Obj]:
+        """Those that are there, and are not being deleted."""
+        selector = f"{LABEL_TASK}={key.digest}"
+        found: list[Obj] = self.cluster.call(lambda sandbox: sandbox.registry.list(JOBS, label_selector=selector))
+        return [job for job in found if "deletionTimestamp" not in job["metadata"]]
+
+    def pods(self, key: TaskKey) -> list[Obj]:
+        selector = f"{LABEL_TASK}={key.digest}"
+        found: list[Obj] = self.cluster.call(lambda sandbox: sandbox.registry.list(PODS, label_selector=selector))
+        return found
+
+    def pod_uids(self, key: TaskKey) -> set[str]:
+        """Of all pods that the task ever had."""
+        return {event.obj["metadata"]["uid"] for event in self._of(PODS, key)}
+
+    def deliveries(self, key: TaskKey) -> int:
+        """How often a Job of the task was marked as delivered."""
+        return len(
+            [
+                event
+                for event in self._of(JOBS, key)
+                if annotation(event.obj, ANNOTATION_DELIVERED)
+                and event.old is not None
+                and not annotation(event.old, ANNOTATION_DELIVERED)
+            ]
+        )
+
+    def recorded(self, key: TaskKey) -> dict[str, set[str]]:
+        """Each outcome that was ever recorded for a pod of the task, by the pod's uid."""
+        gangs = {job["metadata"]["name"] for job in self.jobs_created(key)}
+        found: dict[str, set[str]] = {}
+        for event in list(self.history):
+            labels = event.obj["metadata"].get("labels") or {}
+            is_ledger = event.resource is CONFIGMAPS and labels.get(LABEL_ROLE) == Role.LEDGER
+            if is_ledger and labels.get(LABEL_GANG) in gangs:
+                for uid, text in (event.obj.get("data") or {}).items():
+                    found.setdefault(uid, set()).add(text)
+        return found
+
+    def _of(self, resource: Resource, key: TaskKey) -> list[Event]:
+        return [
+            event
+            for event in list(self.history)
+            if event.resource is resource and (event.obj["metadata"].get("labels") or {}).get(LABEL_TASK) == key.digest
+        ]

@@ -1,0 +1,29 @@
+"""Wait for a condition: the only way that tests here let time pass."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL_S = 0.2
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 60.0) -> T:
+    """What `look` returns once it is neither `None` nor false; connection errors count as not yet."""
+    deadline = time.monotonic() + timeout_s
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            last = look()
+        except OSError as error:
+            last = error
+        else:
+            if last:
+                return last  # type: ignore[return-value]
+        time.sleep(POLL_S)
+    raise TimeoutError(f"{what}: not after {timeout_s:g} s; last seen: {last!r}")
