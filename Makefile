@@ -9,7 +9,7 @@ UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
 PYTEST := $(BIN)/python -m pytest --hypothesis-profile=repeatable
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clusters test-cluster bench check format up down lock clean
+.PHONY: help setup demo test clusters test-cluster test-airflow bench check format up down lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ down: ## Stop what `make up` started
 
 test: $(SYNCED) ## Run the tests that need nothing else, those with real Airflow processes last
 	$(PYTEST) -q --ignore=tests/cluster -m "not airflow"
-	$(PYTEST) -q --ignore=tests/cluster -m airflow
+	$(PYTEST) -q --ignore=tests/cluster --ignore=tests/airflow/postgres -m airflow
 
 clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each, needs Go)
 	@$(PYTHON) tests/cluster/controlplane/build.py
@@ -35,6 +35,10 @@ clusters: ## Build the real control planes that are missing, into a cache outsid
 test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
 	$(PYTEST) -q tests/cluster
 	GANGJOBS_CONFORMANCE=real $(PYTEST) -q tests/conformance
+
+test-airflow: $(SYNCED) ## Run Airflow on PostgreSQL with two triggerers, and kill its processes at bad moments (needs PostgreSQL)
+	@$(PYTHON) tests/airflow/postgres/programs.py
+	$(PYTEST) -q tests/airflow/postgres
 
 BENCHMARKS := parse wait notice harvest submit many_pods scale_model
 
