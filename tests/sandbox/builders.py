@@ -14,7 +14,10 @@ from airflow_provider_gangjobs.sandbox.resources import EVENTS, JOBS, NODES, POD
 from airflow_provider_gangjobs.sandbox.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
+
+    from airflow_provider_gangjobs.sandbox.controllers import Controller
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 Obj = dict[str, Any]
 NAMESPACE = "default"
@@ -46,10 +49,26 @@ class RefusingRegistry:
         return write
 
 
+class Disturbed:
+    """A controller that lets somebody else act wherever its sync gives way, as the event loop does."""
+
+    def __init__(self, controller: Controller, between: Callable[[], None]) -> None:
+        self._controller = controller
+        self._between = between
+        self.name = controller.name
+        self.queue = controller.queue
+        self.observe = controller.observe
+
+    def sync(self, key: Hashable) -> Turns[None]:
+        for _ in self._controller.sync(key) or ():
+            self._between()
+            yield
+
+
 class Bench:
     """Registry, controllers and scheduler; `run` lets time pass, everything else happens at once.
 
-    The node lifecycle is off unless asked for: nodes here do not report.
+    The node lifecycle is off unless asked for: nodes here do not report. `between` is called wherever a sync gives way.
     """
 
     def __init__(
@@ -65,6 +84,7 @@ class Bench:
         self.clock = clock or VirtualClock()
         self.registry = Registry(clock=self.clock, release=release, rng=random.Random(seed))
         self.controllers_registry = RefusingRegistry(self.registry)
+        self.between: Callable[[], None] = lambda: None
         self._settings = settings or ControllerSettings()
         self._watches_nodes = watches_nodes
         self._schedules = schedules
@@ -82,7 +102,8 @@ class Bench:
             controllers = [controller for controller in controllers if controller.name != "node-lifecycle"]
         if self._schedules:
             controllers.append(Scheduler(registry, self.clock))
-        return ControllerManager(registry, self.clock, controllers)
+        disturbed = [Disturbed(controller, lambda: self.between()) for controller in controllers]
+        return ControllerManager(registry, self.clock, disturbed)
 
     # Time
 

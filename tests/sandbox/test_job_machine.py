@@ -49,6 +49,8 @@ class CountedOnce(RuleBasedStateMachine):
         self.indexes: dict[str, int] = {}
         self.budget = 0
         self.bench.controllers_registry.refuses = self._refuses
+        self.turns_left, self.disturbance = 0, None
+        self.bench.between = self._between
         self.bench.registry.observe(self._watch)
         self.bench.run(0)
 
@@ -57,6 +59,15 @@ class CountedOnce(RuleBasedStateMachine):
             return None
         self.budget -= 1
         return ("before", "after", None)[self.budget % 3]
+
+    def _between(self):
+        """Somebody else acts in the middle of a sync."""
+        if self.disturbance is None:
+            return
+        self.turns_left -= 1
+        if self.turns_left < 0:
+            act, self.disturbance = self.disturbance, None
+            act()
 
     def _watch(self, event):
         """Record what a reader of the API could have seen."""
@@ -108,6 +119,23 @@ class CountedOnce(RuleBasedStateMachine):
     def the_controllers_die(self):
         self.bench.restart_controllers()
 
+    @rule(
+        after=st.integers(0, 20), what=st.sampled_from(["ends", "is deleted", "job", "suspend"]), succeeds=st.booleans()
+    )
+    def a_sync_will_be_disturbed(self, after, what, succeeds):
+        def act():
+            live = self.bench.live_pods()
+            if what == "ends" and live:
+                (self.bench.succeed if succeeds else self.bench.fail)(live[-1])
+            elif what == "is deleted" and live:
+                self.bench.delete(live[0])
+            elif what == "job":
+                self.bench.registry.patch(JOBS, "train", NAMESPACE, {"metadata": {"labels": {"touched": str(after)}}})
+            elif what == "suspend":
+                self.bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"suspend": succeeds}})
+
+        self.turns_left, self.disturbance = after, act
+
     @rule(seconds=st.sampled_from([0, 1, 2, 15]))
     def time_passes(self, seconds):
         self.bench.run(seconds)
@@ -139,7 +167,7 @@ class CountedOnce(RuleBasedStateMachine):
 
     def _heal(self):
         """The faults stop: pods succeed, nodes answer, the Job runs."""
-        self.budget = 0
+        self.budget, self.disturbance = 0, None
         self.bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"suspend": False}})
         for _ in range(20):
             self.bench.run(700)

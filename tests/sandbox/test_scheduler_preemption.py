@@ -8,6 +8,7 @@ from airflow_provider_gangjobs.sandbox.resources import NODES, PODGROUPS, PRIORI
 from airflow_provider_gangjobs.sandbox.scheduler.nodes import node_state, request_of
 from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, place
 from airflow_provider_gangjobs.sandbox.scheduler.preemption import Occupant, choose
+from airflow_provider_gangjobs.sandbox.turns import at_once
 from tests.sandbox.builders import NAMESPACE, Bench, container, is_deleting
 
 URGENT = {"priorityClassName": "urgent"}
@@ -138,7 +139,7 @@ def test_victims_suffice_and_none_is_needless(sizes, running, wanted):
             occupants.append(Occupant(body, target.name, request, priority, f"u{number}", is_leaving))
     candidates = [Candidate.of(pod(f"c{number}", cpu)) for number, cpu in enumerate(wanted)]
     needed = len(candidates)
-    victims = choose(candidates, nodes, occupants, needed=needed, priority=2)
+    victims = at_once(choose(candidates, nodes, occupants, needed=needed, priority=2))
 
     def fits_without(gone):
         rest = {one.name: one.copy() for one in nodes}

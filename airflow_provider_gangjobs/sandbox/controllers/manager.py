@@ -1,8 +1,8 @@
 """Runs controllers over one registry: feeds them its events, and gives each the keys that are due.
 
-The same controllers run in virtual time, driven by `step`, and in real time, by `run`. Nothing polls: `run` sleeps
-until an event adds a key or a key falls due. A controller that raises is tried again with back-off and never stops the
-others.
+The same controllers run in virtual time, driven by `step`, and in real time, by `run`. Nothing polls: `run` has one
+worker for each controller, which sleeps until an event adds a key or a key falls due, and works in short turns. A
+controller that raises is tried again with back-off and never stops the others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.turns import Pace, Turns, at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 STEP_KEYS_MAX = 10_000
 """Keys one `step` handles of each controller, so that two controllers that wake each other cannot hold it for ever."""
 
+OVERTAKEN = frozenset({404, 409})
+"""Answers of a registry in which somebody else has written during the sync: everyday, and not worth a warning."""
+
 
 class Controller(Protocol):
     """Brings one kind of thing from its state to its wanted state."""
@@ -39,8 +43,11 @@ class Controller(Protocol):
     def observe(self, event: Event) -> None:
         """Queue the keys that the change concerns. Must not write."""
 
-    def sync(self, key: Hashable) -> None:
-        """Look at the key's state and act on it; safe to repeat. May raise: it is tried again."""
+    def sync(self, key: Hashable) -> Turns[None] | None:
+        """Look at the key's state and act on it; safe to repeat. May raise: it is tried again.
+
+        What takes long is done in turns. No other key of this controller is handled in between.
+        """
 
 
 class ControllerManager:
@@ -51,14 +58,12 @@ class ControllerManager:
         self._clock = clock
         self._controllers: list[Controller] = []
         self._errors: dict[tuple[str, Hashable], str] = {}
-        self._wake = asyncio.Event()
         self._unsubscribe: Callable[[], None] = registry.observe(self._observe)
         for controller in controllers:
             self.register(controller)
 
     def register(self, controller: Controller) -> None:
         """Add a controller; from now on it sees every event."""
-        controller.queue.on_add = self._wake.set
         self._controllers.append(controller)
 
     def close(self) -> None:
@@ -76,23 +81,31 @@ class ControllerManager:
         return min(dues, default=None)
 
     async def run(self) -> None:
-        """Handle keys as they fall due until cancelled, giving way to the loop after each."""
+        """Handle keys as they fall due until cancelled."""
         try:
-            while True:
-                self._wake.clear()
+            async with asyncio.TaskGroup() as workers:
                 for controller in self._controllers:
-                    while (key := controller.queue.pop()) is not None:
-                        self._sync(controller, key)
-                        await asyncio.sleep(0)
-                await self._sleep()
+                    workers.create_task(self._work(controller), name=controller.name)
         finally:
             self.close()
 
-    async def _sleep(self) -> None:
-        due = self.next_due()
+    async def _work(self, controller: Controller) -> None:
+        wake = asyncio.Event()
+        controller.queue.on_add = wake.set
+        pace = Pace()
+        while True:
+            wake.clear()
+            while (key := controller.queue.pop()) is not None:
+                await pace.work(self._sync(controller, key))
+                await pace.breathe()
+            await self._sleep(controller, wake)
+            pace.begin()
+
+    async def _sleep(self, controller: Controller, wake: asyncio.Event) -> None:
+        due = controller.queue.next_due()
         timeout_s = None if due is None else max((due - self._clock.now()).total_seconds(), 0.0)
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
+            await asyncio.wait_for(wake.wait(), timeout_s)
         except TimeoutError:
             return
 
@@ -101,12 +114,14 @@ class ControllerManager:
             key = controller.queue.pop()
             if key is None:
                 return count > 0
-            self._sync(controller, key)
+            at_once(self._sync(controller, key))
         return True
 
-    def _sync(self, controller: Controller, key: Hashable) -> None:
+    def _sync(self, controller: Controller, key: Hashable) -> Turns[None]:
         try:
-            controller.sync(key)
+            turns = controller.sync(key)
+            if turns is not None:
+                yield from turns
         except Exception as exc:  # a broken rule for one object must not stop the cluster
             self._failed(controller, key, exc)
         else:
@@ -120,7 +135,8 @@ class ControllerManager:
             return
         self._errors[controller.name, key] = kind
         # A refusal by the API is an expected answer; anything else is a defect and needs its traceback.
-        log.warning(
+        log.log(
+            logging.DEBUG if isinstance(exc, StatusError) and exc.code in OVERTAKEN else logging.WARNING,
             "%s could not handle %s, trying again in %.0f s: %s",
             controller.name,
             key,

@@ -32,17 +32,21 @@ class ClusterCache:
         """By uid, the pods that are not terminal."""
         self.waiting: dict[str, Obj] = {}
         """By uid, those of them that this scheduler may place now."""
+        self.losses = 0
+        """Counted up when a node has gone or offers something else, or room is taken: what was planned may not fit."""
         self._members: dict[GroupKey, dict[str, Obj]] = {}
         self._taken: dict[str, tuple[str, ResourceList]] = {}
 
     def put_node(self, obj: Obj) -> None:
         node = node_state(obj)
+        self.losses += 1
         self.nodes[node.name] = node
         for name, request in self._taken.values():
             if name == node.name:
                 node.take(request)
 
     def drop_node(self, obj: Obj) -> None:
+        self.losses += 1
         self.nodes.pop(obj["metadata"]["name"], None)
 
     def put_pod(self, pod: Obj) -> None:
@@ -53,7 +57,7 @@ class ClusterCache:
         self.pods[uid] = pod
         if group := group_key(pod):
             self._members.setdefault(group, {})[uid] = pod
-        if node is not None:
+        if node is not None and self._taken.get(uid, ("", {}))[0] != node:
             self._take(uid, node, request_of(pod))
         if uid not in self._taken and _is_placeable(pod):
             self.waiting[uid] = pod
@@ -86,6 +90,9 @@ class ClusterCache:
         """The group's pods that are not terminal. A finished member is no member any more (kubernetes#142330)."""
         return list(self._members.get(group, {}).values())
 
+    def member_count(self, group: GroupKey) -> int:
+        return len(self._members.get(group, ()))
+
     def bound_count(self, group: GroupKey) -> int:
         return sum(node_of(pod) is not None for pod in self.members_of(group))
 
@@ -93,10 +100,8 @@ class ClusterCache:
         return [pod for pod in self.members_of(group) if uid_of(pod) in self.waiting]
 
     def _take(self, uid: str, node: str, request: ResourceList) -> None:
-        if uid in self._taken:
-            if self._taken[uid][0] == node:
-                return
-            self._give_back(uid)
+        self._give_back(uid)
+        self.losses += 1
         self._taken[uid] = (node, request)
         if node in self.nodes:
             self.nodes[node].take(request)
@@ -115,6 +120,11 @@ def group_key(pod: Obj) -> GroupKey | None:
 def in_order(pods: Iterable[Obj]) -> list[Obj]:
     """Higher priority first, then the older, then by name; pods of an index in order of it."""
     return sorted(pods, key=_rank)
+
+
+def first_of(pods: Iterable[Obj]) -> Obj | None:
+    """The first by `in_order`, or None of none."""
+    return min(pods, key=_rank, default=None)
 
 
 def priority_of(pod: Obj) -> int:

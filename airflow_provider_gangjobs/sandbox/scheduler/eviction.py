@@ -21,10 +21,11 @@ from airflow_provider_gangjobs.sandbox.scheduler.preemption import Occupant
 from airflow_provider_gangjobs.sandbox.scheduler.wording import Eviction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 _AS_ONE: tuple[object, ...] = ("PodGroup", {"all": {}})
 """Disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
@@ -42,7 +43,7 @@ class Evictor:
 
     def make_room(
         self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
-    ) -> Eviction | None:
+    ) -> Turns[Eviction | None]:
         """Evict what is less important, if that lets the candidates in. Raises StatusError.
 
         Nothing is promised to them: they are tried again when the room is free.
@@ -57,21 +58,25 @@ class Evictor:
         if not any(priority_of(pod) < priority for pod in self._cache.pods.values() if node_of(pod)):
             return None
         nodes = list(self._cache.nodes.values())
-        room = self._occupants(beside={uid_of(pod) for pod in pods})
-        victims = preemption.choose(candidates, nodes, room, needed=needed, priority=priority)
+        room = yield from self._occupants(beside={uid_of(pod) for pod in pods})
+        victims = yield from preemption.choose(candidates, nodes, room, needed=needed, priority=priority)
         occupants = [occupant for victim in victims for occupant in victim.occupants]
         for occupant in occupants:
             self._evict(occupant, by=pods[0], pod_group=pod_group)
+            yield
         return Eviction(occupants[0].node, len(occupants)) if occupants else None
 
-    def _occupants(self, *, beside: set[str]) -> Iterator[Occupant]:
+    def _occupants(self, *, beside: set[str]) -> Turns[list[Occupant]]:
         """Who has a place; without those who leave theirs to somebody else, so that it counts as taken."""
         self._claims = {gone: by for gone, by in self._claims.items() if gone in self._cache.pods}
-        for pod in self._cache.pods.values():
+        occupants: list[Occupant] = []
+        for pod in list(self._cache.pods.values()):
+            yield
             node, claimed_by = node_of(pod), self._claims.get(uid_of(pod))
             if node is not None and (claimed_by in beside or claimed_by not in self._cache.waiting):
                 unit = self._unit_of(pod)
-                yield Occupant(pod, node, request_of(pod), priority_of(pod), unit, is_deleting(pod))
+                occupants.append(Occupant(pod, node, request_of(pod), priority_of(pod), unit, is_deleting(pod)))
+        return occupants
 
     def _unit_of(self, pod: Obj) -> str:
         key = group_key(pod)

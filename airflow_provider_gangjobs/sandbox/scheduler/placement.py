@@ -1,11 +1,12 @@
 """Placing pods on one snapshot of the nodes: all that are needed, or none. Pure.
 
 Pods are tried in the order given, each on the node that it leaves least allocated; a pod placed takes its room from the
-later ones. The result is a proposal: the snapshot is copied, and nothing is bound here.
+later ones. The result is a proposal: the snapshot is copied, and nothing is bound here. A large gang takes turns.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,19 +15,21 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.objects import quantity
 from airflow_provider_gangjobs.sandbox.scheduler import filters
 from airflow_provider_gangjobs.sandbox.scheduler.nodes import PODS, NodeState, Obj, request_of
+from airflow_provider_gangjobs.sandbox.turns import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider_gangjobs.objects.quantity import ResourceList
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 _SCORED = {"cpu": Decimal("0.1"), "memory": Decimal(200 * 1024**2)}
 """The resources that the score is about, with what a pod that names none is taken to use."""
 _SCORE_MAX = 100
 
 Likeness = tuple[str, frozenset[tuple[str, Decimal]]]
-Rank = tuple[int, Decimal]
-"""The higher, the better: score, then places left."""
+Rank = tuple[int, Decimal, int]
+"""The lower, the better: a node's score and places left, both negative, then its position by name."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,15 @@ class Placement:
 
 def place(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed: int) -> Placement:
     """Find nodes for the candidates; feasible only if at least `needed` of them find one."""
+    return at_once(place_in_turns(candidates, nodes, needed=needed))
+
+
+def place_in_turns(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed: int) -> Turns[Placement]:
+    """As `place`; the nodes are those of the beginning."""
     snapshot = _Snapshot(nodes)
     placement = Placement()
     for position, candidate in enumerate(candidates):
+        yield
         node = snapshot.take_best(candidate)
         if node is not None:
             placement.nodes[candidate.uid] = node
@@ -104,13 +113,15 @@ def place(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed
 class _Snapshot:
     """The nodes during one placement. Room only shrinks, so a request that failed fails again.
 
-    Ranks are kept per likeness until something is placed on the node: a gang of equal pods ranks one node for each pod.
+    For the same reason a node's rank only gets worse: per likeness the nodes are a heap by their last known ranks, of
+    which only the first need be looked at again. A gang of equal pods ranks about one node for each pod.
     """
 
     def __init__(self, nodes: Iterable[NodeState]) -> None:
         self._nodes = sorted((node.copy() for node in nodes), key=lambda node: node.name)
         self._placed = [0] * len(self._nodes)
-        self._ranks: dict[Likeness, list[tuple[int, Rank | None]]] = {}
+        self._heaps: dict[Likeness, list[tuple[Rank, int]]] = {}
+        """Rank, and how many pods had been placed on the node by then."""
         self._refusals: dict[str, list[str | None]] = {}
         self._failed: dict[Likeness, Refusal] = {}
 
@@ -118,26 +129,34 @@ class _Snapshot:
         """Place the candidate where it leaves the most room. Returns the node, None if no node suits."""
         if candidate.likeness in self._failed:
             return None
-        ranks = self._ranks_for(candidate)
-        best = max(range(len(ranks)), key=lambda position: ranks[position] or (-1, Decimal(0)), default=None)
-        if best is None or ranks[best] is None:
-            return None
-        self._nodes[best].take(candidate.request)
-        self._placed[best] += 1
-        return self._nodes[best].name
+        heap = self._heap_for(candidate)
+        while heap:
+            (_, _, position), placed = heap[0]
+            if placed == self._placed[position]:
+                self._nodes[position].take(candidate.request)
+                self._placed[position] += 1
+                return self._nodes[position].name
+            rank = self._rank(candidate, position)
+            if rank is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (rank, self._placed[position]))
+        return None
 
-    def _ranks_for(self, candidate: Candidate) -> list[Rank | None]:
-        known = self._ranks.setdefault(candidate.likeness, [(-1, None)] * len(self._nodes))
-        for position, placed in enumerate(self._placed):
-            if known[position][0] != placed:
-                known[position] = (placed, self._rank(candidate, position))
-        return [rank for _, rank in known]
+    def _heap_for(self, candidate: Candidate) -> list[tuple[Rank, int]]:
+        heap = self._heaps.get(candidate.likeness)
+        if heap is None:
+            ranks = (self._rank(candidate, position) for position in range(len(self._nodes)))
+            heap = [(rank, self._placed[rank[2]]) for rank in ranks if rank is not None]
+            heapq.heapify(heap)
+            self._heaps[candidate.likeness] = heap
+        return heap
 
     def _rank(self, candidate: Candidate, position: int) -> Rank | None:
         node = self._nodes[position]
         if self._refusals_of(candidate)[position] or filters.shortages(candidate.request, node):
             return None
-        return _score(candidate.request, node), node.free[PODS]
+        return -_score(candidate.request, node), -node.free[PODS], position
 
     def diagnose(self, candidate: Candidate) -> Refusal:
         """Why no node takes the candidate."""

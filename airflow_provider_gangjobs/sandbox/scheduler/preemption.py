@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, place
+from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, place_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from decimal import Decimal
 
     from airflow_provider_gangjobs.sandbox.scheduler.nodes import NodeState, Obj
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 VICTIMS_MAX = 100
 """Candidates for eviction that are weighed, the least important ones: each costs one trial placement."""
@@ -53,25 +54,24 @@ def choose(
     *,
     needed: int,
     priority: int,
-) -> list[Victim]:
+) -> Turns[list[Victim]]:
     """The victims to evict now; none if that would not help, or if those that are leaving make room enough."""
     everybody = list(occupants)
     leaving = [occupant for occupant in everybody if occupant.is_leaving]
     open_nodes = _without(nodes, leaving)
     victims = [victim for victim in _units(everybody) if victim.rank[0] < priority]
     victims = sorted(victims, key=lambda victim: victim.rank)[:VICTIMS_MAX]
-    if not victims or place(candidates, open_nodes, needed=needed).is_feasible:
-        return []
 
-    def suffices(gone: list[Victim]) -> bool:
+    def suffices(gone: list[Victim]) -> Turns[bool]:
         freed = _without(open_nodes, [occupant for victim in gone for occupant in victim.occupants])
-        return place(candidates, freed, needed=needed).is_feasible
+        placement = yield from place_in_turns(candidates, freed, needed=needed)
+        return placement.is_feasible
 
-    if not suffices(victims):
+    if not victims or (yield from suffices([])) or not (yield from suffices(victims)):
         return []
     for victim in reversed(victims):
         spared = [other for other in victims if other is not victim]
-        if suffices(spared):
+        if (yield from suffices(spared)):
             victims = spared
     return victims
 

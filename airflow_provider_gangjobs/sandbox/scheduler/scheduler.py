@@ -3,12 +3,12 @@
 A unit is a pod by itself or all waiting pods of a group. It is tried when it is new or when something has changed that
 may help it, not before its back-off is over, and never given up. A group is not tried, and nothing is written about it,
 until it exists and has its minCount pods. Then its pods are placed on one snapshot, all that are needed or none (1.36
-and later).
+and later). That takes turns: if nodes or members were lost meanwhile, nothing is bound and the unit is tried anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -28,13 +28,14 @@ from airflow_provider_gangjobs.sandbox.scheduler import groups
 from airflow_provider_gangjobs.sandbox.scheduler.cache import (
     ClusterCache,
     GroupKey,
+    first_of,
     group_key,
     in_order,
     priority_of,
 )
 from airflow_provider_gangjobs.sandbox.scheduler.eviction import Evictor
 from airflow_provider_gangjobs.sandbox.scheduler.permit import Permits
-from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, Placement, place
+from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, Placement, place, place_in_turns
 from airflow_provider_gangjobs.sandbox.scheduler.report import Reporter
 from airflow_provider_gangjobs.sandbox.scheduler.wording import Gang, Wording, priorities_differ
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.scheduler.groups import Group
     from airflow_provider_gangjobs.sandbox.scheduler.nodes import Obj
     from airflow_provider_gangjobs.sandbox.store import Event
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 BACKOFF_BASE_S = 1.0
 BACKOFF_MAX_S = 10.0
@@ -97,7 +99,7 @@ class Scheduler:
         elif event.resource in (PODGROUPS, WORKLOADS) and not is_gone and _has_new_spec(event):
             self._room_changed()
 
-    def sync(self, key: Hashable) -> None:
+    def sync(self, key: Hashable) -> Turns[None]:
         """Try what is due. Raises StatusError if the registry refuses a write that it must not."""
         now = self._clock.now()
         self._end_permits()
@@ -105,45 +107,62 @@ class Scheduler:
             self._has_new_room = False
             self._activate_all()
         due = [unit for unit in self._active if self._ready_at(unit, now) <= now]
-        for unit in sorted(due, key=self._rank):
-            self._active.pop(unit, None)
-            self._try(unit)
+        for unit in due:
+            del self._active[unit]
+        for unit in sorted(filter(self._may_be_tried, due), key=self._rank):
+            yield from self._try(unit)
         self._wake_for_rest()
 
-    def _try(self, unit: Unit) -> None:
+    def _may_be_tried(self, unit: Unit) -> bool:
+        """Whether its pods still wait, and their group is complete. If not, nothing is written anywhere."""
         kind, key = unit
         if kind == "group":
-            self._try_group(unit, key)  # type: ignore[arg-type]
-            return
+            return self._ready_group(key) is not None  # type: ignore[arg-type]
         pod = self._cache.waiting.get(str(key))
         if pod is None:
             self._attempts.pop(unit, None)
-            return
+            return False
         group = group_key(pod)
-        if group is not None and self._ready_group(group) is None:
+        return group is None or self._ready_group(group) is not None
+
+    def _try(self, unit: Unit) -> Turns[None]:
+        if not self._may_be_tried(unit):  # what was tried before it in this cycle took its time
             return
+        kind, key = unit
+        if kind == "group":
+            yield from self._try_group(unit, key)  # type: ignore[arg-type]
+        else:
+            yield from self._try_pod(unit, self._cache.waiting[str(key)])
+
+    def _try_pod(self, unit: Unit, pod: Obj) -> Turns[None]:
         candidates = [Candidate.of(pod)]
         placement = place(candidates, self._cache.nodes.values(), needed=1)
-        eviction = None if placement.is_feasible else self._evictor.make_room(candidates, needed=1)
+        eviction = None
+        if not placement.is_feasible:
+            eviction = yield from self._evictor.make_room(candidates, needed=1)
         told = {uid: self._wording.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
-        self._settle(unit, [pod], placement, told)
+        yield from self._settle(unit, [pod], placement, told)
 
-    def _try_group(self, unit: Unit, key: GroupKey) -> None:
+    def _try_group(self, unit: Unit, key: GroupKey) -> Turns[None]:
         group = self._ready_group(key)
         pods = in_order(self._cache.waiting_of(key))
         if group is None or not pods:
             return
-        if self._is_refused_for_priority(unit, pods, group):
+        if (yield from self._is_refused_for_priority(unit, pods, group)):
             return
         gang = Gang(group.min_count or 1, self._cache.bound_count(key))
         needed = gang.minimum - gang.bound
-        candidates = [Candidate.of(pod) for pod in pods]
-        placement = place(candidates, self._cache.nodes.values(), needed=needed)
+        losses = self._cache.losses
+        candidates = yield from _candidates(pods)
+        placement = yield from place_in_turns(candidates, self._cache.nodes.values(), needed=needed)
+        if losses != self._cache.losses or not all(uid in self._cache.waiting for uid in placement.nodes):
+            self._activate(unit)
+            return
         eviction = None
         if not placement.is_feasible:
             as_one = group.pod_group if self._release.schedules_groups else None
-            eviction = self._evictor.make_room(candidates, needed=needed, pod_group=as_one)
-        self._settle(unit, pods, placement, self._wording.members(pods, gang, placement, eviction))
+            eviction = yield from self._evictor.make_room(candidates, needed=needed, pod_group=as_one)
+        yield from self._settle(unit, pods, placement, self._wording.members(pods, gang, placement, eviction))
         if group.pod_group is None:
             return
         if placement.is_feasible:
@@ -151,7 +170,7 @@ class Scheduler:
         else:
             self._report.group_refused(group.pod_group, self._wording.group(gang, placement, eviction))
 
-    def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> bool:
+    def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> Turns[bool]:
         if group.pod_group is None or not self._release.schedules_groups:
             return False
         message = priorities_differ(pods, priority_of(group.pod_group))
@@ -159,6 +178,7 @@ class Scheduler:
             return False
         for pod in pods:
             self._report.refused(pod, message, reason="SchedulerError")
+            yield
         self._report.group_refused(group.pod_group, message, reason="SchedulerError")
         self._failed(unit)
         return True
@@ -166,11 +186,11 @@ class Scheduler:
     def _ready_group(self, key: GroupKey) -> Group | None:
         """The group if it may be tried. If not, nothing is written anywhere: the real one holds it before its queue."""
         group = groups.find(self._registry, key)
-        if group is None or (group.min_count or 0) > len(self._cache.members_of(key)):
+        if group is None or (group.min_count or 0) > self._cache.member_count(key):
             return None
         return group
 
-    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement, told: Mapping[str, str]) -> None:
+    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement, told: Mapping[str, str]) -> Turns[None]:
         """Bind what may be bound, tell of the rest, and decide when to look again.
 
         Args:
@@ -179,15 +199,16 @@ class Scheduler:
         for pod in pods:
             node = placement.nodes.get(uid_of(pod)) if placement.is_feasible else None
             if node is not None:
-                self._accept(pod, node)
+                yield from self._accept(pod, node)
             else:
                 self._report.refused(pod, told[uid_of(pod)])
+            yield
         if placement.is_feasible and not placement.refused:
             self._attempts.pop(unit, None)
         else:
             self._failed(unit)
 
-    def _accept(self, pod: Obj, node: str) -> None:
+    def _accept(self, pod: Obj, node: str) -> Turns[None]:
         """Bind the pod; in 1.35 a gang's pod first waits, on its reserved place, for the others."""
         key = group_key(pod)
         if self._release.has_pod_groups or key is None:
@@ -200,6 +221,7 @@ class Scheduler:
         if self._cache.bound_count(key) + len(self._permits.of(key)) >= (group.min_count or 1):
             for permit in self._permits.allow(key):
                 self._bind(permit.pod, permit.node)
+                yield
 
     def _bind(self, pod: Obj, node: str) -> None:
         try:
@@ -232,8 +254,7 @@ class Scheduler:
 
     def _rank(self, unit: Unit) -> tuple[int, str, str]:
         kind, key = unit
-        pods = [self._cache.waiting.get(str(key))] if kind == "pod" else self._cache.waiting_of(key)  # type: ignore[arg-type]
-        first = next(iter(in_order(pod for pod in pods if pod is not None)), None)
+        first = self._cache.waiting.get(str(key)) if kind == "pod" else first_of(self._cache.waiting_of(key))  # type: ignore[arg-type]
         if first is None:
             return 0, "", str(key)
         return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)
@@ -254,7 +275,7 @@ class Scheduler:
         if held_room and is_terminal(pod):
             self._room_changed()
         elif old is None or old["spec"] != pod["spec"] or labels_of(old) != labels_of(pod):
-            self._activate_near(pod)
+            self._activate_near(pod, is_new=old is None)
 
     def _pod_gone(self, pod: Obj) -> None:
         self._permits.drop(pod)
@@ -271,14 +292,20 @@ class Scheduler:
         self._cache.put_node(node)
         self._room_changed()
 
-    def _activate_near(self, pod: Obj) -> None:
-        """The pod, and those for which it may have completed the group."""
+    def _activate_near(self, pod: Obj, *, is_new: bool) -> None:
+        """The pod, and those for which it has completed the group."""
         group = group_key(pod)
-        if group is None or self._release.has_pod_groups:
-            self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
-            return
-        for member in self._cache.waiting_of(group):
-            self._activate(("pod", uid_of(member)))
+        if group is not None and self._release.has_pod_groups:
+            self._activate(("group", group))
+        elif group is not None and is_new and self._has_just_enough(group):
+            for member in self._cache.waiting_of(group):
+                self._activate(("pod", uid_of(member)))
+        else:
+            self._activate(("pod", uid_of(pod)))
+
+    def _has_just_enough(self, key: GroupKey) -> bool:
+        group = groups.find(self._registry, key)
+        return group is not None and (group.min_count or 1) == self._cache.member_count(key)
 
     def _room_changed(self) -> None:
         """Something may fit now that did not before: the next cycle tries everything that waits."""
@@ -305,3 +332,11 @@ def _offer(node: Obj) -> tuple[object, ...]:
 
 def _has_new_spec(event: Event) -> bool:
     return event.old is None or event.old.get("spec") != event.obj.get("spec")
+
+
+def _candidates(pods: Iterable[Obj]) -> Turns[list[Candidate]]:
+    candidates: list[Candidate] = []
+    for pod in pods:
+        candidates.append(Candidate.of(pod))
+        yield
+    return candidates

@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.sandbox.controllers.job import conditions, failure_policy, success_policy
 from airflow_provider_gangjobs.sandbox.controllers.job.indexes import Indexes, valid_index
 from airflow_provider_gangjobs.sandbox.controllers.job.perindex import awaiting_replacement, failed_indexes
-from airflow_provider_gangjobs.sandbox.controllers.job.pods import (
-    is_active,
-    is_failed,
-    is_ready,
-    is_terminating,
-    is_tracked,
-    restarts_of,
-)
-from airflow_provider_gangjobs.sandbox.controllers.meta import Obj, parse_time, phase_of, uid_of
+from airflow_provider_gangjobs.sandbox.controllers.job.pods import is_ready, restarts_of
+from airflow_provider_gangjobs.sandbox.controllers.meta import Obj, parse_time, uid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow_provider_gangjobs.sandbox.controllers.job.backoff import BackoffRecord
+    from airflow_provider_gangjobs.sandbox.controllers.job.census import Census
 
 
 @dataclass
@@ -74,29 +68,27 @@ def uncounted_of(job: Mapping[str, Any], outcome: str) -> set[str]:
     return set(((job.get("status") or {}).get("uncountedTerminatedPods") or {}).get(outcome) or ())
 
 
-def assess(job: Obj, pods: list[Obj], backoff: BackoffRecord, now: datetime) -> Assessment:
+def assess(job: Obj, census: Census, backoff: BackoffRecord, now: datetime) -> Assessment:
     """Count, then decide. The counting formula is that of `syncJob`: counters + uncounted + newly ended."""
     status = job["status"]
-    new_succeeded = _newly_ended(job, pods, "succeeded", lambda pod: phase_of(pod) == "Succeeded")
-    new_failed = _newly_ended(job, pods, "failed", lambda pod: is_failed(pod, job))
+    new_succeeded = _not_noted(job, census.succeeded, "succeeded")
+    new_failed = _not_noted(job, census.failed, "failed")
     policy = job["spec"].get("podFailurePolicy")
     counted_failed = [pod for pod in new_failed if failure_policy.match(policy, pod).is_counted]
-    active_pods = [pod for pod in pods if is_active(pod)]
-    terminating_pods = [pod for pod in pods if is_terminating(pod)]
     assessment = Assessment(
-        active_pods=active_pods,
-        terminating_pods=terminating_pods,
-        active=len(active_pods),
-        ready=sum(is_ready(pod) for pod in active_pods),
-        terminating=len(terminating_pods),
+        active_pods=census.active,
+        terminating_pods=census.terminating,
+        active=len(census.active),
+        ready=census.ready,
+        terminating=len(census.terminating),
         succeeded=status.get("succeeded", 0) + len(new_succeeded) + len(uncounted_of(job, "succeeded")),
         failed=status.get("failed", 0) + len(counted_failed) + len(uncounted_of(job, "failed")),
         backoff=backoff.after(new_succeeded, new_failed),
     )
     if is_indexed(job):
-        assessment.indexes = _index_state(job, pods, active_pods)
+        assessment.indexes = _index_state(job, census)
         assessment.succeeded = len(assessment.indexes.succeeded)
-    assessment.decision = conditions.interim_of(job) or _decide(job, pods, assessment, now)
+    assessment.decision = conditions.interim_of(job) or _decide(job, census, assessment, now)
     return assessment
 
 
@@ -109,43 +101,35 @@ def deadline_of(job: Mapping[str, Any]) -> datetime | None:
     return started + timedelta(seconds=seconds)
 
 
-def _newly_ended(job: Obj, pods: list[Obj], outcome: str, ended: Callable[[Obj], bool]) -> list[Obj]:
+def _not_noted(job: Obj, ended: list[Obj], outcome: str) -> list[Obj]:
+    """Those of the pods that no earlier sync has written down; of an Indexed Job, those that have an index of it."""
     uncounted = uncounted_of(job, outcome)
-    completions = job["spec"].get("completions")
-    return [
-        pod
-        for pod in pods
-        if is_tracked(pod)
-        and uid_of(pod) not in uncounted
-        and (not is_indexed(job) or valid_index(pod, completions) is not None)
-        and ended(pod)
-    ]
+    new = [pod for pod in ended if uid_of(pod) not in uncounted]
+    if not is_indexed(job):
+        return new
+    completions = job["spec"]["completions"]
+    return [pod for pod in new if valid_index(pod, completions) is not None]
 
 
-def _index_state(job: Obj, pods: list[Obj], active_pods: list[Obj]) -> IndexState:
+def _index_state(job: Obj, census: Census) -> IndexState:
     completions = job["spec"]["completions"]
     previous = Indexes.parse(job["status"].get("completedIndexes"), completions)
-    new = (
-        index
-        for pod in pods
-        if phase_of(pod) == "Succeeded" and is_tracked(pod) and (index := valid_index(pod, completions)) is not None
-    )
+    new = (index for pod in census.succeeded if (index := valid_index(pod, completions)) is not None)
     succeeded = previous | Indexes.of(new)
     if job["spec"].get("backoffLimitPerIndex") is None:
         return IndexState(previous, succeeded)
-    failed = failed_indexes(job, pods)
-    return IndexState(
-        previous, succeeded, failed, awaiting_replacement(job, pods, active_pods, settled=succeeded | failed)
-    )
+    failed = failed_indexes(job, census.failed)
+    replaceable = awaiting_replacement(job, census.failed, census.active, settled=succeeded | failed)
+    return IndexState(previous, succeeded, failed, replaceable)
 
 
-def _decide(job: Obj, pods: list[Obj], assessment: Assessment, now: datetime) -> Obj | None:
+def _decide(job: Obj, census: Census, assessment: Assessment, now: datetime) -> Obj | None:
     """The interim condition, in the order in which the rules win over each other."""
     policy = job["spec"].get("podFailurePolicy")
-    for pod in pods if policy else ():
-        if is_failed(pod, job) and (message := failure_policy.match(policy, pod).message):
+    for pod in census.failed if policy else ():
+        if message := failure_policy.match(policy, pod).message:
             return conditions.failure("PodFailurePolicy", now, message)
-    reason = _failure_reason(job, pods, assessment, now)
+    reason = _failure_reason(job, assessment, now)
     if reason is not None:
         return conditions.failure(reason, now)
     if assessment.indexes is None:
@@ -155,9 +139,9 @@ def _decide(job: Obj, pods: list[Obj], assessment: Assessment, now: datetime) ->
     return conditions.success_policy_met(message, now) if message else None
 
 
-def _failure_reason(job: Obj, pods: list[Obj], assessment: Assessment, now: datetime) -> str | None:
+def _failure_reason(job: Obj, assessment: Assessment, now: datetime) -> str | None:
     limit = job["spec"].get("backoffLimit", 6)
-    if assessment.failed > limit or _restarted_too_often(job, pods, limit):
+    if assessment.failed > limit or _restarted_too_often(job, assessment, limit):
         return "BackoffLimitExceeded"
     deadline = deadline_of(job)
     if deadline is not None and now >= deadline:
@@ -173,9 +157,9 @@ def _failure_reason(job: Obj, pods: list[Obj], assessment: Assessment, now: date
     return None
 
 
-def _restarted_too_often(job: Obj, pods: list[Obj], limit: int) -> bool:
+def _restarted_too_often(job: Obj, assessment: Assessment, limit: int) -> bool:
     """With restartPolicy OnFailure the containers' restarts count as failures."""
     if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
         return False
-    restarts = sum(restarts_of(pod) for pod in pods)
+    restarts = sum(restarts_of(pod) for pod in (*assessment.active_pods, *assessment.terminating_pods))
     return restarts > 0 if limit == 0 else restarts >= limit

@@ -26,8 +26,10 @@ class BackoffRecord:
 
     def after(self, succeeded: Iterable[Obj], failed: Iterable[Obj]) -> BackoffRecord:
         """The record once these pods have newly ended; a success clears the failures before it."""
-        successes = _end_times(succeeded)
         failures = _end_times(failed)
+        if not failures and not self.failures:
+            return self
+        successes = _end_times(succeeded)
         if not successes:
             if not failures:
                 return self

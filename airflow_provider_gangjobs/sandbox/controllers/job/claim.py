@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.sandbox.controllers.job.podcontrol import PodControl
     from airflow_provider_gangjobs.sandbox.controllers.podindex import PodIndex
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 
-def claim(job: Obj, pods: PodIndex, control: PodControl) -> None:
+def claim(job: Obj, pods: PodIndex, control: PodControl) -> Turns[None]:
     """Settle the ownership of the Job's pods. Raises StatusError.
 
     A Job that is being deleted neither adopts nor gives up pods; nor is a pod that is being deleted worth it.
@@ -25,9 +26,11 @@ def claim(job: Obj, pods: PodIndex, control: PodControl) -> None:
     for pod in _alive(pods.controlled_by(job["metadata"]["uid"])):
         if not selected.matches(labels_of(pod)):
             control.disown(job, pod)
+        yield
     for pod in _alive(pods.free_in(job["metadata"]["namespace"])):
         if selected.requirements and selected.matches(labels_of(pod)):
             control.adopt(job, pod)
+        yield
 
 
 def _alive(pods: Iterable[Obj]) -> list[Obj]:

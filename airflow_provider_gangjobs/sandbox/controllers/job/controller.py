@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.registry import Event, Registry
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 BATCH_PERIOD_S = 1.0
 """Pod events within a second are handled by one sync."""
@@ -83,7 +84,7 @@ class JobController:
         elif self._watches_groups and event.resource in (WORKLOADS, PODGROUPS):
             self._group_changed(event.obj)
 
-    def sync(self, key: Hashable) -> None:
+    def sync(self, key: Hashable) -> Turns[None]:
         """Handle one key. Raises StatusError."""
         assert isinstance(key, tuple)
         kind, namespace, name = key
@@ -94,7 +95,7 @@ class JobController:
         if job is None or conditions.is_finished(job):
             self._sync.forget(namespace, name)
         elif _is_ours(job):
-            again_s = self._sync.sync(job)
+            again_s = yield from self._sync.sync(job)
             if again_s is not None:
                 self.queue.add(key, after_s=max(again_s, self._batch_period_s))
 

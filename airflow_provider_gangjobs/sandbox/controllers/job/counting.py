@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.sandbox.controllers.job import conditions, failure_policy
 from airflow_provider_gangjobs.sandbox.controllers.job.assessment import Assessment, is_indexed
 from airflow_provider_gangjobs.sandbox.controllers.job.indexes import Indexes, index_of, valid_index
-from airflow_provider_gangjobs.sandbox.controllers.job.pods import is_failed, is_tracked
+from airflow_provider_gangjobs.sandbox.controllers.job.pods import is_failed
 from airflow_provider_gangjobs.sandbox.controllers.meta import Obj, is_deleting, phase_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from airflow_provider_gangjobs.sandbox.controllers.job.census import Census
 
 UNCOUNTED_MAX = 500
 """Keeps the UIDs in the status below some 20 KB, and a large Job from starving small ones."""
@@ -50,15 +52,12 @@ def move_counted(status: Obj, uids_with_finalizer: Collection[str]) -> bool:
     return moved
 
 
-def collect_ended(job: Obj, pods: list[Obj], assessment: Assessment) -> Ended:
+def collect_ended(job: Obj, census: Census, assessment: Assessment) -> Ended:
     """Find the pods to count and release, up to the limit; those of low index first."""
     ended = Ended()
     uncounted = job["status"]["uncountedTerminatedPods"]
     known_succeeded, known_failed = set(uncounted.get("succeeded", ())), set(uncounted.get("failed", ()))
-    ordered = sorted(pods, key=lambda pod: _index_rank(index_of(pod))) if is_indexed(job) else pods
-    for pod in ordered:
-        if not is_tracked(pod) or not _may_release(job, pod, assessment):
-            continue
+    for pod in _releasable(job, census, assessment):
         ended.release.append(pod)
         if phase_of(pod) == "Succeeded" and uid_of(pod) not in known_failed:
             _note_success(job, pod, assessment, ended, known_succeeded)
@@ -95,17 +94,25 @@ def uncounted_total(status: Obj) -> int:
     return len(uncounted.get("succeeded") or ()) + len(uncounted.get("failed") or ())
 
 
-def _may_release(job: Obj, pod: Obj, assessment: Assessment) -> bool:
-    """Nothing of the pod will be needed: the Job is going or decided, or the pod has ended and handed on its count."""
-    if is_deleting(job) or assessment.decision is not None or phase_of(pod) == "Succeeded":
-        return True
-    if not is_failed(pod, job):
-        return False
+def _releasable(job: Obj, census: Census, assessment: Assessment) -> list[Obj]:
+    """The pods of which nothing more will be needed, in order of index.
+
+    That is all of them if the Job is going or decided, else those that have ended and handed on their count.
+    """
+    if is_deleting(job) or assessment.decision is not None:
+        pods = list(census.tracked.values())
+    else:
+        pods = [*census.succeeded, *(pod for pod in census.failed if not _must_hand_on(pod, assessment))]
+    return sorted(pods, key=lambda pod: _index_rank(index_of(pod))) if is_indexed(job) else pods
+
+
+def _must_hand_on(pod: Obj, assessment: Assessment) -> bool:
+    """The pod's replacement, which is still to come, takes over its count of failures."""
     indexes = assessment.indexes
     if indexes is None or not indexes.replaceable:
-        return True
+        return False
     held = indexes.replaceable.get(_index_rank(index_of(pod)))
-    return held is None or uid_of(held) != uid_of(pod)
+    return held is not None and uid_of(held) == uid_of(pod)
 
 
 def _note_success(job: Obj, pod: Obj, assessment: Assessment, ended: Ended, known: Collection[str]) -> None:

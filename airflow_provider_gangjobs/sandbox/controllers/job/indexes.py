@@ -60,7 +60,7 @@ class Indexes:
 def index_of(pod: Mapping[str, Any]) -> int | None:
     """The completion index in the pod's annotation; None if it has none that is a whole number."""
     text = annotations_of(pod).get(ANNOTATION_INDEX, "")
-    return int(text) if re.fullmatch(r"\d+", text, re.ASCII) else None
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def valid_index(pod: Mapping[str, Any], completions: int) -> int | None:

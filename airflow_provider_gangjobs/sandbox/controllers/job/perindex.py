@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox.controllers.job import backoff, failure_policy
 from airflow_provider_gangjobs.sandbox.controllers.job.indexes import Indexes, index_of, valid_index
-from airflow_provider_gangjobs.sandbox.controllers.job.pods import finished_at, is_failed, is_tracked
+from airflow_provider_gangjobs.sandbox.controllers.job.pods import finished_at
 from airflow_provider_gangjobs.sandbox.controllers.meta import Obj, annotations_of
 
 if TYPE_CHECKING:
@@ -23,27 +23,29 @@ ANNOTATION_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-def failed_indexes(job: Mapping[str, Any], pods: Iterable[Obj]) -> Indexes:
-    """The indexes that will not be tried again: those known, and those whose last pod used up its limit."""
+def failed_indexes(job: Mapping[str, Any], failed: Iterable[Obj]) -> Indexes:
+    """The indexes that will not be tried again: those known, and those whose last pod used up its limit.
+
+    Args:
+        failed: the failed pods that still carry the tracking finalizer.
+    """
     completions = job["spec"]["completions"]
     known = Indexes.parse(job["status"].get("failedIndexes"), completions)
     new = (
-        index
-        for pod in pods
-        if is_tracked(pod) and _is_last_failure(job, pod) and (index := valid_index(pod, completions)) is not None
+        index for pod in failed if _is_last_failure(job, pod) and (index := valid_index(pod, completions)) is not None
     )
     return known | Indexes.of(new)
 
 
 def awaiting_replacement(
-    job: Mapping[str, Any], pods: Iterable[Obj], active_pods: Iterable[Obj], *, settled: Indexes
+    job: Mapping[str, Any], failed: Iterable[Obj], active_pods: Iterable[Obj], *, settled: Indexes
 ) -> dict[int, Obj]:
     """By index, the newest failed pod that nothing has replaced yet."""
     covered = settled | Indexes.of(index for pod in active_pods if (index := index_of(pod)) is not None)
     latest: dict[int, Obj] = {}
-    for pod in pods:
+    for pod in failed:
         index = valid_index(pod, job["spec"]["completions"])
-        if index is None or index in covered or not is_tracked(pod) or not is_failed(pod, job):
+        if index is None or index in covered:
             continue
         if index not in latest or _recency(pod) >= _recency(latest[index]):
             latest[index] = pod
@@ -72,8 +74,6 @@ def remaining_s(replaced: Mapping[str, Any] | None, now: datetime) -> float:
 
 
 def _is_last_failure(job: Mapping[str, Any], pod: Obj) -> bool:
-    if not is_failed(pod, job):
-        return False
     match = failure_policy.match(job["spec"].get("podFailurePolicy"), pod)
     if match.action == "FailIndex":
         return True

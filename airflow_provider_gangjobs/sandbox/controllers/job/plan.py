@@ -65,6 +65,8 @@ def _wanted(job: Obj, assessment: Assessment) -> int:
 
 def _surplus(job: Obj, active_pods: list[Obj], count: int) -> list[Obj]:
     """Pods without a valid index, second pods of an index, and then as many as are too many."""
+    if count <= 0 and (not is_indexed(job) or _have_places(active_pods, job["spec"]["completions"])):
+        return []
     surplus: list[Obj] = []
     rest = removal_order(active_pods)
     if is_indexed(job):
@@ -72,6 +74,12 @@ def _surplus(job: Obj, active_pods: list[Obj], count: int) -> list[Obj]:
         gone = {id(pod) for pod in surplus}
         rest = [pod for pod in rest if id(pod) not in gone]
     return surplus + rest[: max(count - len(surplus), 0)]
+
+
+def _have_places(pods: list[Obj], completions: int) -> bool:
+    """Each has a valid index of its own, which is the rule; so nothing need be put into an order."""
+    indexes = {valid_index(pod, completions) for pod in pods}
+    return None not in indexes and len(indexes) == len(pods)
 
 
 def _without_place(pods: list[Obj], completions: int) -> list[Obj]:

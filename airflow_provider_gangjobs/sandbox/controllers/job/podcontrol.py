@@ -1,4 +1,4 @@
-"""What the Job controller does to pods, each with the event that tells of it."""
+"""What the Job controller does to pods, each with the event that tells of it; many of them in turns."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.sandbox.controllers.job.pods import FINALIZER_TRACKING, is_tracked
-from airflow_provider_gangjobs.sandbox.controllers.meta import Obj, controller_ref, name_of, namespace_of, uid_of
+from airflow_provider_gangjobs.sandbox.controllers.meta import (
+    Obj,
+    controller_ref,
+    is_deleting,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
-from airflow_provider_gangjobs.sandbox.resources import PODS
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -27,20 +36,25 @@ class PodControl:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def create(self, job: Obj, pods: Iterable[Obj]) -> tuple[int, StatusError | None]:
+    def create(self, job: Obj, pods: Iterable[Obj]) -> Turns[tuple[int, StatusError | None]]:
         """Create pods in batches of 1, 2, 4...; the batch in which one is refused is the last.
 
         Returns how many were created, and the first refusal: a quota that refuses every pod is asked once.
         """
-        created = 0
-        for batch in _growing_batches(list(pods)):
-            refusals = [refusal for pod in batch if (refusal := self._create(job, pod)) is not None]
-            created += len(batch) - len(refusals)
-            if refusals:
-                return created, refusals[0]
-        return created, None
+        created, batch_end = 0, SLOW_START_PODS
+        refusal: StatusError | None = None
+        for tried, pod in enumerate(pods):
+            if tried == batch_end:
+                if refusal is not None:
+                    break
+                batch_end = batch_end * 2 + SLOW_START_PODS
+            refused = self._create(job, pod)
+            created += refused is None
+            refusal = refusal or refused
+            yield
+        return created, refusal
 
-    def delete(self, job: Obj, pods: Iterable[Obj], *, uncounted: bool) -> tuple[list[Obj], StatusError | None]:
+    def delete(self, job: Obj, pods: Iterable[Obj], *, uncounted: bool) -> Turns[tuple[list[Obj], StatusError | None]]:
         """Delete pods. With `uncounted` their finalizer goes first, so they will count for nothing.
 
         Returns the pods that are deleted, or were gone already, and the first refusal.
@@ -55,7 +69,21 @@ class PodControl:
                 deleted.append(pod)
             except StatusError as exc:
                 refusal = refusal or exc
+            yield
         return deleted, refusal
+
+    def release_all(self, pods: Iterable[Obj]) -> Turns[tuple[set[str], StatusError | None]]:
+        """`release` each. Returns the uids of those that are free, and the first refusal."""
+        released: set[str] = set()
+        refusal: StatusError | None = None
+        for pod in pods:
+            try:
+                self.release(pod)
+                released.add(uid_of(pod))
+            except StatusError as exc:
+                refusal = refusal or exc
+            yield
+        return released, refusal
 
     def release(self, pod: Obj) -> None:
         """Remove the tracking finalizer; a pod that is gone has none. Raises StatusError."""
@@ -63,7 +91,10 @@ class PodControl:
             self._patch(pod, {"$deleteFromPrimitiveList/finalizers": [FINALIZER_TRACKING]})
 
     def adopt(self, job: Obj, pod: Obj) -> None:
-        """Make the Job the controller of a pod that its selector matches. Raises StatusError."""
+        """Make the Job, if it is still there to be one, the controller of a pod. Raises StatusError."""
+        current = self._registry.find(JOBS, namespace_of(job), name_of(job))
+        if current is None or uid_of(current) != uid_of(job) or is_deleting(current):
+            return
         self._patch(pod, {"ownerReferences": [controller_ref(job)], "finalizers": [FINALIZER_TRACKING]})
 
     def disown(self, job: Obj, pod: Obj) -> None:
@@ -109,10 +140,3 @@ class PodControl:
 
 def is_namespace_terminating(refusal: StatusError) -> bool:
     return any(cause.get("reason") == "NamespaceTerminating" for cause in refusal.details.get("causes", ()))
-
-
-def _growing_batches(pods: list[Obj]) -> Iterator[list[Obj]]:
-    start, size = 0, SLOW_START_PODS
-    while start < len(pods):
-        yield pods[start : start + size]
-        start, size = start + size, size * 2

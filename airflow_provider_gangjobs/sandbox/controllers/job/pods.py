@@ -31,14 +31,6 @@ def is_tracked(pod: Mapping[str, Any]) -> bool:
     return FINALIZER_TRACKING in finalizers_of(pod)
 
 
-def is_active(pod: Mapping[str, Any]) -> bool:
-    return not is_terminal(pod) and not is_deleting(pod)
-
-
-def is_terminating(pod: Mapping[str, Any]) -> bool:
-    return not is_terminal(pod) and is_deleting(pod)
-
-
 def is_ready(pod: Mapping[str, Any]) -> bool:
     return has_condition(pod, "Ready")
 

@@ -1,7 +1,10 @@
 """One sync of one Job: look, decide, act, count. Follows `syncJob` of Kubernetes 1.36.
 
-It is simpler where the registry makes a rule needless: nothing read here is ever stale, so there are no expectations of
-creations, deletions or removed finalizers.
+A sync is about the Job and the pods as they were at its beginning, and others may write in between. As in the real
+one, each write then says what it is about: pods are written by their uid, and the status by the Job's version. A
+conflict ends the sync, and the next one finds what this one did. It is simpler where the registry makes a rule
+needless: what a sync finds at its beginning is never stale, so there are no expectations of creations, deletions or
+removed finalizers.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from airflow_provider_gangjobs.sandbox.clock import Clock, timestamp
 from airflow_provider_gangjobs.sandbox.controllers.job import conditions, perindex, template
 from airflow_provider_gangjobs.sandbox.controllers.job.assessment import Assessment, assess, deadline_of, is_suspended
 from airflow_provider_gangjobs.sandbox.controllers.job.backoff import BackoffRecord
+from airflow_provider_gangjobs.sandbox.controllers.job.census import take_census
 from airflow_provider_gangjobs.sandbox.controllers.job.claim import claim
 from airflow_provider_gangjobs.sandbox.controllers.job.plan import plan
 from airflow_provider_gangjobs.sandbox.controllers.job.podcontrol import (
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.controllers.podindex import PodIndex
     from airflow_provider_gangjobs.sandbox.errors import StatusError
     from airflow_provider_gangjobs.sandbox.registry import Registry
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 
 class GangObjects(Protocol):
@@ -56,32 +61,36 @@ class JobSync:
         """Remove the tracking finalizer of a pod that no Job counts any more. Raises StatusError."""
         self._control.release(pod)
 
-    def sync(self, stored: Obj) -> float | None:
+    def sync(self, stored: Obj) -> Turns[float | None]:
         """Do what the Job needs now. Returns in how many seconds to look again whatever happens, if at all.
 
         Raises:
-            StatusError: something was refused; what was done is written down, and the rest is safe to try again.
+            StatusError: something was refused; what was done is written down or will be found, and the rest is safe
+                to try again.
         """
         job = objects_copy(stored)
         status = job.setdefault("status", {})
         status.setdefault("uncountedTerminatedPods", {})
-        claim(job, self._pods, self._control)
+        yield from claim(job, self._pods, self._control)
         pods = self._pods.controlled_by(uid_of(job))
         # Before startTime is set: objects are made for a Job that has never started.
         group = None if self._gangs is None or is_deleting(job) else self._gangs.ensure(job, has_pods=bool(pods))
         if not status.get("startTime") and not is_suspended(job):
             status["startTime"] = timestamp(self._clock.now())
         key = (namespace_of(job), name_of(job))
-        assessment = assess(job, pods, self._backoffs.get(key, BackoffRecord()), self._clock.now())
+        census = yield from take_census(job, pods)
+        assessment = assess(job, census, self._backoffs.get(key, BackoffRecord()), self._clock.now())
+        yield
+        retry_s = None
         if assessment.decision is not None:
-            refusal, retry_s = self._end_pods(job, assessment), None
+            refusal = yield from self._end_pods(job, assessment)
         else:
-            refusal, retry_s = self._keep_going(job, assessment, group)
+            refusal, retry_s = yield from self._keep_going(job, assessment, group)
         status.update(active=assessment.active, ready=assessment.ready, terminating=assessment.terminating)
         # The pods as this sync found them: those it created or deleted are counted by the next.
-        self._tracking.track(
+        yield from self._tracking.track(
             job,
-            pods,
+            census,
             assessment,
             stored.get("status") or {},
             on_noted=lambda: self._backoffs.__setitem__(key, assessment.backoff),
@@ -90,9 +99,9 @@ class JobSync:
             raise refusal
         return _sooner(retry_s, self._until_deadline_s(job, assessment))
 
-    def _end_pods(self, job: Obj, assessment: Assessment) -> StatusError | None:
+    def _end_pods(self, job: Obj, assessment: Assessment) -> Turns[StatusError | None]:
         """The fate is decided: what is active ends. Their finalizers stay until they are counted."""
-        deleted, refusal = self._control.delete(job, assessment.active_pods, uncounted=False)
+        deleted, refusal = yield from self._control.delete(job, assessment.active_pods, uncounted=False)
         if len(deleted) < len(assessment.active_pods):
             assessment.decision = None
         assessment.deleted(deleted)
@@ -100,8 +109,10 @@ class JobSync:
 
     def _keep_going(
         self, job: Obj, assessment: Assessment, group: str | None
-    ) -> tuple[StatusError | None, float | None]:
-        refusal, retry_s = (None, None) if is_deleting(job) else self._manage(job, assessment, group)
+    ) -> Turns[tuple[StatusError | None, float | None]]:
+        refusal, retry_s = None, None
+        if not is_deleting(job):
+            refusal, retry_s = yield from self._manage(job, assessment, group)
         completions = job["spec"].get("completions")
         reached = assessment.succeeded > 0 if completions is None else assessment.succeeded >= completions
         if reached and assessment.active == 0:
@@ -110,16 +121,17 @@ class JobSync:
             self._tell_suspension(job)
         return refusal, retry_s
 
-    def _manage(self, job: Obj, assessment: Assessment, group: str | None) -> tuple[StatusError | None, float | None]:
+    def _manage(
+        self, job: Obj, assessment: Assessment, group: str | None
+    ) -> Turns[tuple[StatusError | None, float | None]]:
         """Bring the number of active pods to what is wanted. Returns the first refusal, and when to look again."""
         wanted = plan(job, assessment, self._clock.now())
         if wanted.delete:
-            deleted, refusal = self._control.delete(job, wanted.delete, uncounted=True)
+            deleted, refusal = yield from self._control.delete(job, wanted.delete, uncounted=True)
             assessment.deleted(deleted)
             return refusal, wanted.retry_after_s
-        created, refusal = self._control.create(
-            job, [self._render(job, assessment, index, group) for index in wanted.create]
-        )
+        pods = (self._render(job, assessment, index, group) for index in wanted.create)
+        created, refusal = yield from self._control.create(job, pods)
         assessment.active += created
         return refusal, wanted.retry_after_s
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.sandbox.controllers.job import conditions, counting
 from airflow_provider_gangjobs.sandbox.controllers.job.podcontrol import COMPONENT, PodControl
-from airflow_provider_gangjobs.sandbox.controllers.job.pods import is_tracked
-from airflow_provider_gangjobs.sandbox.controllers.meta import Obj, find_condition, has_condition, uid_of
-from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.controllers.meta import Obj, find_condition, has_condition
 from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.sandbox.store import objects_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.controllers.job.assessment import Assessment
+    from airflow_provider_gangjobs.sandbox.controllers.job.census import Census
     from airflow_provider_gangjobs.sandbox.registry import Registry
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 _OMITTED_IF_EMPTY = ("active", "succeeded", "failed", "completedIndexes", "conditions")
 """Left out by the API when they are zero; `ready`, `terminating` and `failedIndexes` are pointers and stay."""
@@ -42,27 +42,28 @@ class Tracking:
         self._clock = clock
 
     def track(
-        self, job: Obj, pods: list[Obj], assessment: Assessment, before: Obj, *, on_noted: Callable[[], None]
-    ) -> None:
-        """Count the ended pods among `pods` and finish the Job if nothing is left.
+        self, job: Obj, census: Census, assessment: Assessment, before: Obj, *, on_noted: Callable[[], None]
+    ) -> Turns[None]:
+        """Count the ended pods of the census and finish the Job if nothing is left.
 
         Args:
             before: the status as it is stored.
             on_noted: called once the ended pods are written down.
 
         Raises:
-            StatusError: a write was refused; everything done so far is in the status.
+            StatusError: a write was refused, or somebody changed the Job meanwhile. What is done so far is in the
+                status, or is found again by the next sync: a listed UID whose pod has lost the finalizer.
         """
         status = job["status"]
-        held = {uid_of(pod) for pod in pods if is_tracked(pod)}
+        held = census.tracked.keys()
         counting.move_counted(status, held)
-        ended = counting.collect_ended(job, pods, assessment)
+        ended = counting.collect_ended(job, census, assessment)
         counting.note(job, assessment, ended)
         if assessment.decision is not None and conditions.interim_of(job) is None:
             status["conditions"] = [*status.get("conditions", []), assessment.decision]
         written = self._write(job, before)
         on_noted()
-        released, refusal = self._release(ended.release)
+        released, refusal = yield from self._control.release_all(ended.release)
         counting.move_counted(status, held - released)
         finished = refusal is None and not ended.is_capped and self._finish(job, assessment)
         self._write(job, written)
@@ -70,17 +71,6 @@ class Tracking:
             raise refusal
         if finished:
             self._tell_end(job)
-
-    def _release(self, pods: Iterable[Obj]) -> tuple[set[str], StatusError | None]:
-        released: set[str] = set()
-        refusal: StatusError | None = None
-        for pod in pods:
-            try:
-                self._control.release(pod)
-                released.add(uid_of(pod))
-            except StatusError as exc:
-                refusal = refusal or exc
-        return released, refusal
 
     def _finish(self, job: Obj, assessment: Assessment) -> bool:
         if assessment.decision is None or counting.uncounted_total(job["status"]) or assessment.terminating:

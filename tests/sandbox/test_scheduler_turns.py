@@ -1,0 +1,69 @@
+"""Nodes and pods are lost while a gang is being placed: what was planned for them is not carried out in part."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_gangjobs.sandbox.resources import NODES
+from tests.sandbox.builders import Bench
+
+WORKERS = 4
+
+
+class InScheduling:
+    """Acts at the given place where a scheduling cycle gives way."""
+
+    def __init__(self, bench, place, act):
+        self.left, self.act, self.bench = place, act, bench
+        self.bound_before = None
+        bench.between = self._between
+
+    def _between(self):
+        if len(self.bench.pods()) < WORKERS:  # the Job controller's turns
+            return
+        self.left -= 1
+        if self.left == -1:
+            self.bound_before = len(self.bench.bound())
+            self.act(self.bench)
+
+
+def lose_a_node(bench):
+    bench.registry.delete(NODES, "node-2")
+
+
+def lose_a_pod(bench):
+    bench.delete(bench.live_pods()[-1])
+
+
+def disturbed(release, place, act):
+    bench = Bench(release)
+    for name in ("node-1", "node-2"):
+        bench.node(name, cpu="2")
+    moment = InScheduling(bench, place, act)
+    bench.gang(workers=WORKERS, cpu="1", podReplacementPolicy="Failed", backoffLimit=0)
+    return bench, moment
+
+
+@pytest.mark.parametrize("release", ["1.36", "1.37"])
+def test_gang_is_not_bound_to_a_node_that_has_gone(release):
+    places_before_binding = 0
+    for place in range(100):
+        bench, moment = disturbed(release, place, lose_a_node)
+        bench.run(0.5)
+        if moment.bound_before is None:
+            break
+        if moment.bound_before == 0 and not bench.bound():
+            places_before_binding += 1
+        elif moment.bound_before == 0:
+            # The node went before the first pod was bound, but after it was looked for the last time.
+            assert len(bench.bound()) == WORKERS
+    assert places_before_binding >= 2 * WORKERS, "while candidates were read, and while they were placed"
+
+
+@pytest.mark.parametrize("release", ["1.36", "1.37"])
+def test_gang_that_lost_a_member_is_not_bound_without_it(release):
+    for place in range(2 * WORKERS):
+        bench, moment = disturbed(release, place, lose_a_pod)
+        bench.run(0.5)
+        assert moment.bound_before == 0
+        assert bench.bound() == []
