@@ -37,10 +37,10 @@ class Api:
     def log_in(self) -> None:
         self._token = self.call("GET", "/auth/token")["access_token"]
 
-    def living_jobs(self, job_type: str) -> set[int]:
-        """Ids of what Airflow calls jobs: its schedulers or triggerers that have sent a heartbeat lately."""
+    def living_hosts(self, job_type: str) -> set[str]:
+        """Hosts of what Airflow calls jobs, its schedulers or triggerers, that have sent a heartbeat lately."""
         found = self.call("GET", f"/api/v2/jobs?job_type={job_type}&is_alive=true")
-        return {job["id"] for job in found["jobs"]}
+        return {job["hostname"] for job in found["jobs"]}
 
     def trigger(self, dag_id: str, **conf: Any) -> DagRun:
         """Unpause the DAG, once it is parsed, and start a run."""
@@ -81,8 +81,9 @@ class DagRun:
         wanted = {"dry_run": False, "task_ids": [task_id], "dag_run_id": self.run_id, "only_failed": False}
         self.api.call("POST", f"/api/v2/dags/{self.dag_id}/clearTaskInstances", wanted)
 
-    def xcom(self, task_id: str, key: str = "return_value") -> Any:
-        return self.api.call("GET", f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}?deserialize=true")["value"]
+    def xcom(self, task_id: str, key: str = "return_value", *, map_index: int = -1) -> Any:
+        entry = f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.api.call("GET", f"{entry}?deserialize=true&map_index={map_index}")["value"]
 
     def wait(self, timeout_s: float = 240.0) -> str:
         """The final state."""

@@ -46,6 +46,10 @@ class FaultDoor:
         """The next such request is carried out, and its answer never arrives. Returns the fault's number."""
         return self.arm(kind="half-open", method=method, path=path)
 
+    def note(self, *, query: str) -> int:
+        """Write down all such requests, and let them pass. Returns what to ask for them by."""
+        return self.arm(kind="delay", query=query, times=None)
+
     def arm(self, **fault: Any) -> int:
         return int(self.http.post(FAULTS, json=fault).raise_for_status().json()["id"])
 

@@ -86,15 +86,15 @@ class HeldRun:
         job = self.task["triggerer_job"]
         return None if job is None else self.stage.airflow.processes[job["hostname"]]
 
-    def running_ranks(self) -> int:
-        return self._ranks("Running")
+    def running_ranks(self, map_index: int = -1) -> int:
+        return self._ranks("Running", map_index)
 
     def ended_ranks(self) -> int:
         """Those that have succeeded; they stay until their outcome is recorded."""
         return self._ranks("Succeeded")
 
-    def _ranks(self, phase: str) -> int:
-        return sum(pod["status"].get("phase") == phase for pod in self.stage.witness.pods(self.key()))
+    def _ranks(self, phase: str, map_index: int = -1) -> int:
+        return sum(pod["status"].get("phase") == phase for pod in self.stage.witness.pods(self.key(map_index)))
 
     def log(self, pattern: str = "attempt=*.log") -> str:
         """What the task's tries have logged; with the pattern of another file, what its triggers have."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, LABEL_GANG, LABEL_ROLE, LABEL_TASK, Role
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
 from airflow_provider_gangjobs.sandbox.store import EventType
-from airflow_provider_gangjobs.submission.jobs import annotation
+from airflow_provider_gangjobs.submission.jobs import JobState, annotation, state_of
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -41,6 +41,16 @@ class Witness:
         selector = f"{LABEL_TASK}={key.digest}"
         found: list[Obj] = self.cluster.call(lambda sandbox: sandbox.registry.list(JOBS, label_selector=selector))
         return [job for job in found if "deletionTimestamp" not in job["metadata"]]
+
+    def live_at_once(self, key: TaskKey) -> int:
+        """How many Jobs of the task were live at the same time, at most."""
+        states: dict[str, JobState | None] = {}
+        most = 0
+        for event in self._of(JOBS, key):
+            gone = event.type is EventType.DELETED
+            states[event.obj["metadata"]["uid"]] = None if gone else state_of(event.obj)
+            most = max(most, list(states.values()).count(JobState.LIVE))
+        return most
 
     def pods(self, key: TaskKey) -> list[Obj]:
         selector = f"{LABEL_TASK}={key.digest}"
