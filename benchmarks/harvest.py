@@ -49,9 +49,14 @@ class _Harvester:
     process: subprocess.Popen[str]
 
     def line(self) -> dict[str, Any]:
+        """Its next word. What Airflow logs on the same stream is passed on."""
         assert self.process.stdout is not None
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+            print("  harvester:", line.rstrip(), file=sys.stderr)
+        raise EOFError("the harvester has ended")
 
 
 def main() -> None:

@@ -8,18 +8,19 @@ after any other failure the caller looks at what is there and decides (`error.ma
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
 from airflow_provider_gangjobs.cluster.credentials import Credentials
-from airflow_provider_gangjobs.cluster.errors import Gone, UnexpectedReply
+from airflow_provider_gangjobs.cluster.errors import Gone
 from airflow_provider_gangjobs.cluster.lines import split_lines
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.persistent import RETRY_FOR_S, Persistent
+from airflow_provider_gangjobs.cluster.replies import Json, read_object, read_page
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 from airflow_provider_gangjobs.cluster.transport import Exchange, Query, Transport
-from airflow_provider_gangjobs.cluster.verbs import ClientStatistics, Patch, Propagation
+from airflow_provider_gangjobs.cluster.verbs import Answer, ClientStatistics, Patch, Propagation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -40,9 +41,9 @@ LOG_SILENCE_S = 3600.0
 WATCH_LINE_BYTES_MAX = 16 * 2**20
 """An object of etcd is at most 1.5 MiB; JSON and managedFields make it longer, but not tenfold."""
 
-__all__ = ["Client", "ClientStatistics", "Patch", "Propagation"]
+__all__ = ["Answer", "Client", "ClientStatistics", "Patch", "Propagation"]
 
-Json = dict[str, Any]
+T = TypeVar("T")
 
 
 class Client:
@@ -90,22 +91,30 @@ class Client:
     async def raw_get(self, path: str) -> Json:
         """Whatever is at `path`, such as /version or a group's discovery document."""
         exchange = Exchange("GET", path)
-        return _decoded(exchange, await self._persistent.read("get", exchange, timeout_s=REQUEST_TIMEOUT_S))
+        return read_object(exchange, await self._persistent.read("get", exchange, timeout_s=REQUEST_TIMEOUT_S))
 
     async def version(self) -> Json:
         return await self.raw_get("/version")
 
     async def create(
-        self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, dry_run: bool = False
+        self,
+        resource: Resource,
+        body: Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+        answer: Answer = Answer.OBJECT,
     ) -> Json:
-        """Create an object; unknown and duplicate fields are refused. Returns what was stored.
+        """Create an object; unknown and duplicate fields are refused. Returns what was stored, as far as `answer` says.
 
         Raises:
             AlreadyExists: one of this name is there, possibly from a request of ours whose answer was lost.
         """
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
-        exchange = Exchange("POST", resource.path(namespace), query, msgspec.json.encode(body))
-        return _decoded(exchange, await self._persistent.write("create", exchange, timeout_s=REQUEST_TIMEOUT_S))
+        exchange = Exchange("POST", resource.path(namespace), query, msgspec.json.encode(body), accept=answer.value)
+        return read_object(
+            exchange, await self._persistent.write("create", exchange, timeout_s=REQUEST_TIMEOUT_S), answer
+        )
 
     async def patch(
         self,
@@ -117,17 +126,22 @@ class Client:
         kind: Patch = Patch.MERGE,
         subresource: str | None = None,
         dry_run: bool = False,
+        answer: Answer = Answer.OBJECT,
     ) -> Json:
         """Change part of an object. A uid or resourceVersion in the body is a precondition.
+
+        Returns what is stored now, as far as `answer` says.
 
         Raises:
             Conflict: the precondition does not hold.
             NotFound: there is no such object.
         """
         path = resource.path(namespace, name, subresource)
-        query = {"dryRun": "All" if dry_run else None}
-        exchange = Exchange("PATCH", path, query, msgspec.json.encode(body), content_type=kind)
-        return _decoded(exchange, await self._persistent.write("patch", exchange, timeout_s=REQUEST_TIMEOUT_S))
+        query = {"dryRun": "All"} if dry_run else None
+        exchange = Exchange("PATCH", path, query, msgspec.json.encode(body), content_type=kind, accept=answer.value)
+        return read_object(
+            exchange, await self._persistent.write("patch", exchange, timeout_s=REQUEST_TIMEOUT_S), answer
+        )
 
     async def delete(
         self,
@@ -189,8 +203,28 @@ class Client:
         field_selector: str | None = None,
         limit: int = PAGE_OBJECTS,
     ) -> AsyncGenerator[list[Json], None]:
-        """All objects, page by page. A list that grew too old goes on if the server allows, or starts again,
-        so an object may come twice; none that exists all the while is left out.
+        """All objects, page by page; as `views`."""
+        pages = self.views(
+            Json, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                yield page
+
+    async def views(
+        self,
+        kind: type[T],
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = PAGE_OBJECTS,
+    ) -> AsyncGenerator[list[T], None]:
+        """All objects, page by page, decoded into `kind`: a view, or a dict.
+
+        A list that grew too old goes on if the server allows, or starts again, so an object may come twice;
+        none that exists all the while is left out.
 
         Raises:
             Gone: the list grew too old again and again.
@@ -213,9 +247,9 @@ class Client:
                     raise
                 token = gone.continue_token
                 continue
-            decoded = _decoded(Exchange("GET", resource.path(namespace)), page)
-            yield decoded.get("items") or []
-            token = (decoded.get("metadata") or {}).get("continue")
+            read = read_page(Exchange("GET", resource.path(namespace)), page, kind)
+            yield read.items or []
+            token = read.metadata.continue_
             if not token:
                 return
 
@@ -325,13 +359,3 @@ class Client:
             async with aclosing(lines):
                 async for line in lines:
                     yield line.decode(errors="replace")
-
-
-def _decoded(exchange: Exchange, body: bytes) -> Json:
-    try:
-        decoded = msgspec.json.decode(body)
-    except msgspec.DecodeError as exc:
-        raise UnexpectedReply(200, request=str(exchange), message="the answer is not JSON") from exc
-    if not isinstance(decoded, dict):
-        raise UnexpectedReply(200, request=str(exchange), message="the answer is no JSON object")
-    return decoded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +16,14 @@ class Patch(StrEnum):
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
+
+
+class Answer(Enum):
+    """How much of the written object is sent back. A large one costs both sides more than the write itself."""
+
+    OBJECT = "application/json"
+    METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    """`metadata` alone, and of that what `replies` names."""
 
 
 class Propagation(StrEnum):

@@ -17,7 +17,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow_provider_gangjobs.cluster.client import Patch
+from airflow_provider_gangjobs.cluster.client import Answer, Patch
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.pacing import Backoff
 from airflow_provider_gangjobs.cluster.resources import PODS
@@ -29,6 +29,7 @@ from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.pacing import Timing
@@ -145,9 +146,13 @@ class Harvester:
         """Our finalizer holds it, as far as is known."""
         return is_held(pod) and pod.metadata.uid not in self._released
 
+    @property
+    def known(self) -> AbstractSet[str]:
+        """UIDs of the pods whose outcome is stored, or told where nothing can be stored."""
+        return self._told.keys() if self._ledger is None else self._ledger.recorded
+
     def _is_recorded(self, pod: PodView) -> bool:
-        known = self._told if self._ledger is None else self._ledger.recorded
-        return pod.metadata.uid in known
+        return pod.metadata.uid in self.known
 
     def forget_ledger(self) -> None:
         """The Job is gone, and what it owns with it: from now on outcomes are only told."""
@@ -286,7 +291,8 @@ async def release_pod(client: Client, pod: PodView) -> None:
         return
     meta = pod.metadata
     try:
-        await client.patch(PODS, meta.name, meta.namespace, release_patch(meta.uid), kind=Patch.STRATEGIC)
+        patch = release_patch(meta.uid)
+        await client.patch(PODS, meta.name, meta.namespace, patch, kind=Patch.STRATEGIC, answer=Answer.METADATA)
     except NotFound:
         return
     except (Conflict, Invalid):

@@ -1,23 +1,27 @@
 """Settle: the last of the harvest, after which nobody looks after the gang's pods any more.
 
-The pods are listed once more from the server, since a watch may lag behind the Job's end. Then every
-outcome is recorded and no pod is held, or it is said which could not be. Pods that do not end
-(their node is dead, or their Job was deleted and they were orphaned) are given up after a while:
-recorded as `unknown` and let go, because a finalizer that nobody watches would hold them for ever.
+The pods are listed once more from the server, since a watch may lag behind the Job's end, unless a roll call
+shows that there can be no others. Then every outcome is recorded and no pod is held, or it is said which could
+not be. Pods that do not end (their node is dead, or their Job was deleted and they were orphaned) are given up
+after a while: recorded as `unknown` and let go, because a finalizer that nobody watches would hold them for ever.
 """
 
 from __future__ import annotations
 
+import logging
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.pods import has_ended, pods_of
-from airflow_provider_gangjobs.objects.views import PodView, view
-from airflow_provider_gangjobs.tracking.asking import ask
+from airflow_provider_gangjobs.gang.rollcall import all_are_here
+from airflow_provider_gangjobs.objects.views import PodView
+from airflow_provider_gangjobs.tracking.asking import ask, together
 from airflow_provider_gangjobs.tracking.harvest import Harvester, retry_after_s
 
 if TYPE_CHECKING:
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.objects.views import JobView
     from airflow_provider_gangjobs.tracking.sights import Sights
+
+log = logging.getLogger(__name__)
 
 QUIET_S: Final = 60.0
 """Without any progress for this long, the rest is given up."""
@@ -51,19 +58,53 @@ class Settled:
     """What a user must know of it."""
 
 
-@dataclass(frozen=True)
 class Settler:
     """Settles one gang."""
 
-    client: Client
-    ref: GangRef
-    harvester: Harvester
-    sights: Sights
-    timing: Timing
-    now: Callable[[], datetime]
+    def __init__(
+        self,
+        client: Client,
+        ref: GangRef,
+        harvester: Harvester,
+        sights: Sights,
+        timing: Timing,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.client = client
+        self.ref = ref
+        self.harvester = harvester
+        self.sights = sights
+        self.timing = timing
+        self.now = now
+        self._listed: list[PodView] | None = None
 
-    async def settle(self) -> Settled:
+    async def prepare(self, job: JobView | None) -> None:
+        """While the server is asked whether the Job has ended as it seems: read the ledger, harvest what is seen to
+        have ended, and list the pods unless all of them are in sight.
+
+        Raises:
+            ClusterRefuses: the pods cannot be listed any more.
+        """
+        if self._all_are_in_sight(job):
+            await self._finish_seen()
+        else:
+            self._listed, _ = await together(self._list(), self._finish_seen())
+
+    async def _finish_seen(self) -> None:
+        await self.remember()
+        await self._drain()
+
+    async def remember(self) -> None:
+        """Learn what earlier followers recorded. Without it the gang is told in the Job's words."""
+        try:
+            await self.harvester.remember()
+        except ClusterError as exc:
+            log.warning("gang %s: what is recorded of it could not be read: %s", self.ref, exc)
+
+    async def settle(self, job: JobView | None = None) -> Settled:
         """On return the harvest is over, and what it left undone is in the notes.
+
+        :param job: The Job as the server had it after its end, if it has ended by itself.
 
         Raises:
             ClusterRefuses: the pods cannot be listed any more.
@@ -71,7 +112,7 @@ class Settler:
         began = quiet_since = self.timing.monotonic()
         while True:
             before = self.harvester.statistics()
-            pods, left, error = await self._sweep()
+            pods, left, error = await self._sweep(job)
             if not left and error is None:
                 return Settled(tuple(pods))
             monotonic = self.timing.monotonic()
@@ -81,15 +122,24 @@ class Settler:
                 return await self._give_up(pods, left)
             await self.sights.changed(LOOK_AGAIN_S)
 
-    async def _sweep(self) -> tuple[list[PodView], list[PodView], Exception | None]:
-        """Harvest what the watch shows, and when that leaves nothing, what the server lists."""
+    async def _sweep(self, job: JobView | None) -> tuple[list[PodView], list[PodView], Exception | None]:
+        """Harvest what the watch shows, and when that leaves nothing, what the server lists, if that may be more."""
         self.harvester.offer_gone(pods_of(self.ref, self.sights.take_pods()[1]))
         pods = pods_of(self.ref, self.sights.pods)
         left, error = await self._harvest(pods)
-        if left or error is not None:
+        if left or error is not None or self._all_are_in_sight(job):
             return pods, left, error
-        pods = await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
+        listed, self._listed = self._listed, None
+        pods = await self._list() if listed is None else listed
         return pods, *(await self._harvest(pods))
+
+    def _all_are_in_sight(self, job: JobView | None) -> bool:
+        if not self.sights.shows_all_pods_of_a_moment:
+            return False
+        return all_are_here(job, pods_of(self.ref, self.sights.pods), self.harvester.known, self.ref)
+
+    async def _list(self) -> list[PodView]:
+        return await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
 
     async def _harvest(self, pods: list[PodView]) -> tuple[list[PodView], Exception | None]:
         """Those that are still held afterwards, and what hindered."""
@@ -134,8 +184,10 @@ async def list_pods(client: Client, ref: GangRef) -> list[PodView]:
         ClusterError: they could not be listed.
     """
     found: dict[str, PodView] = {}
-    async for page in client.pages(PODS, ref.namespace, label_selector=of_gang(ref)):
-        found |= {pod["metadata"]["uid"]: view(PodView, pod) for pod in page}
+    pages = client.views(PodView, PODS, ref.namespace, label_selector=of_gang(ref))
+    async with aclosing(pages):
+        async for page in pages:
+            found |= {pod.metadata.uid: pod for pod in page}
     return pods_of(ref, found.values())
 
 
