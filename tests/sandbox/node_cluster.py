@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.sandbox.node.network import PodNetwork
 from airflow_provider_gangjobs.sandbox.node.node import Node
 from airflow_provider_gangjobs.sandbox.registry import Registry
 from airflow_provider_gangjobs.sandbox.resources import EVENTS, NODES, PODS
+from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import until
 
 if TYPE_CHECKING:
@@ -82,6 +83,17 @@ class NodeCluster:
 
     async def gone(self, name: str) -> None:
         await until(lambda: not self.exists(name), what=f"{name} gone")
+
+    async def says(self, name: str, text: str, container: str = "main") -> None:
+        """Wait until the container has written exactly this: it has come so far in its program."""
+
+        async def said() -> bool:
+            started = "running" in self.state(name, container)
+            return started and await self.log(name, container) == text
+
+        async with asyncio.timeout(PATIENCE_S):
+            while not await said():  # noqa: ASYNC110 - the container is another process
+                await asyncio.sleep(0.02)
 
     async def log(self, name: str, container: str = "main", **options: Any) -> str:
         node = next(node for node in self.nodes if node.worker_of("default", name))

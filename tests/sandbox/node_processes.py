@@ -7,18 +7,19 @@ import itertools
 import os
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox.node.logs import LogOptions, read_log
 from airflow_provider_gangjobs.sandbox.node.process import ContainerProcess
 from airflow_provider_gangjobs.sandbox.node.shim.spec import LOG_FILE, Exit, Spec
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _numbers = itertools.count(1)
-DEADLINE_S = 20.0
 
 
 def spec(folder: Path, *command: str, **fields: Any) -> Spec:
@@ -55,11 +56,16 @@ def parent_of(pid: int) -> int:
 
 
 async def until(holds: Callable[[], object], *, what: str = "condition") -> None:
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + DEADLINE_S
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come true in {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"{what} did not come true in {PATIENCE_S:.0f} s"
         await asyncio.sleep(0.02)
+
+
+def unslept_s() -> int:
+    """A number of seconds that no other process sleeps, to know one's own by."""
+    return 10**9 + uuid.uuid4().int % 10**9
 
 
 def processes_with(marker: str) -> list[str]:

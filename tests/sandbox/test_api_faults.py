@@ -11,6 +11,8 @@ import pytest
 
 from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind, Faults, create_app, serving
 from airflow_provider_gangjobs.sandbox.registry import Registry
+from tests.patience import PATIENCE_S
+from tests.sandbox.node_processes import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,11 +35,15 @@ class Bench:
         return self.registry.find("configmaps", "default", "a") is not None
 
 
+def client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
+
+
 @asynccontextmanager
 async def served(**options: Any) -> AsyncIterator[Bench]:
     registry, faults = Registry(), Faults()
     app = create_app(registry, token=None, faults=faults, **options)
-    async with serving(app) as address, httpx.AsyncClient(base_url=address.url, timeout=5, trust_env=False) as http:
+    async with serving(app) as address, client(address.url) as http:
         yield Bench(registry, faults, http)
 
 
@@ -114,21 +120,24 @@ async def test_half_open_watch_is_silent(bench: Bench) -> None:
 
 async def test_half_open_answer_is_silent(bench: Bench) -> None:
     bench.arm(FaultKind.HALF_OPEN)
-    with pytest.raises(httpx.ReadTimeout):
-        await bench.http.post(PATH, json=OBJ, timeout=0.2)
-    assert bench.has_object
+    asking = asyncio.create_task(bench.http.post(PATH, json=OBJ))
+    await until(lambda: bench.has_object)
+    assert not (await asyncio.wait([asking], timeout=0.1))[0]
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.HALF_OPEN])
 async def test_watch_fails_after_some_events(bench: Bench, kind: FaultKind) -> None:
     bench.arm(kind, query="watch=", chunks=1)
     bench.registry.create("configmaps", OBJ)
-    async with bench.http.stream("GET", PATH, params={"watch": "1"}, timeout=0.3) as response:
+    async with bench.http.stream("GET", PATH, params={"watch": "1"}) as response:
         lines = response.aiter_lines()
         assert '"ADDED"' in await anext(lines)
         bench.registry.create("configmaps", {"metadata": {"name": "b"}})
-        with pytest.raises(httpx.TransportError):
-            await anext(lines)
+        with pytest.raises(TimeoutError if kind is FaultKind.HALF_OPEN else httpx.TransportError):
+            async with asyncio.timeout(0.1 if kind is FaultKind.HALF_OPEN else PATIENCE_S):
+                await anext(lines)
 
 
 async def test_faults_are_managed_over_http(bench: Bench) -> None:
@@ -150,5 +159,5 @@ async def test_what_is_no_fault_is_refused(bench: Bench, wanted: dict[str, Any])
 
 async def test_managing_needs_the_token() -> None:
     app = create_app(Registry(), token="secret")
-    async with serving(app) as address, httpx.AsyncClient(base_url=address.url, trust_env=False) as http:
+    async with serving(app) as address, client(address.url) as http:
         assert (await http.get("/sandbox/faults")).status_code == 401

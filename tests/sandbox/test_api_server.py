@@ -15,6 +15,8 @@ from airflow_provider_gangjobs.sandbox import tls
 from airflow_provider_gangjobs.sandbox.api import create_app, serving
 from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
 from airflow_provider_gangjobs.sandbox.registry import Registry
+from tests.patience import PATIENCE_S
+from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def client(url: str, **options: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=5, **options)
+    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S, **options)
 
 
 async def test_port_is_free_again_after_stopping() -> None:
@@ -38,6 +40,7 @@ async def test_port_that_is_taken_is_told() -> None:
             pass
 
 
+@in_virtual_time
 async def test_stopping_does_not_wait_for_watches() -> None:
     """A watch would go on for half an hour."""
     loop = asyncio.get_running_loop()
@@ -46,7 +49,7 @@ async def test_stopping_does_not_wait_for_watches() -> None:
         async with http.stream("GET", url) as response:
             assert response.status_code == 200
             begun = loop.time()
-    assert loop.time() - begun < 2
+    assert loop.time() - begun < 1
 
 
 async def test_certificate_is_trusted_by_its_own_client_only() -> None:

@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.sandbox.api.watching import Watch, WatchHub
 from airflow_provider_gangjobs.sandbox.registry import Registry
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
 from airflow_provider_gangjobs.sandbox.store import Store
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -118,7 +119,7 @@ async def test_closing_the_hub_ends_all_watches(registry: Registry, hub: WatchHu
     while hub.count() < 3:  # noqa: ASYNC110 - a few turns of the loop
         await asyncio.sleep(0)
     hub.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.gather(*tasks) == [[], [], []]
     assert hub.count() == 0
 

@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.sandbox.controllers import ControllerManager
 from airflow_provider_gangjobs.sandbox.controllers.queue import WorkQueue
 from airflow_provider_gangjobs.sandbox.registry import Registry
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from tests.patience import PATIENCE_S
 
 
 class Recorder:
@@ -150,7 +151,7 @@ async def test_event_wakes_a_running_manager():
     async with running(ControllerManager(registry, SystemClock(), [controller])):
         await asyncio.sleep(0)
         config_map(registry, "a")
-        await asyncio.wait_for(controller.done.wait(), 5)
+        await asyncio.wait_for(controller.done.wait(), PATIENCE_S)
     assert controller.handled == ["a"]
 
 
@@ -159,7 +160,7 @@ async def test_due_time_wakes_a_running_manager():
     controller = Recorder(SystemClock())
     controller.queue.add("later", after_s=0.05)
     async with running(ControllerManager(registry, SystemClock(), [controller])):
-        await asyncio.wait_for(controller.done.wait(), 5)
+        await asyncio.wait_for(controller.done.wait(), PATIENCE_S)
     assert controller.handled == ["later"]
 
 

@@ -13,9 +13,10 @@ import pytest
 from airflow_provider_gangjobs.sandbox.node.config import GPU
 from airflow_provider_gangjobs.sandbox.node.isolation import Isolation, probe
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
+from tests.patience import PATIENCE_S
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import node_cluster
-from tests.sandbox.node_processes import processes_with, until
+from tests.sandbox.node_processes import processes_with, unslept_s, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -240,10 +241,11 @@ async def test_failed_init_container_fails_the_pod(tmp_path: Path) -> None:
 
 async def test_sidecar_ends_after_the_others(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
-        sidecar = shell(
-            "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done", name="side", restartPolicy="Always"
-        )
-        name = cluster.create(pod(shell("sleep 0.3"), initContainers=[sidecar]))
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        script = "trap 'echo bye; exit 0' TERM; touch /data/up; while :; do sleep 0.05; done"
+        sidecar = shell(script, name="side", restartPolicy="Always", volumeMounts=mounts)
+        main = shell("until test -f /data/up; do sleep 0.05; done", volumeMounts=mounts)
+        name = cluster.create(pod(main, initContainers=[sidecar], volumes=[{"name": "data", "emptyDir": {}}]))
         assert (await cluster.ended(name))["phase"] == "Succeeded"
         await until(lambda: "terminated" in cluster.state(name, "side"))
         assert await cluster.log(name, "side") == "bye\n"
@@ -275,7 +277,7 @@ async def test_deleted_pod_ends_gracefully(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
         script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
         name = cluster.create(pod(shell(script), finalizers=["example.org/harvest"]))
-        await cluster.phase(name, "Running")
+        await cluster.says(name, "up\n")
         cluster.registry.delete(PODS, name, "default")
         status = await cluster.ended(name)
         assert (status["phase"], cluster.state(name)["terminated"]["exitCode"]) == ("Succeeded", 0)
@@ -291,7 +293,7 @@ async def test_pod_that_ignores_its_deletion_is_killed(tmp_path: Path) -> None:
         script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
         made = pod(shell(script), terminationGracePeriodSeconds=1, finalizers=["example.org/harvest"])
         name = cluster.create(made)
-        await cluster.phase(name, "Running")
+        await cluster.says(name, "up\n")
         started = time.monotonic()
         cluster.registry.delete(PODS, name, "default")
         status = await cluster.ended(name)
@@ -301,18 +303,24 @@ async def test_pod_that_ignores_its_deletion_is_killed(tmp_path: Path) -> None:
 
 async def test_forced_deletion_kills_at_once(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
-        name = cluster.create(pod(shell("trap '' TERM; exec sleep 74123")))
-        await cluster.phase(name, "Running")
+        seconds = unslept_s()
+        made = pod(shell(f"trap '' TERM; echo up; exec sleep {seconds}"), terminationGracePeriodSeconds=3600)
+        name = cluster.create(made)
+        await cluster.says(name, "up\n")
         cluster.registry.delete(PODS, name, "default", grace_period_s=0)
         await cluster.gone(name)
-        await until(lambda: not processes_with("74123"))
+        await until(lambda: not processes_with(f"sleep {seconds}"))
 
 
 async def test_deadline_fails_the_pod(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
-        name = cluster.create(pod(shell("exec sleep 1000"), activeDeadlineSeconds=1))
-        status = await cluster.ended(name)
-        assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+        for seconds in (1, 10, 100):  # a busy machine needs longer to start the container at all
+            made = pod(shell("exec sleep 1000"), name=f"at-most-{seconds}", activeDeadlineSeconds=seconds)
+            name = cluster.create(made)
+            status = await cluster.ended(name)
+            assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+            if "terminated" in cluster.state(name):
+                break
         assert cluster.state(name)["terminated"]["exitCode"] == 143
 
 
@@ -333,16 +341,19 @@ async def test_memory_limit_is_enforced(tmp_path: Path) -> None:
 
 
 async def test_readiness_probe_decides_readiness(isolation: Isolation, tmp_path: Path) -> None:
-    async with node_cluster(tmp_path, isolation=isolation) as cluster:
+    async with node_cluster(tmp_path / "nodes", isolation=isolation) as cluster:
         mounts = [{"name": "data", "mountPath": "/data"}]
         probe_ = {"exec": {"command": ["test", "-f", "/data/ready"]}, "periodSeconds": 1}
         if isolation is Isolation.REWRITTEN_PATHS:
             probe_ = {"exec": {"command": ["sh", "-c", "test -f $DATA/ready"]}, "periodSeconds": 1}
         env = [{"name": "DATA", "value": "/data"}]
-        main = shell("sleep 0.5; touch /data/ready; sleep 100", volumeMounts=mounts, env=env, readinessProbe=probe_)
-        name = cluster.create(pod(main, volumes=[{"name": "data", "emptyDir": {}}]))
+        main = shell("sleep 1000", volumeMounts=mounts, env=env, readinessProbe=probe_)
+        (tmp_path / "data").mkdir()
+        volumes = [{"name": "data", "hostPath": {"path": str(tmp_path / "data")}}]
+        name = cluster.create(pod(main, volumes=volumes))
         await cluster.phase(name, "Running")
         assert cluster.container(name)["ready"] is False
+        (tmp_path / "data" / "ready").touch()
         await until(lambda: cluster.container(name)["ready"])
 
 
@@ -357,7 +368,8 @@ async def test_lifecycle_hooks_run_in_the_container(tmp_path: Path) -> None:
         made = pod(shell(script, volumeMounts=mounts, lifecycle=hooks), finalizers=["example.org/harvest"])
         made["spec"]["volumes"] = [{"name": "data", "hostPath": {"path": str(tmp_path)}}]
         name = cluster.create(made)
-        await until(lambda: (tmp_path / "hooks").exists())
+        await cluster.phase(name, "Running")
+        await until(lambda: (tmp_path / "hooks").exists() and (tmp_path / "hooks").read_text() == "started\n")
         cluster.registry.delete(PODS, name, "default")
         await cluster.ended(name)
         assert (tmp_path / "hooks").read_text() == "started\nstopping\n"
@@ -384,7 +396,7 @@ async def test_control_plane_may_fetch_logs_from_the_node(tmp_path: Path) -> Non
         await cluster.phase(name, "Running", "Succeeded")
         port = cluster.registry.get(NODES, "node-1")["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
         url = f"https://127.0.0.1:{port}/containerLogs/default/{name}"
-        async with httpx.AsyncClient(verify=False) as http:
+        async with httpx.AsyncClient(verify=False, trust_env=False, timeout=PATIENCE_S) as http:
             assert (await http.get(f"{url}/main", params={"follow": "true"})).text == "one\ntwo\n"
             assert (await http.get(f"{url}/main", params={"tailLines": "1"})).text == "two\n"
             assert (await http.get(f"{url}/other")).status_code == 404
@@ -394,17 +406,9 @@ async def test_control_plane_may_fetch_logs_from_the_node(tmp_path: Path) -> Non
 async def test_many_short_pods_leave_the_loop_free(tmp_path: Path) -> None:
     async with node_cluster(tmp_path, cpu=100) as cluster:
         names = [cluster.create(pod(shell("exit 0"), name=f"short-{number}")) for number in range(50)]
-        longest = 0.0
-
-        async def measure() -> None:
-            nonlocal longest
-            while True:
-                before = time.monotonic()
-                await asyncio.sleep(0.01)
-                longest = max(longest, time.monotonic() - before - 0.01)
-
-        measuring = asyncio.create_task(measure())
-        await asyncio.gather(*(cluster.ended(name) for name in names))
-        measuring.cancel()
+        longest_s, before, ended = 0.0, time.thread_time(), asyncio.gather(*(cluster.ended(name) for name in names))
+        while not ended.done():
+            await asyncio.sleep(0.01)
+            longest_s, before = max(longest_s, time.thread_time() - before), time.thread_time()
         assert {cluster.status(name)["phase"] for name in names} == {"Succeeded"}
-        assert longest < 1.0
+        assert longest_s < 1.0  # of the loop's own CPU time: what else the machine does is not counted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from airflow_provider_gangjobs.sandbox.node.node import Node
 from airflow_provider_gangjobs.sandbox.resources import NODES, PODS
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import TOKEN, NodeCluster, api_server, running_node
-from tests.sandbox.node_processes import processes_with, until
+from tests.sandbox.node_processes import processes_with, unslept_s, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +33,7 @@ SPAWNS = "(setsid sh -c 'setsid sleep {0} & sleep {0}' &); echo up; exec sleep {
 
 @pytest.fixture
 def marker() -> str:
-    """A number of seconds to sleep that nobody else sleeps."""
-    return f"9{uuid.uuid4().int % 10**9}"
+    return str(unslept_s())
 
 
 @contextmanager
@@ -103,6 +101,10 @@ async def test_next_node_adopts_what_lives_on(tmp_path: Path) -> None:
         name = cluster.create(made)
         with node_process(cluster, tmp_path, "outlive"):
             await cluster.phase(name, "Running")
+            await until(
+                lambda: any(log.read_text().endswith(" up\n") for log in tmp_path.glob("pods/**/output.log")),
+                what="trap",
+            )
             before = cluster.status(name)
         async with running_node(cluster, client, next_node(tmp_path, client)) as node:
             await until(lambda: node.worker_of("default", name), what="adoption")
@@ -174,7 +176,7 @@ async def test_stopped_node_leaves_no_process(marker: str, tmp_path: Path) -> No
         cluster.create(sleeper(marker))
         async with running_node(cluster, client, next_node(tmp_path, client)):
             await running(cluster, marker)
-        assert processes_with(marker) == []
+        await until(lambda: not processes_with(marker), what="end of all descendants")
 
 
 async def test_finished_pod_keeps_its_log_over_a_restart(tmp_path: Path) -> None:

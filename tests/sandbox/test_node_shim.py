@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +14,17 @@ from airflow_provider_gangjobs.sandbox.node.process import ContainerProcess
 from airflow_provider_gangjobs.sandbox.node.shim.output import LINE_BYTES_MAX, Output
 from airflow_provider_gangjobs.sandbox.node.shim.root import expanded_folders
 from airflow_provider_gangjobs.sandbox.node.shim.spec import Mount
-from tests.sandbox.node_processes import log_of, parent_of, processes_with, records_of, run, shell, spec, until
+from tests.sandbox.node_processes import (
+    log_of,
+    parent_of,
+    processes_with,
+    records_of,
+    run,
+    shell,
+    spec,
+    unslept_s,
+    until,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +111,7 @@ async def test_stop_of_an_ended_process_does_nothing(tmp_path: Path) -> None:
 @linux_only
 async def test_descendants_end_with_the_main_process(tmp_path: Path) -> None:
     """Also a grandchild in a session of its own whose parent has ended."""
-    marker = f"71{uuid.uuid4().int % 10**9}"
+    marker = str(unslept_s())
     script = f"setsid sh -c 'setsid sleep {marker} & sleep {marker}' & sleep {marker} & sleep 0.1"
     ending = await run(shell(tmp_path, script))
     assert ending.code == 0
@@ -111,7 +120,7 @@ async def test_descendants_end_with_the_main_process(tmp_path: Path) -> None:
 
 @linux_only
 async def test_everything_ends_with_the_node(tmp_path: Path) -> None:
-    marker = f"72{uuid.uuid4().int % 10**9}"
+    marker = str(unslept_s())
     made = shell(tmp_path, f"(setsid sleep {marker} &); sleep {marker}")
     process = await ContainerProcess.start(made)
     await until(lambda: len(processes_with(marker)) >= 2)

@@ -11,11 +11,13 @@ import time
 import psutil
 import pytest
 
+from tests.patience import PATIENCE_S
+from tests.sandbox.node_processes import unslept_s
+
 pytestmark = pytest.mark.slow
 
 GANGJOBS = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
-DEADLINE_S = 30.0
-SLEEPERS = """
+JOB = """
 apiVersion: batch/v1
 kind: Job
 metadata: {name: sleepers}
@@ -26,8 +28,10 @@ spec:
     spec:
       restartPolicy: Never
       containers:
-      - {name: main, image: none, command: [sh, -c, "echo started; setsid sleep %d & sleep %d"]}
+      - {name: main, image: none, command: [sh, -c, "echo started; SCRIPT"]}
 """
+SLEEPERS = JOB.replace("SCRIPT", "setsid sleep %d & sleep %d")
+WAITERS = JOB.replace("SCRIPT", "until test -f %s; do sleep 0.05; done")
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
@@ -56,9 +60,10 @@ def line_with(program, text):
 
 
 def until(condition):
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
     return found
 
 
@@ -73,7 +78,7 @@ def processes_with(text):
 
 def kubectl(kubeconfig, *arguments, **options):
     argv = ["kubectl", f"--kubeconfig={kubeconfig}", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=DEADLINE_S, **options).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=PATIENCE_S, **options).stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -83,40 +88,38 @@ def test_up_tells_how_to_use_it_and_ends_when_asked(start, number):
     assert "/kubeconfig" in line_with(program, "kubeconfig:")
     line_with(program, "node node-0 Ready")
     program.send_signal(number)
-    rest, _ = program.communicate(timeout=10)
+    rest, _ = program.communicate(timeout=PATIENCE_S)
     assert (program.returncode, rest) == (0, "")
 
 
 @needs_kubectl
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to end", "killed"])
 def test_pods_end_with_the_sandbox(start, number):
-    seconds = 4_000_000 + time.time_ns() % 1_000_000
+    seconds = unslept_s()
     program = start("up")
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
     kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (seconds, seconds))
     line_with(program, "job default/sleepers running 2/2")
     until(lambda: len(processes_with(f"sleep {seconds}")) >= 4)
     program.send_signal(number)
-    program.wait(15)
+    program.wait(PATIENCE_S)
     until(lambda: not processes_with(f"sleep {seconds}"))
 
 
 @needs_kubectl
-def test_kubectl_watches_and_follows(start):
+def test_kubectl_watches_and_follows(start, tmp_path):
     program = start("up")
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
     watch = ["kubectl", f"--kubeconfig={kubeconfig}", "get", "pods", "-w", "--no-headers"]
     with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
-        kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (1, 2))
-        seen = []
-        for line in watching.stdout:
-            seen.append(line.split()[2])
-            if seen.count("Completed") >= 2:
-                break
+        states = (line.split()[2] for line in watching.stdout)
+        kubectl(kubeconfig, "apply", "-f", "-", input=WAITERS % (tmp_path / "go"))
+        assert "Running" in states
+        (tmp_path / "go").touch()
+        assert "Completed" in states
         watching.terminate()
-    assert {"Running", "Completed"} <= set(seen)
+    kubectl(kubeconfig, "wait", "--for=condition=complete", "job/sleepers", f"--timeout={PATIENCE_S:.0f}s")
     assert kubectl(kubeconfig, "logs", "-f", "job/sleepers").strip() == "started"
-    kubectl(kubeconfig, "wait", "--for=condition=complete", "job/sleepers")
     assert "2/2" in kubectl(kubeconfig, "get", "jobs,pods")
 
 
@@ -125,7 +128,7 @@ def test_run_gives_the_command_the_cluster_and_returns_its_code(start, tmp_path)
         "import json, os; print(json.dumps([os.environ['KUBECONFIG'], os.environ['AIRFLOW_CONN_KUBERNETES_DEFAULT']]))"
     )
     program = start("run", "--data-dir", str(tmp_path), "--", sys.executable, "-c", f"{look}; raise SystemExit(7)")
-    output, _ = program.communicate(timeout=DEADLINE_S)
+    output, _ = program.communicate(timeout=PATIENCE_S)
     kubeconfig, connection = json.loads(output)
     assert program.returncode == 7
     assert kubeconfig == str(tmp_path / "kubeconfig")
@@ -138,7 +141,6 @@ def test_job_controller_makes_groups_with_the_gate_only(start, gate):
     program = start("up", "--kubernetes", "1.37", *gate)
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
     kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (1, 1))
-    kubectl(kubeconfig, "wait", "--for=condition=complete", "job/sleepers")
     groups = kubectl(kubeconfig, "get", "podgroups", "-o", "jsonpath={.items[*].metadata.ownerReferences[0].name}")
     assert groups == ("sleepers" if gate else "")
 
@@ -147,12 +149,12 @@ def test_run_hands_sigterm_on(start):
     program = start("run", "--", "sh", "-c", "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
     line_with(program, "ready")
     program.terminate()
-    output, _ = program.communicate(timeout=15)
+    output, _ = program.communicate(timeout=PATIENCE_S)
     assert (program.returncode, output) == (3, "bye\n")
 
 
 def test_command_does_not_outlive_a_killed_run(start):
-    seconds = 4_000_000 + time.time_ns() % 1_000_000
+    seconds = unslept_s()
     program = start("run", "--", "sh", "-c", f"echo ready; sleep {seconds}", stdout=subprocess.PIPE)
     line_with(program, "ready")
     program.kill()
@@ -161,5 +163,5 @@ def test_command_does_not_outlive_a_killed_run(start):
 
 def test_run_can_read_from_the_terminal_or_a_pipe(start):
     program = start("run", "--", "cat", stdin=subprocess.PIPE)
-    output, _ = program.communicate("hello", timeout=DEADLINE_S)
+    output, _ = program.communicate("hello", timeout=PATIENCE_S)
     assert (program.returncode, output) == (0, "hello")
