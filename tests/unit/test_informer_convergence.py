@@ -1,35 +1,41 @@
-"""Any changes, any faults, in any order: when the faults stop, the informer knows what the server has.
+"""Any history, any faults, consumers fast and slow: what they are told is true, told once, and in the end complete.
 
-In memory and in virtual time. In the first phase requests fail as drawn; in the second none does, and the
-store must be equal to the server's objects within a bounded number of turns. What a consumer pieced together
-from updates and deletions alone must be the same.
+The informer runs on its own against a model collection, in virtual time, while a state machine changes objects, makes
+requests fail, and has consumers look. A consumer keeps what it pieces together from updates and deletions alone, and
+checks at each look what it is told. At the end the faults stop, and everybody must know what the server has.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import random
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from airflow_provider_gangjobs.cluster.errors import Forbidden, Gone, ReplyLost, ServerError, TooManyRequests
+from airflow_provider_gangjobs.cluster.errors import (
+    Forbidden,
+    Gone,
+    ReplyLost,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
 from airflow_provider_gangjobs.cluster.informer.health import Health
 from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
-from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.informer.store import Store, Subscription
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from tests.unit.model_collection import Break, Collection, Fault, WatchFault
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-TURNS_TO_CONVERGE = 2000
+TURNS_TO_CONVERGE = 5000
 KEYS = ("k1", "k2")
+FOREIGN = "nobody waits for these"
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -48,126 +54,52 @@ def by_label(view: View) -> str | None:
 
 
 @dataclass
-class Server:
-    """A versioned collection with history, which fails the next requests as it was told."""
-
-    now: float = 0.0
-    version: int = 1
-    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
-    history: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    oldest: int = 1
-    generation: int = 0
-    list_faults: list[Exception] = field(default_factory=list)
-    watch_faults: list[Exception | int | str] = field(default_factory=list)
-    requests: int = 0
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        await asyncio.sleep(0)
-
-    @property
-    def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(1))
-
-    def commit(self, kind: str, obj: dict[str, Any]) -> None:
-        self.version += 1
-        metadata = {**obj["metadata"], "resourceVersion": str(self.version)}
-        self.history.append((self.version, {"type": kind, "object": {"metadata": metadata}}))
-        if kind == "DELETED":
-            del self.objects[metadata["name"]]
-        else:
-            self.objects[metadata["name"]] = {"metadata": metadata}
-
-    def put(self, name: str, key: str) -> None:
-        known = self.objects.get(name)
-        uid = known["metadata"]["uid"] if known else f"{name}-{self.version}"
-        self.commit("MODIFIED" if known else "ADDED", {"metadata": {"name": name, "uid": uid, "labels": {"key": key}}})
-
-    def change(self, changes: list[tuple[str, str | None]]) -> None:
-        """All at once: nobody sees the states between."""
-        for name, key in changes:
-            if key is not None:
-                self.put(name, key)
-            elif name in self.objects:
-                self.commit("DELETED", self.objects[name])
-
-    def compact(self) -> None:
-        self.history.clear()
-        self.oldest = self.version
-
-    async def list_page(self, *_: Any, limit: int, continue_token: str | None, **__: Any) -> bytes:
-        self.requests += 1
-        await asyncio.sleep(0)
-        if self.list_faults:
-            raise self.list_faults.pop(0)
-        version, start = map(int, continue_token.split("-")) if continue_token else (self.version, 0)
-        if continue_token and version != self.version:
-            raise Gone(410, request="")  # this server keeps no snapshots
-        names = sorted(self.objects)
-        end = start + limit if limit else len(names)
-        metadata = {"resourceVersion": str(version), "continue": f"{version}-{end}" if end < len(names) else None}
-        return json.dumps({"metadata": metadata, "items": [self.objects[name] for name in names[start:end]]}).encode()
-
-    async def watch(
-        self, *_: Any, resource_version: str, on_open: Callable[[], None], **__: Any
-    ) -> AsyncGenerator[bytes, None]:
-        self.requests += 1
-        await asyncio.sleep(0)
-        fault = self.watch_faults.pop(0) if self.watch_faults else None
-        if isinstance(fault, Exception):
-            raise fault
-        at = int(resource_version)
-        if at < self.oldest:
-            raise Gone(410, request="")
-        on_open()
-        generation, sent, idle = self.generation, 0, 0
-        while self.generation == generation and idle < 60:
-            if at < self.oldest:
-                status = {"kind": "Status", "code": 410, "reason": "Expired"}
-                yield json.dumps({"type": "ERROR", "object": status}).encode()
-                return
-            due = [event for event in self.history if event[0] > at]
-            if due:
-                if sent == fault:
-                    raise ReplyLost("", "")
-                at, event = due[0]
-                yield json.dumps(event).encode()
-                sent += 1
-                idle = 0
-                continue
-            if fault == "bookmark":
-                metadata = {"resourceVersion": str(at)}
-                yield json.dumps({"type": "BOOKMARK", "object": {"metadata": metadata}}).encode()
-                return
-            idle += 1
-            self.now += 1
-            await asyncio.sleep(0)
-
-
-@dataclass
 class Consumer:
-    """Keeps what it pieced together from updates and deletions, and never looks at the whole."""
+    """Waits for the objects of one key, and believes what it is told."""
 
+    server: Collection
     store: Store[View]
+    subscription: Subscription[View]
     known: dict[str, View] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
+    """The highest version seen of each uid, also of those that are gone."""
+    told: Counter[str] = field(default_factory=Counter)
+    """How often it was told that a uid is gone; more than once only if it came back in between."""
+    touched: int = -1
+    """What the server had done to objects of this key when it looked last."""
 
-    def __post_init__(self) -> None:
-        self.subscriptions = [self.store.subscribe(key) for key in KEYS]
+    def look(self, *, was_woken: bool) -> None:
+        key = self.subscription.key
+        deleted, updated = self.subscription.take_deleted(), self.subscription.take_updated()
+        if was_woken:
+            assert self.server.touched[key] != self.touched or self.touched == -1, "woken by what is not its own"
+        else:
+            assert not deleted, "not woken for a deletion"
+            assert not updated or not self.known, "not woken for a change"
+        assert not deleted.keys() & updated.keys(), "deleted and there at once"
+        self.told.update(deleted.keys())
+        assert self.told <= self.server.left[key], "a deletion was told twice, or one that never was"
+        for uid, view in [*updated.items(), *deleted.items()]:
+            version = int(view.metadata.resource_version)
+            assert version >= self.newest.get(uid, 0), "an object went back in time"
+            self.newest[uid] = version
+        self.known = {uid: view for uid, view in self.known.items() if uid not in deleted} | updated
+        assert self.known == self.subscription.objects(), "what it was told is not what there is"
+        if was_woken:
+            self.touched = -1 if not self.store.is_synced else self._touched_and_told()
 
-    def look(self) -> None:
-        for subscription in self.subscriptions:
-            for uid in subscription.take_deleted():
-                if by_label(self.known.get(uid, _NOBODY)) in (None, subscription.key):
-                    self.known.pop(uid, None)
-        for subscription in self.subscriptions:
-            self.known |= subscription.take_updated()
+    def _touched_and_told(self) -> int:
+        """The server's count if all of it has been told; else -1, since the rest is still to come."""
+        found = {uid: view.metadata.resource_version for uid, view in self.known.items()}
+        is_told = found == self.server.versions_of((self.subscription.key,))
+        return self.server.touched[self.subscription.key] if is_told else -1
 
-
-_NOBODY = View(Meta("", "", "", {}))
 
 NAMES = st.sampled_from("abcdefg")
-LIST_FAULTS = st.sampled_from([Gone(410, request=""), ServerError(500, request=""), ReplyLost("", "")])
-WATCH_FAULTS = st.one_of(
+LIST_FAULTS = st.sampled_from(
+    [Gone(410, request=""), ServerError(500, request=""), ReplyLost("", ""), Unauthorized(401, request="")]
+)
+WATCH_FAULTS: st.SearchStrategy[Fault] = st.one_of(
     st.sampled_from(
         [
             Gone(410, request=""),
@@ -175,96 +107,153 @@ WATCH_FAULTS = st.one_of(
             ServerError(504, request="", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}),
             TooManyRequests(429, request="", retry_after_s=3.0),
             ReplyLost("", ""),
+            Unauthorized(401, request=""),
             Forbidden(403, request=""),
-            "bookmark",
+            *WatchFault,
         ]
     ),
-    st.integers(0, 3),
+    st.builds(Break, st.integers(0, 3)),
 )
-CHANGES = st.lists(st.tuples(NAMES, st.sampled_from([*KEYS, "other", None])), min_size=1, max_size=6)
-"""A name and the key it gets; None deletes it."""
-TURNS = st.sampled_from([0, 1, 2, 3, 5, 30])
+CHANGES = st.lists(st.tuples(NAMES, st.sampled_from([*KEYS, FOREIGN, "delete", "recreate"])), min_size=1, max_size=6)
+"""A name, and the key it gets or what else becomes of it; all of a list at once, so nobody sees the states between."""
+TURNS = st.sampled_from([0, 1, 2, 3, 5, 30, 200])
 """How far the informer comes before the next thing happens: in the midst of a list, or to rest."""
-OPERATIONS = st.lists(
-    st.one_of(
-        st.tuples(st.just("changes seen"), CHANGES, TURNS),
-        st.tuples(st.just("changes during an outage"), CHANGES, TURNS),
-        st.tuples(st.just("changes forgotten"), CHANGES, TURNS),
-        st.tuples(st.just("look")),
-        st.tuples(st.just("fail list"), LIST_FAULTS),
-        st.tuples(st.just("fail watch"), WATCH_FAULTS),
-    ),
-    max_size=25,
-)
 
 
-@settings(max_examples=200, deadline=None)
-@given(OPERATIONS)
-def test_informer_converges_after_any_faults(operations: list[tuple[Any, ...]]) -> None:
-    asyncio.run(_converges(operations))
+class InformerMachine(RuleBasedStateMachine):
+    """The informer, its server, and for each key a consumer that looks when woken, and one that looks when it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.server = Collection()
+        self.store: Store[View] = Store(by_label)
+        self.fast = [self._consumer(key) for key in KEYS]
+        self.slow = [self._consumer(key) for key in KEYS]
+        self.steps = 0
+        pace = Pace(page_objects=2)
+        timing = self.server.timing
+        self.health = Health("jobs", timing, proven_s=pace.proven_s)
+        reflector = Reflector(self.server, Target(JOBS), View, self.store, health=self.health, timing=timing, pace=pace)
+        self.running = self.loop.create_task(reflector.run())
+
+    def _consumer(self, key: str) -> Consumer:
+        return Consumer(self.server, self.store, self.store.subscribe(key))
+
+    def _change(self, changes: list[tuple[str, str]]) -> None:
+        for name, what in changes:
+            if what in ("delete", "recreate"):
+                key = self.server.objects[name]["metadata"]["labels"]["key"] if name in self.server.objects else None
+                self.server.delete(name)
+                if what == "recreate" and key is not None:
+                    self.server.put(name, key)
+            else:
+                self.server.put(name, what)
+
+    def _turns(self, count: int) -> None:
+        self.loop.run_until_complete(self._run(count))
+
+    async def _run(self, count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+            for consumer in self.fast:
+                if await consumer.subscription.changed(timeout_s=0):
+                    consumer.look(was_woken=True)
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    @rule(changes=CHANGES, turns=TURNS)
+    def objects_change(self, changes: list[tuple[str, str]], turns: int) -> None:
+        self._change(changes)
+        self._turns(turns)
+
+    @rule(changes=CHANGES, turns=TURNS)
+    def objects_change_during_an_outage(self, changes: list[tuple[str, str]], turns: int) -> None:
+        self.server.cut()
+        self._change(changes)
+        self._turns(turns)
+
+    @rule(changes=CHANGES, turns=TURNS, cut=st.booleans())
+    def objects_change_and_the_server_forgets(self, changes: list[tuple[str, str]], turns: int, cut: bool) -> None:
+        if cut:
+            self.server.cut()
+        self._change(changes)
+        self.server.compact()
+        self._turns(turns)
+
+    @rule(faults=st.lists(WATCH_FAULTS, min_size=1, max_size=7), cut=st.booleans())
+    def watches_fail(self, faults: list[Fault], cut: bool) -> None:
+        self.server.watch_faults += faults
+        if cut:
+            self.server.cut()
+
+    @rule(faults=st.lists(LIST_FAULTS, min_size=1, max_size=4))
+    def lists_fail(self, faults: list[Exception]) -> None:
+        self.server.list_faults += faults
+
+    @rule(turns=TURNS)
+    def time_passes(self, turns: int) -> None:
+        self._turns(turns)
+
+    @rule(which=st.sampled_from(range(len(KEYS))))
+    def slow_consumer_looks(self, which: int) -> None:
+        consumer = self.slow[which]
+        was_woken = self.loop.run_until_complete(consumer.subscription.changed(timeout_s=0))
+        consumer.look(was_woken=was_woken)
+
+    @rule(which=st.sampled_from(range(len(KEYS))))
+    def consumer_goes_and_another_comes(self, which: int) -> None:
+        self.slow[which].subscription.close()
+        self.slow[which] = self._consumer(KEYS[which])
+
+    # -- what holds ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def informer_runs(self) -> None:
+        self.steps += 1
+        if self.running.done():
+            self.running.result()
+
+    @invariant()
+    def requests_are_few(self) -> None:
+        """At most one a second in the long run, and a handful for each thing that happened."""
+        assert self.server.requests <= 20 + 20 * self.steps + self.server.now
+
+    @invariant()
+    def one_watch_at_a_time(self) -> None:
+        statistics = self.health.statistics(self.store, decode_errors=0)
+        assert statistics.watches_open <= 1
+        assert statistics.watches_opened == self.server.watches
+
+    def teardown(self) -> None:
+        try:
+            self.server.list_faults.clear()
+            self.server.watch_faults.clear()
+            self.loop.run_until_complete(self._converges())
+        finally:
+            self.running.cancel()
+            self.loop.run_until_complete(asyncio.gather(self.running, return_exceptions=True))
+            self.loop.close()
+
+    async def _converges(self) -> None:
+        for _ in range(TURNS_TO_CONVERGE):
+            found = {uid: view for key in KEYS for uid, view in self.store.objects(key).items()}
+            if self.store.is_synced and _versions(found) == self.server.versions_of(KEYS):
+                break
+            await self._run(1)
+        else:
+            raise AssertionError(f"not equal after {TURNS_TO_CONVERGE} turns")
+        for consumer in [*self.fast, *self.slow]:
+            consumer.look(was_woken=await consumer.subscription.changed(timeout_s=0))
+            key = consumer.subscription.key
+            assert _versions(consumer.known) == self.server.versions_of((key,))
+            gone = consumer.newest.keys() - consumer.known.keys()
+            assert gone <= consumer.told.keys(), "an object is gone, and its consumer was not told"
 
 
-async def _converges(operations: list[tuple[Any, ...]]) -> None:
-    server, store = Server(), Store(by_label)
-    consumer = Consumer(store)
-    pace = Pace(page_objects=2)
-    health = Health("jobs", server.timing, proven_s=pace.proven_s)
-    reflector = Reflector(server, Target(JOBS), View, store, health=health, timing=server.timing, pace=pace)
-    running = asyncio.create_task(reflector.run())
-    try:
-        for operation in operations:
-            await _apply(operation, server, consumer)
-            assert not running.done()
-        server.list_faults.clear()
-        server.watch_faults.clear()
-        await _until_equal(server, store)
-        consumer.look()
-        assert _versions(consumer.known) == _wanted(server)
-        assert server.requests < 50 + 20 * len(operations) + server.now
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-async def _apply(operation: tuple[Any, ...], server: Server, consumer: Consumer) -> None:
-    match operation:
-        case ("changes seen", changes, turns):
-            server.change(changes)
-            await _turns(turns)
-        case ("changes during an outage", changes, turns):
-            server.generation += 1
-            server.change(changes)
-            await _turns(turns)
-        case ("changes forgotten", changes, turns):
-            server.change(changes)
-            server.compact()
-            await _turns(turns)
-        case ("look",):
-            consumer.look()
-        case ("fail list", fault):
-            server.list_faults.append(fault)
-        case ("fail watch", fault):
-            server.watch_faults.append(fault)
-
-
-async def _turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def _until_equal(server: Server, store: Store[View]) -> None:
-    for _ in range(TURNS_TO_CONVERGE):
-        found = {uid: view for key in KEYS for uid, view in store.objects(key).items()}
-        if store.is_synced and _versions(found) == _wanted(server):
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"not equal after {TURNS_TO_CONVERGE} turns")
-
-
-def _versions(views: dict[str, View]) -> dict[str, str]:
+def _versions(views: dict[str, View]) -> dict[str, Any]:
     return {uid: view.metadata.resource_version for uid, view in views.items()}
 
 
-def _wanted(server: Server) -> dict[str, str]:
-    metadata = [obj["metadata"] for obj in server.objects.values()]
-    return {m["uid"]: m["resourceVersion"] for m in metadata if m["labels"]["key"] in KEYS}
+InformerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestInformer = pytest.mark.slow(InformerMachine.TestCase)
