@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from airflow_provider_gangjobs.cli import supervise
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,7 @@ time.sleep(600)
 STARTER = """
 import signal, sys
 from airflow_provider_gangjobs.cli import supervise
+from tests.patience import PATIENCE_S
 running = supervise.start([sys.executable, "-c", sys.argv[1]], grace_s=0.3)
 print(running.process.pid, flush=True)
 signal.pause()
@@ -38,10 +40,11 @@ def is_alive(pid):
         return False
 
 
-def assert_all_end(pids, within_s=15.0):
-    deadline = time.monotonic() + within_s
+def assert_all_end(pids):
+    deadline = time.monotonic() + PATIENCE_S
     while alive := [pid for pid in pids if is_alive(pid)]:
         assert time.monotonic() < deadline, f"still running: {alive}"
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
@@ -61,8 +64,9 @@ def test_stop_lets_the_program_end_in_its_own_way(tmp_path):
         running = supervise.start(["sh", "-c", program], output=output)
         while not (tmp_path / "output").read_text():
             assert running.poll() is None
+            time.sleep(0.02)
         running.stop()
-        assert running.wait(10) == 7
+        assert running.wait(PATIENCE_S) == 7
     assert (tmp_path / "output").read_text() == "ready\nbye\n"
 
 
@@ -74,5 +78,5 @@ def test_stop_lets_the_program_end_in_its_own_way(tmp_path):
 def test_exit_code_is_the_programs(argv, code, tmp_path):
     with open(tmp_path / "output", "w") as output:
         running = supervise.start(argv, output=output)
-    assert running.wait(10) == code
+    assert running.wait(PATIENCE_S) == code
     running.stop()

@@ -27,6 +27,8 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
+from tests.patience import PATIENCE_S
+from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import (
     Connection,
     FaultServer,
@@ -355,8 +357,8 @@ async def test_broken_answer_leaves_the_outcome_open(fault: Any, hurry: Hurry) -
     assert caught.value.may_have_applied
 
 
-async def test_answer_that_does_not_come_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_gangjobs.cluster.client.REQUEST_TIMEOUT_S", 0.05)
+@in_virtual_time
+async def test_answer_that_does_not_come_is_lost() -> None:
     async with FaultServer(answering(no_head)) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
             await client.create(JOBS, {}, "team")
@@ -366,6 +368,7 @@ async def test_answer_that_does_not_come_is_lost(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("fault", [reset_mid_line, half_open], ids=["reset", "silence"])
+@in_virtual_time
 async def test_broken_watch_is_told(fault: Any) -> None:
     api = ModelApi(every_watch=fault)
     async with FaultServer(api.handle) as server, Client(server.config) as client:
@@ -373,8 +376,8 @@ async def test_broken_watch_is_told(fault: Any) -> None:
             [line async for line in client.watch(JOBS, resource_version="1", timeout_s=1, silence_s=0.05)]
 
 
-async def test_watch_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_gangjobs.cluster.client.REQUEST_TIMEOUT_S", 0.05)
+@in_virtual_time
+async def test_watch_that_never_answers_is_given_up() -> None:
     async with FaultServer(ModelApi(every_watch=no_head).handle) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
             [line async for line in client.watch(JOBS, resource_version="1")]
@@ -407,7 +410,7 @@ async def test_left_watch_closes_its_connection() -> None:
         events = client.watch(JOBS, resource_version="1")
         await anext(events)
         await events.aclose()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await closed.wait()
 
 

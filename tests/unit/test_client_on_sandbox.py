@@ -1,8 +1,9 @@
-"""Client, discovery and informer against the embedded cluster's real REST API, over TLS."""
+"""Client, discovery and informer against the embedded cluster's real REST API, over TLS, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.informer import Informer, Informers
 from airflow_provider_gangjobs.cluster.informer.pace import Pace
+from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
 from airflow_provider_gangjobs.objects.views import JobView, PodView
 from airflow_provider_gangjobs.sandbox.api.app import create_app
@@ -32,6 +34,7 @@ from airflow_provider_gangjobs.sandbox.api.server import serving
 from airflow_provider_gangjobs.sandbox.kubeconfig import kubeconfig
 from airflow_provider_gangjobs.sandbox.registry import Registry
 from airflow_provider_gangjobs.sandbox.tls import Certificate, issue
+from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -62,16 +65,21 @@ async def cluster(release: str = "1.37") -> AsyncGenerator[Cluster, None]:
         yield Cluster(registry, faults, address.url)
 
 
+def virtual() -> Timing:
+    """The time of the test's loop, and the same delays each time."""
+    return Timing(monotonic=asyncio.get_running_loop().time, random=random.Random(5))
+
+
 @asynccontextmanager
 async def connected(release: str = "1.37") -> AsyncGenerator[tuple[Cluster, Client], None]:
-    async with cluster(release) as running, Client(running.config(), retry_for_s=5) as client:
+    async with cluster(release) as running, Client(running.config(), timing=virtual()) as client:
         yield running, client
 
 
 @asynccontextmanager
 async def watched(kind: type[Any], resource: Any = JOBS) -> AsyncGenerator[tuple[Cluster, Client, Informer[Any]], None]:
     async with connected() as (running, client):
-        registry = Informers(pace=HURRIED)
+        registry = Informers(pace=HURRIED, timing=virtual())
         async with registry.lease(client, resource, "default", "gang", decode=kind, index=by_name) as informer:
             assert await informer.synced(10)
             await until(lambda: informer.statistics().watches_open == 1)
@@ -100,6 +108,7 @@ def job(name: str = "a", **spec: Any) -> dict[str, Any]:
 # -- objects ---------------------------------------------------------------------------------------------------
 
 
+@in_virtual_time
 async def test_object_lives_from_create_to_delete() -> None:
     async with connected() as (_, client):
         created = await client.create(JOBS, job(suspend=True), "default")
@@ -111,6 +120,7 @@ async def test_object_lives_from_create_to_delete() -> None:
             await client.get(JOBS, "a", "default")
 
 
+@in_virtual_time
 async def test_dry_run_stores_nothing() -> None:
     async with connected() as (_, client):
         assert (await client.create(JOBS, job(), "default", dry_run=True))["metadata"]["uid"]
@@ -125,6 +135,7 @@ async def test_dry_run_stores_nothing() -> None:
         (Patch.JSON, [{"op": "add", "path": "/metadata/labels/x", "value": "y"}]),
     ],
 )
+@in_virtual_time
 async def test_all_kinds_of_patches_are_applied(kind: Patch, body: Any) -> None:
     async with connected() as (_, client):
         await client.create(JOBS, job(), "default")
@@ -134,6 +145,7 @@ async def test_all_kinds_of_patches_are_applied(kind: Patch, body: Any) -> None:
         }
 
 
+@in_virtual_time
 async def test_second_create_finds_the_first() -> None:
     async with connected() as (_, client):
         await client.create(JOBS, job(), "default")
@@ -141,6 +153,7 @@ async def test_second_create_finds_the_first() -> None:
             await client.create(JOBS, job(), "default")
 
 
+@in_virtual_time
 async def test_unmet_preconditions_are_conflicts() -> None:
     async with connected() as (_, client):
         await client.create(JOBS, job(), "default")
@@ -155,12 +168,14 @@ async def test_unmet_preconditions_are_conflicts() -> None:
     [(job(unknownField=1), BadRequest), (job(parallelism=-1), Invalid), (job(name="No_Name"), Invalid)],
     ids=["unknown field", "negative number", "bad name"],
 )
+@in_virtual_time
 async def test_bad_objects_are_refused(body: dict[str, Any], error: type[Exception]) -> None:
     async with connected() as (_, client):
         with pytest.raises(error):
             await client.create(JOBS, body, "default")
 
 
+@in_virtual_time
 async def test_list_is_paged_and_selected() -> None:
     async with connected() as (_, client):
         for number in range(7):
@@ -172,6 +187,7 @@ async def test_list_is_paged_and_selected() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER])
+@in_virtual_time
 async def test_lost_answer_does_not_tell_whether_it_was_applied(kind: FaultKind) -> None:
     async with connected() as (running, client):
         running.faults.add(Fault(kind, method="POST"))
@@ -182,6 +198,7 @@ async def test_lost_answer_does_not_tell_whether_it_was_applied(kind: FaultKind)
         assert exists is (kind is FaultKind.DROP_AFTER)
 
 
+@in_virtual_time
 async def test_refused_reads_are_repeated() -> None:
     async with connected() as (running, client):
         running.faults.add(Fault(FaultKind.STATUS, method="GET", code=503, times=3))
@@ -192,12 +209,14 @@ async def test_refused_reads_are_repeated() -> None:
 # -- who is who ------------------------------------------------------------------------------------------------
 
 
+@in_virtual_time
 async def test_unknown_authority_is_not_trusted() -> None:
     async with cluster() as running, Client(running.config(authority=issue())) as client:
         with pytest.raises(TlsFailed):
             await client.list(JOBS, "default")
 
 
+@in_virtual_time
 async def test_verification_can_be_switched_off() -> None:
     async with (
         cluster() as running,
@@ -206,6 +225,7 @@ async def test_verification_can_be_switched_off() -> None:
         assert await client.list(JOBS, "default") == []
 
 
+@in_virtual_time
 async def test_wrong_token_is_refused_once_renewed() -> None:
     async with cluster() as running, Client(running.config(token="wrong-wrong-wrong")) as client:
         with pytest.raises(Unauthorized):
@@ -217,6 +237,7 @@ async def test_wrong_token_is_refused_once_renewed() -> None:
     ("release", "versions"),
     [("1.35", ("v1alpha1",)), ("1.36", ("v1alpha2",)), ("1.37", ("v1beta1", "v1alpha3")), ("none", ())],
 )
+@in_virtual_time
 async def test_releases_are_discovered(release: str, versions: tuple[str, ...]) -> None:
     async with connected(release) as (_, client):
         known = await discover(client)
@@ -227,6 +248,7 @@ async def test_releases_are_discovered(release: str, versions: tuple[str, ...]) 
 # -- informer --------------------------------------------------------------------------------------------------
 
 
+@in_virtual_time
 async def test_informer_sees_a_job_come_change_and_go() -> None:
     async with watched(JobView) as (_, client, jobs):
         subscription = jobs.subscribe("a")
@@ -243,6 +265,7 @@ async def test_informer_sees_a_job_come_change_and_go() -> None:
         assert jobs.statistics().decode_errors == 0
 
 
+@in_virtual_time
 async def test_informer_reads_pods_with_their_status() -> None:
     async with watched(PodView, PODS) as (_, client, pods):
         pod = {"metadata": {"name": "a", "labels": {"gang": "a"}}, "spec": job()["spec"]["template"]["spec"]}
@@ -267,6 +290,7 @@ async def test_informer_reads_pods_with_their_status() -> None:
     ],
     ids=["410", "429", "500", "dropped", "dropped later", "half-open", "all reads fail"],
 )
+@in_virtual_time
 async def test_informer_survives(fault: Fault) -> None:
     async with watched(JobView) as (running, client, jobs):
         running.faults.add(fault)

@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFa
 from airflow_provider_gangjobs.cluster.kubeconfig import CredentialSource, Material, redacted
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.tls import environment_proxy
+from tests.patience import PATIENCE_S
+from tests.sandbox.node_processes import processes_with
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
 
 if TYPE_CHECKING:
@@ -289,35 +292,26 @@ def test_plugin_that_fails_is_quoted_without_secrets(tmp_path: Path) -> None:
 
 
 def test_plugin_that_hangs_is_given_up_and_gone(tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    body = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    config = extras(kube_config=kubeconfig("https://here", user=plugin(tmp_path, body)))
+    config = extras(kube_config=kubeconfig("https://here", user=plugin(tmp_path, "import time; time.sleep(600)")))
     with pytest.raises(CredentialsFailed, match="did not answer within 1 s"):
         CredentialSource(config, timeout_s=1).load()
-    assert _ends(int(pid_file.read_text()))
-
-
-def _ends(pid: int) -> bool:
-    import time
-
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-    return False
+    deadline = time.monotonic() + PATIENCE_S
+    while processes_with(str(tmp_path)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 async def test_plugin_does_not_block_the_loop(tmp_path: Path) -> None:
-    user = plugin(tmp_path, "import time; time.sleep(0.3);" + prints(token=OTHER))
-    credentials = Credentials(extras(kube_config=kubeconfig("http://here", user=user)))
+    """The plugin waits for something that only the loop can bring about."""
+    go = tmp_path / "go"
+    waits = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    credentials = Credentials(
+        extras(kube_config=kubeconfig("http://here", user=plugin(tmp_path, waits + prints(token=OTHER))))
+    )
     loading = asyncio.create_task(credentials.current())
-    turns = 0
-    while not loading.done():
-        await asyncio.sleep(0.01)
-        turns += 1
-    assert turns > 5
+    await asyncio.sleep(0.01)
+    assert not loading.done()
+    go.touch()
     assert (await loading).authorization == f"Bearer {OTHER}"
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -48,7 +50,7 @@ def loaded_by(statement: str, home: Path) -> list[str]:
         env={**os.environ, "AIRFLOW_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=5 * PATIENCE_S,
         check=True,
     )
     modules: list[str] = json.loads(done.stdout.splitlines()[-1])
@@ -84,6 +86,8 @@ def test_provider_info_loads_only_itself(tmp_path: Path) -> None:
     # Airflow has read it already by the time that anything of Airflow is imported.
     code = "import sys; before = set(sys.modules); import airflow_provider_gangjobs.get_provider_info; "
     code += "print(*sorted(m for m in set(sys.modules) - before if m.startswith('airflow')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=5 * PATIENCE_S, check=True
+    )
 
     assert done.stdout.split() == ["airflow_provider_gangjobs", "airflow_provider_gangjobs.get_provider_info"]
