@@ -1,22 +1,24 @@
 """How well an informer keeps up: counters, staleness, and the one problem it has now, if any.
 
-Transient faults are logged at debug. A warning is given once, when faults last, and its end is logged too.
+Decides what is worth a line in the log. A warning is given once, when trouble lasts, and its end is told too.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from airflow_provider_gangjobs.cluster.errors import Gone
+from airflow_provider_gangjobs.cluster.informer.telling import Telling, cause_of
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.informer.store import Store
     from airflow_provider_gangjobs.cluster.pacing import Timing
 
-log = logging.getLogger(__name__)
-
-FAILURES_BEFORE_WARNING = 3
+FAILURES_BEFORE_WARNING: Final = 3
+SILENCE_BEFORE_WARNING_S: Final = 180.0
+"""An idle watch hears a bookmark about once a minute; three that are missing are told."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,18 @@ class Health:
     """Written by the reflector, read by whoever waits."""
 
     def __init__(self, name: str, timing: Timing, *, proven_s: float) -> None:
-        self._name = name
+        self._telling = Telling(name)
         self._proven_s = proven_s
         self._timing = timing
         self._heard_at: float | None = None
+        self._last_word_at = timing.monotonic()
+        self._is_stale = False
         self._failures = 0
-        self._warned = False
+        self._failing_since = 0.0
         self._problem: str | None = None
-        self.polling = False
+        self._polling_since: float | None = None
         self._opened_at: float | None = None
+        self._opened_events = 0
         self._watches_opened = 0
         self._lists = 0
         self._events = 0
@@ -99,52 +104,91 @@ class Health:
             index_errors=store.index_errors,
         )
 
-    def listed(self) -> None:
+    @property
+    def polling(self) -> bool:
+        """The cluster refuses `watch`."""
+        return self._polling_since is not None
+
+    def page_read(self) -> None:
+        """A part of a list came. The state is as old as before, but the server is there."""
+        self._word()
+
+    def listed(self, why: str, objects: int, seconds: float) -> None:
+        """A whole list was read, in so many seconds."""
         self._lists += 1
-        self._heard_at = self._timing.monotonic()
+        self._word()
+        self._heard_at = self._last_word_at
+        self._telling.list_read(why, objects, seconds)
         if self.polling:
             self._recovered()
 
-    def watch_opened(self) -> None:
-        self._opened_at = self._heard_at = self._timing.monotonic()
+    def watch_opened(self, version: str) -> None:
+        self._word()
+        self._opened_at = self._heard_at = self._last_word_at
+        self._opened_events = self._events
         self._watches_opened += 1
-        self.polling = False
+        self._telling.watch_opened(version)
+        if self._polling_since is not None:
+            self._telling.watches_again(self._last_word_at - self._polling_since)
+        self._polling_since = None
 
-    def watch_closed(self) -> float:
+    def watch_closed(self, error: ClusterError | None) -> float:
         """Seconds that the watch was open; 0 if it never was."""
         lived_s = self.watch_age_s
+        if self._opened_at is not None:
+            self._telling.watch_ended(error, lived_s, self._events - self._opened_events)
         self._opened_at = None
         if lived_s >= self._proven_s:
             self._recovered()
         return lived_s
 
     def heard(self, *, is_bookmark: bool) -> None:
-        self._heard_at = self._timing.monotonic()
+        self._word()
+        self._heard_at = self._last_word_at
         if is_bookmark:
             self._bookmarks += 1
         else:
             self._events += 1
-        if self._warned and self.watch_age_s >= self._proven_s:
+        if self._failures and self.watch_age_s >= self._proven_s:
             self._recovered()
 
-    def failed(self, error: ClusterError | None, pause_s: float) -> None:
+    def failed(self, error: ClusterError | None, pause_s: float, *, of: str) -> None:
+        """A list or a watch was of no use, and there is a pause before the next."""
+        if not self._failures:
+            self._failing_since = self._timing.monotonic()
         self._failures += 1
         self._back_offs += 1
         self._back_off_s += pause_s
-        self._problem = str(error) if error else "the server ends each watch as soon as it has begun"
-        log.debug("informer of %s waits %.1f s: %s", self._name, pause_s, self._problem)
+        self._problem = cause_of(error)
+        if isinstance(error, Gone):
+            self._telling.expired(of, error)
+        self._telling.backs_off(pause_s, self._failures, self._problem)
         if self._failures == FAILURES_BEFORE_WARNING:
-            self._warned = True
-            log.warning("informer of %s does not keep up, it goes on trying: %s", self._name, self._problem)
+            self._telling.does_not_keep_up(self._failures, self._problem)
 
     def watch_refused(self, error: ClusterError | None) -> None:
-        if not self.polling:
-            log.warning("informer of %s polls, because it may not watch; grant the verb: %s", self._name, error)
-        self.polling = True
+        if self._polling_since is None:
+            self._polling_since = self._timing.monotonic()
+            self._telling.polls(error)
+
+    async def attend(self) -> NoReturn:
+        """To be run beside the reflector: tells when nothing was heard for long."""
+        while True:
+            silent_s = self._timing.monotonic() - self._last_word_at
+            if silent_s >= SILENCE_BEFORE_WARNING_S and not self._is_stale:
+                self._is_stale = True
+                self._telling.is_stale(silent_s, self.problem)
+            await self._timing.sleep(SILENCE_BEFORE_WARNING_S - (0.0 if self._is_stale else silent_s))
+
+    def _word(self) -> None:
+        now = self._timing.monotonic()
+        if self._is_stale:
+            self._is_stale = False
+            self._telling.is_fresh_again(now - self._last_word_at)
+        self._last_word_at = now
 
     def _recovered(self) -> None:
-        if self._warned:
-            log.info("informer of %s keeps up again", self._name)
+        if self._failures >= FAILURES_BEFORE_WARNING:
+            self._telling.keeps_up_again(self._timing.monotonic() - self._failing_since, self._failures)
         self._failures = 0
-        self._warned = False
         self._problem = None

@@ -12,10 +12,10 @@ while, not by one that was merely accepted, or that said something before it clo
 
 from __future__ import annotations
 
-import logging
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.errors import (
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
     from airflow_provider_gangjobs.cluster.informer.pace import Pace
     from airflow_provider_gangjobs.cluster.resources import Resource
-
-log = logging.getLogger(__name__)
 
 V = TypeVar("V", bound=HasMetadata)
 
@@ -141,25 +139,32 @@ class Reflector(Generic[V]):
     def statistics(self) -> InformerStatistics:
         return self._health.statistics(self._store, decode_errors=self._views.errors)
 
+    @property
+    def skipped(self) -> int:
+        """How often an object was left out of the store because it could not be read."""
+        return self._views.errors + self._store.index_errors
+
     async def run(self) -> NoReturn:
         """List, follow, and list again. Only cancellation ends it; the server's faults are waited out."""
+        why = "first"
         while True:
-            await self._list()
-            await self._follow()
+            await self._list(why)
+            why = await self._follow()
 
     # -- list ------------------------------------------------------------------------------------------------
 
-    async def _list(self) -> None:
-        """Read the whole list, however often that has to be begun again."""
+    async def _list(self, why: str) -> None:
+        """Read the whole list, however often that has to be begun again. `why` is for the log."""
         expiries = 0
+        began = self._timing.monotonic()
         while True:
             try:
                 await self._read_list(whole=expiries >= self._pace.expiries_before_whole_list)
             except Gone as gone:
                 expiries += 1
-                await self._wait_out(gone)
+                await self._wait_out(gone, of="list")
             else:
-                self._health.listed()
+                self._health.listed(why, len(self._store), self._timing.monotonic() - began)
                 return
 
     async def _read_list(self, *, whole: bool) -> None:
@@ -195,16 +200,19 @@ class Reflector(Generic[V]):
                     continue_token=token,
                     retry_for_s=0,
                 )
-                return read_page(body)
+                page = read_page(body)
             except Gone:
                 raise
             except ClusterError as error:
-                await self._wait_out(error)
+                await self._wait_out(error, of="list")
+            else:
+                self._health.page_read()
+                return page
 
     # -- watch -----------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        """Stay up to date from one watch to the next, until the list has to be read again."""
+    async def _follow(self) -> str:
+        """Stay up to date from one watch to the next, until the list has to be read again. Returns why it has to."""
         failures = 0
         while not self._watch_is_refused():
             error, lived_s = await self._watch_once()
@@ -219,14 +227,15 @@ class Reflector(Generic[V]):
                     self._stop_watching(error)
                     break
                 case Ending.RELIST:
-                    await self._wait_out(error)
-                    return
+                    await self._wait_out(error, of="watch")
+                    return "expired"
                 case Ending.RESUME:
-                    await self._wait_out(error)
+                    await self._wait_out(error, of="watch")
                     if failures >= self._pace.failures_before_relist:
-                        return
+                        return "failing"
         self._backoff.reset()
         await self._timing.sleep(self._timing.jittered(*self._pace.poll_s))
+        return "polling"
 
     async def _watch_once(self) -> tuple[ClusterError | None, float]:
         """One connection, to its end. Returns what broke it (None if the server ended it), and for how long it was."""
@@ -239,7 +248,7 @@ class Reflector(Generic[V]):
             field_selector=self._target.field_selector,
             timeout_s=lasts_s,
             silence_s=lasts_s + self._pace.silence_margin_s,
-            on_open=self._health.watch_opened,
+            on_open=partial(self._health.watch_opened, self._version),
         )
         broke: ClusterError | None = None
         lived_s = 0.0
@@ -251,7 +260,7 @@ class Reflector(Generic[V]):
         except ClusterError as error:
             broke = error
         finally:
-            lived_s = self._health.watch_closed()
+            lived_s = self._health.watch_closed(broke)
         return broke, lived_s
 
     def _apply(self, event: WatchEvent) -> None:
@@ -285,8 +294,8 @@ class Reflector(Generic[V]):
         self._watch_refused_until = self._timing.monotonic() + self._pace.watch_again_after_s
         self._health.watch_refused(error)
 
-    async def _wait_out(self, error: ClusterError | None) -> None:
+    async def _wait_out(self, error: ClusterError | None, *, of: str) -> None:
         retry_after_s = min(error.retry_after_s or 0.0, self._pace.retry_after_max_s) if error else 0.0
         pause_s = self._backoff.next(at_least_s=retry_after_s)
-        self._health.failed(error, pause_s)
+        self._health.failed(error, pause_s, of=of)
         await self._timing.sleep(pause_s)
