@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -16,23 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from ports import free_port
 
 PROJECT = Path(__file__).parents[1]
 PROGRAMS = ("api-server", "scheduler", "dag-processor", "triggerer")
 REQUEST_TIMEOUT_S = 10.0
 TOKEN_S = 600.0
 """How long a token is used; it is valid for a day."""
-
-
-def free_port(preferred: int = 0) -> int:
-    """A port of the loopback address that nobody listens on: the preferred one if possible."""
-    for port in (preferred, 0):
-        try:
-            with socket.create_server(("127.0.0.1", port)) as probe:
-                return int(probe.getsockname()[1])
-        except OSError:
-            continue
-    raise OSError("no free port on 127.0.0.1")
 
 
 def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
@@ -59,6 +48,7 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         # server take longer on a busy laptop.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",  # a DAG that is added is to appear soon, not in five minutes
         # A worker is noticed to have ended up to this late. A task that was deferred and is running again by then is
         # failed by the scheduler as "killed externally", and the gangs here take a few seconds only.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",

@@ -21,7 +21,7 @@ import numpy as np
 ASSEMBLE_S = 60.0  # the ranks are placed together, so they start within seconds of each other
 ROUND_S = 60.0  # a round takes milliseconds; longer means that a host went away without a word
 RETRY_S = 0.1
-GOODBYE_S = 2.0
+GOODBYE_S = 10.0
 FRAME_BYTES_MAX = 64 * 1024 * 1024  # far above any gradient here: a longer frame comes from a stranger
 HEADER = struct.Struct("<IB")
 RANK = struct.Struct("<i")

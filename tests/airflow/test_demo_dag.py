@@ -1,4 +1,4 @@
-"""The example DAG as an author tries it out: by `dag.test()`, and parsed without what only its tasks need."""
+"""The example DAGs as an author tries them out: by `dag.test()`, and parsed without what only their tasks need."""
 
 from __future__ import annotations
 
@@ -48,11 +48,20 @@ def test_every_rank_tells_its_share(report: Report) -> None:
     assert all(len(json.dumps(rank)) < 4096 for rank in ranks)
 
 
-def test_parsing_the_file_imports_nothing_heavy(examples: Home) -> None:
+def test_mapped_gangs_exchange_their_edges_in_every_step(examples: Home) -> None:
+    report = examples.test_dags("simulate_heat_gangs")["simulate_heat_gangs"]
+    assert report.state == "success"
+    errors = report.value("report")
+    assert list(errors) == ["copper", "iron", "glass"]
+    assert all(0 < error < 0.001 for error in errors.values())
+
+
+@pytest.mark.parametrize("name", ["train_digits_gang", "simulate_heat_gangs"])
+def test_parsing_the_file_imports_nothing_heavy(examples: Home, name: str) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(EXAMPLES)!r})
-import train_digits_gang
+import {name}
 print("loaded:", sorted({HEAVY} & set(sys.modules)))
 """
     assert "loaded: []" in examples.run(sys.executable, "-c", program)
