@@ -1,7 +1,7 @@
 """Conclusion: what a task does when its gang has ended: results, errors, the mark of delivery, and clean-up.
 
-The order makes it safe to die anywhere: a gang that succeeded stays findable until its results are Airflow's,
-so whatever fails here fails the task's try, and never runs the gang again.
+The order makes it safe to die anywhere: a gang that succeeded stays findable until Airflow has noted the task's
+success, so whatever fails before that fails the task's try, and never runs the gang again.
 """
 
 from __future__ import annotations

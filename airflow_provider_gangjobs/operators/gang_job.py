@@ -34,12 +34,13 @@ from airflow_provider_gangjobs.operators.retries import unmendable_fails_for_goo
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from airflow.sdk import Context
 
     from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.operators.conclusion import Conclusion
     from airflow_provider_gangjobs.operators.custody import Custody
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.triggers.watch import Watch
@@ -50,7 +51,6 @@ KILL_TIMEOUT_S: Final = 4.0
 """Airflow kills the worker's process five seconds after it asked it to stop."""
 XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid, there from the submission on."""
-XCOM_RETURN_KEY: Final = "return_value"
 # The operator's attribute by field of GangSpec. Airflow means something else by `resources`, and renders none.
 _SPEC_PARAMETERS: Final = {
     field.name: "rank_resources" if field.name == "resources" else field.name for field in fields(GangSpec)
@@ -247,6 +247,7 @@ class GangJobOperator(BaseOperator):
         self.kill_policy = OnKill(on_kill)
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self._custody: Custody | None = None
+        self._to_deliver: Conclusion | None = None
 
     def resolve_template_files(self) -> None:
         """Read the manifest, if it is named by a path, so that its text is rendered as a template."""
@@ -292,6 +293,25 @@ class GangJobOperator(BaseOperator):
                 self._take_custody(context).end(self.on_finish, why="its trigger failed, and no retry is left")
             raise
 
+    @property
+    def on_success_callback(self) -> list[Callable[[Context], Any]]:
+        """The user's, and before them our own: Airflow calls them when it has noted the task's success.
+
+        Only then may the gang be let go. Until then much can still fail the task (its process, `post_execute`,
+        an XCom backend, the API server), and the next try must find the gang.
+        """
+        return [_deliver, *self._on_success]
+
+    @on_success_callback.setter
+    def on_success_callback(self, given: Callable[[Context], Any] | Iterable[Callable[[Context], Any]] | None) -> None:
+        callbacks = () if given is None else (given,) if callable(given) else given
+        self._on_success = [callback for callback in callbacks if callback is not _deliver]
+
+    def deliver(self) -> None:
+        """Mark the gang as delivered, and clean up as `on_finish` says. Does nothing before it has succeeded."""
+        if self._to_deliver is not None:
+            self._to_deliver.deliver()
+
     def on_kill(self) -> None:
         """End the gang while a worker answers for it. Airflow allows five seconds.
 
@@ -309,11 +329,7 @@ class GangJobOperator(BaseOperator):
         with unmendable_fails_for_good():
             conclusion.require_success(will_be_retried=will_be_retried(context["ti"]))
             value = conclusion.results(self.results)
-        # Pushed before the delivery, and by ourselves: Airflow pushes what is returned only after it, and a gang
-        # that was delivered is not found again by the next try.
-        if self.do_xcom_push and value is not None:
-            context["ti"].xcom_push(XCOM_RETURN_KEY, value)
-        conclusion.deliver()
+        self._to_deliver = conclusion
         return value
 
     def _take_custody(self, context: Context) -> Custody:
@@ -401,6 +417,12 @@ class GangJobOperator(BaseOperator):
         )
         if problems:
             raise InvalidGangSpec(problems)
+
+
+def _deliver(context: Context) -> None:
+    task = context["task"]
+    assert isinstance(task, GangJobOperator)
+    task.deliver()
 
 
 __all__ = ["GangJobOperator"]

@@ -78,7 +78,17 @@ class Task:
         return {"ti": ti}
 
     def execute(self, context: Any = None) -> Any:
-        return self.operator().execute(context or self.next_try())
+        """One try to its end, as Airflow's task runner does it: what a success calls comes once it is noted."""
+        operator = self.operator()
+        context = context or self.next_try()
+        value = operator.execute(context)
+        self.note_success(operator, context, value)
+        return value
+
+    def note_success(self, operator: GangJobOperator, context: Any, value: Any) -> None:
+        context["ti"].xcom_push("return_value", value)
+        for callback in operator.on_success_callback:
+            callback({**context, "task": operator})
 
     def defer(self, context: Any = None) -> TaskDeferred:
         """Execute, and leave the worker."""
@@ -140,12 +150,30 @@ def test_task_that_waits_in_its_worker_returns_the_result(task: TaskMaker) -> No
     assert train.execute() == {"rank": 0}
 
 
-def test_result_is_pushed_before_the_gang_is_let_go(task: TaskMaker) -> None:
+def test_gang_is_let_go_when_its_success_is_noted_and_no_earlier(task: TaskMaker) -> None:
     train = task(TELL, results="all")
-    train.execute()
+    operator, context = train.operator(), train.next_try()
 
-    assert train.xcoms["return_value"] == [{"rank": 0}, {"rank": 1}]
+    value = operator.execute(context)
+
+    assert value == [{"rank": 0}, {"rank": 1}]
+    assert len(train.jobs) == 1
+
+    train.note_success(operator, context, value)
+
     assert train.jobs == []
+
+
+@pytest.mark.parametrize("given", [None, print, [print]], ids=["none", "one", "list"])
+def test_callbacks_of_the_user_and_of_cluster_policies_come_after_ours(task: TaskMaker, given: Any) -> None:
+    by_parameter = task(TELL, on_success_callback=given).operator()
+    by_policy = task(TELL).operator()
+    by_policy.on_success_callback = given
+
+    for operator in (by_parameter, by_policy):
+        ours, *theirs = operator.on_success_callback
+        assert theirs == ([] if given is None else [print])
+        assert ours({"task": operator}) is None  # nothing has succeeded yet
 
 
 def test_submission_is_told_as_xcom(task: TaskMaker) -> None:
