@@ -161,3 +161,11 @@ def ran_once(witness: Witness, key: TaskKey) -> None:
     assert set(recorded) == pods
     assert all(len(outcomes) == 1 for outcomes in recorded.values()), "an outcome has changed"
     assert witness.deliveries(key) == 1
+
+
+def follow_another(stage: Stage) -> None:
+    """Another gang, from its start to its end: by then Airflow has acted on whatever happened before."""
+    other = stage.start()
+    other.wait_until_followed()
+    other.open()
+    other.succeeded_exactly_once()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from tests.airflow.postgres.held import PATIENCE_S, RANKS
+from tests.airflow.postgres.held import PATIENCE_S, RANKS, follow_another
 from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -64,11 +64,3 @@ def test_gang_outlives_its_task_if_no_triggerer_was_there_to_be_told(stage: Stag
     held.run.clear("gang")
     held.open()
     held.succeeded_exactly_once(tries=2)
-
-
-def follow_another(stage: Stage) -> None:
-    """A gang from its start to its end: the triggerers have looked at what there is, and have acted on it."""
-    other = stage.start()
-    other.wait_until_followed()
-    other.open()
-    other.succeeded_exactly_once()
