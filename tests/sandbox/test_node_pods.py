@@ -357,8 +357,8 @@ async def test_readiness_probe_decides_readiness(isolation: Isolation, tmp_path:
         await until(lambda: cluster.container(name)["ready"])
 
 
-async def test_lifecycle_hooks_run_in_the_container(tmp_path: Path) -> None:
-    async with node_cluster(tmp_path) as cluster:
+async def test_lifecycle_hooks_run_in_the_container(tmp_path: Path, isolation: Isolation) -> None:
+    async with node_cluster(tmp_path, isolation=isolation) as cluster:
         mounts = [{"name": "data", "mountPath": "/data"}]
         hooks = {
             "postStart": {"exec": {"command": ["sh", "-c", "echo started > /data/hooks"]}},

@@ -135,12 +135,13 @@ def _private(spec: Spec, around: Surroundings, run: Path) -> Spec:
 def _rewritten(spec: Spec, around: Surroundings) -> Spec:
     """No mounts: paths are those of the host, and Python programs resolve names by our module."""
     assert spec.mounts is not None
-    paths = Rewriter({mount.target: mount.source for mount in spec.mounts})
+    folders = {mount.target: mount.source for mount in spec.mounts}
+    paths = Rewriter(folders)
     env = {name: paths.text(value) for name, value in spec.env.items()}
     env["PYTHONPATH"] = os.pathsep.join(path for path in (_RESOLVER, env.get("PYTHONPATH", "")) if path)
     env["GANGJOBS_HOSTS"] = around.folder.hosts
     argv = [paths.text(text) for text in spec.argv]
-    return spec._replace(argv=argv, env=env, cwd=paths.text(spec.cwd), mounts=None)
+    return spec._replace(argv=argv, env=env, cwd=paths.text(spec.cwd), mounts=None, folders=folders)
 
 
 def _memory_limit(container: Mapping[str, Any]) -> int:

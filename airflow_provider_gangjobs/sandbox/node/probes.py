@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from .process import SPEC_FILE, ContainerProcess
+from .rewriting import Rewriter
 from .shim.spec import read_spec
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ class Actions:
         spec = read_spec(str(Path(self._process.directory, SPEC_FILE)))
         directory = str(Path(self._process.directory, f"exec-{next(self._numbers)}"))
         join_pid = self._process.pid if spec.mounts is not None else 0
-        inside = spec._replace(argv=command, directory=directory, mounts=None, join_pid=join_pid, outlives_node=False)
+        paths = Rewriter(spec.folders or {})
+        argv = [paths.text(text) for text in command]
+        inside = spec._replace(argv=argv, directory=directory, mounts=None, join_pid=join_pid, outlives_node=False)
         process = await ContainerProcess.start(inside)
         try:
             return (await process.wait()).code == 0

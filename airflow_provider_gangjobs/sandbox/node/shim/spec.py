@@ -35,6 +35,7 @@ class Spec(NamedTuple):
     `directory` holds the files named above. `mounts` is None where the container shares the
     node's file system; otherwise a private root is assembled at `root`. `join_pid` runs the
     process inside the isolation of a running container instead. `memory_limit_bytes` 0 means none.
+    `folders` are the real places of mount paths where paths are rewritten, for commands that come later.
     """
 
     argv: list[str]
@@ -49,6 +50,7 @@ class Spec(NamedTuple):
     memory_limit_bytes: int = 0
     log_bytes_max: int = 10 * 1024 * 1024
     outlives_node: bool = False
+    folders: dict[str, str] | None = None
 
 
 class Exit(NamedTuple):
