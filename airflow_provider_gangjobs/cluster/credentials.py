@@ -62,14 +62,19 @@ class Credentials:
         self._forced_at = float("-inf")
         self.renewals = 0
 
+    @property
+    def at_hand(self) -> Access | None:
+        """The access to use now, if it is loaded and not due; else `current` gets it."""
+        return None if self._is_due() else self._access
+
     async def current(self) -> Access:
         """The access to use now; loads it if there is none or it is due.
 
         Raises:
             InvalidConnection, CredentialsFailed: at the first load. A later one that fails keeps what there is.
         """
-        if self._access is not None and not self._is_due():
-            return self._access
+        if self.at_hand is not None:
+            return self.at_hand
         async with self._lock:
             if self._access is None:
                 return await self._reload()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 SCHEDULING_GROUP = "scheduling.k8s.io"
@@ -32,15 +33,21 @@ class Resource:
             raise ValueError(f"{self.plural} {name!r}: a namespace is needed")
         if subresource is not None and name is None:
             raise ValueError(f"{self.plural}/{subresource}: a name is needed")
-        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
-        if self.namespaced and namespace is not None:
-            parts += ["namespaces", namespace]
-        parts.append(self.plural)
-        parts += [part for part in (name, subresource) if part is not None]
-        return "/" + "/".join(quote(part, safe="") for part in parts)
+        path = _collection(self, namespace if self.namespaced else None)
+        if name is None:
+            return path
+        path = f"{path}/{quote(name, safe='')}"
+        return path if subresource is None else f"{path}/{quote(subresource, safe='')}"
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+@lru_cache(maxsize=256)
+def _collection(resource: Resource, namespace: str | None) -> str:
+    parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
+    parts += [resource.plural] if namespace is None else ["namespaces", namespace, resource.plural]
+    return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 JOBS = Resource("batch", "v1", "jobs", "Job")

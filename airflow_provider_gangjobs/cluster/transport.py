@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from weakref import WeakSet
@@ -21,6 +22,7 @@ import yarl
 
 from airflow_provider_gangjobs import __version__
 from airflow_provider_gangjobs.cluster.errors import (
+    ApiError,
     ReplyLost,
     TlsFailed,
     TransportError,
@@ -63,8 +65,7 @@ class Exchange:
         return f"{self.method} {self.path}"
 
     def url(self, base_url: str) -> yarl.URL:
-        given = {k: _query_value(v) for k, v in (self.query or {}).items() if v is not None}
-        suffix = f"?{urlencode(given)}" if given else ""
+        suffix = _suffix(self.query) if self.query else ""
         return yarl.URL(f"{base_url}{self.path}{suffix}", encoded=True)
 
 
@@ -99,9 +100,12 @@ class Transport:
         """
         if self._requests is None:
             self._requests = self._session(limit=REQUEST_CONNECTIONS_MAX)
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._answered(self._requests, exchange, timeout) as response:
-            return await response.read()
+        with _mapped_errors(exchange):
+            response = await self._answer(self._requests, exchange, _timeout(timeout_s))
+            async with response:
+                if response.status >= 300:
+                    raise await _refusal(exchange, response)
+                return await response.read()
 
     @asynccontextmanager
     async def stream(
@@ -114,32 +118,23 @@ class Transport:
         if self._streams is None:
             self._streams = self._session(limit=0)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
-        async with self._answered(self._streams, exchange, timeout, open_timeout_s) as response:
-            yield response.content.iter_any()
-
-    @asynccontextmanager
-    async def _answered(
-        self,
-        session: aiohttp.ClientSession,
-        exchange: Exchange,
-        timeout: aiohttp.ClientTimeout,
-        open_timeout_s: float | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        access = await self._credentials.current()
         with _mapped_errors(exchange):
             async with asyncio.timeout(open_timeout_s):
-                response = await self._ask(session, exchange, timeout, access)
-                if response.status == 401:
-                    response = await self._ask_renewed(session, exchange, timeout, access, response)
+                response = await self._answer(self._streams, exchange, timeout)
             async with response:
                 if response.status >= 300:
-                    raise error_from_reply(
-                        response.status,
-                        await response.content.read(_READ_BUFFER_BYTES),
-                        request=str(exchange),
-                        retry_after=response.headers.get("Retry-After"),
-                    )
-                yield response
+                    raise await _refusal(exchange, response)
+                yield response.content.iter_any()
+
+    async def _answer(
+        self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """The head of the answer, whatever its status; a 401 is met with renewed credentials once."""
+        access = self._credentials.at_hand or await self._credentials.current()
+        response = await self._ask(session, exchange, timeout, access)
+        if response.status == 401:
+            return await self._ask_renewed(session, exchange, timeout, access, response)
+        return response
 
     async def _ask_renewed(
         self,
@@ -211,16 +206,32 @@ class _mapped_errors:  # noqa: N801 - reads as a statement
     """Turns what aiohttp raises into our tree."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._request = str(exchange)
+        self._exchange = exchange
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        if exc is None:
+            return
         if isinstance(exc, LineTooLongError):
-            raise UnexpectedReply(200, request=self._request, message=str(exc)) from exc
+            raise UnexpectedReply(200, request=str(self._exchange), message=str(exc)) from exc
         if isinstance(exc, aiohttp.ClientError | asyncio.TimeoutError | OSError):
-            raise _transport_error(self._request, exc) from exc
+            raise _transport_error(str(self._exchange), exc) from exc
+
+
+async def _refusal(exchange: Exchange, response: aiohttp.ClientResponse) -> ApiError:
+    return error_from_reply(
+        response.status,
+        await response.content.read(_READ_BUFFER_BYTES),
+        request=str(exchange),
+        retry_after=response.headers.get("Retry-After"),
+    )
+
+
+@lru_cache(maxsize=16)
+def _timeout(total_s: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S)
 
 
 _NEVER_SENT = (
@@ -239,6 +250,11 @@ def _transport_error(request: str, exc: BaseException) -> TransportError:
     if isinstance(exc, _NEVER_SENT):
         return Unreachable(request, evidence)
     return ReplyLost(request, evidence)
+
+
+def _suffix(query: Query) -> str:
+    given = {k: _query_value(v) for k, v in query.items() if v is not None}
+    return f"?{urlencode(given)}" if given else ""
 
 
 def _query_value(value: str | float | bool) -> str:
