@@ -6,21 +6,18 @@ needs no other permission. It records nothing: outcomes that are not in a ledger
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.objects.views import PodView, view
-from airflow_provider_gangjobs.tracking.harvest import PATCHES_IN_FLIGHT_MAX, release_pod
+from airflow_provider_gangjobs.tracking.finalizer import release_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.errors import ClusterError
 
 FAILURES_SHOWN_MAX: Final = 10
 
@@ -64,19 +61,12 @@ def _is_held(pod: dict[str, Any]) -> bool:
 
 
 async def _release_page(client: Client, pods: list[PodView], total: Released) -> None:
-    rest = iter(pods)
-    async with asyncio.TaskGroup() as group:
-        for number in range(min(PATCHES_IN_FLIGHT_MAX, len(pods))):
-            group.create_task(_release_from(client, rest, total), name=f"release-{number}")
-
-
-async def _release_from(client: Client, pods: Iterator[PodView], total: Released) -> None:
-    for pod in pods:
-        try:
-            await release_pod(client, pod)
-        except ClusterError as exc:
-            total.failed += 1
-            if len(total.failures) < FAILURES_SHOWN_MAX:
-                total.failures.append(f"{pod.metadata.namespace}/{pod.metadata.name}: {exc}")
-        else:
+    def tell(pod: PodView, error: ClusterError | None) -> None:
+        if error is None:
             total.released += 1
+            return
+        total.failed += 1
+        if len(total.failures) < FAILURES_SHOWN_MAX:
+            total.failures.append(f"{pod.metadata.namespace}/{pod.metadata.name}: {error}")
+
+    await release_all(client, pods, tell)
