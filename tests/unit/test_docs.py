@@ -39,6 +39,31 @@ def test_every_operator_parameter_is_in_the_reference(parameter: str) -> None:
     assert f"`{parameter}`" in (ROOT / "docs/reference.md").read_text()
 
 
+def columns_of_the_migration_table() -> tuple[set[str], set[str]]:
+    """The parameters that the table and the paragraph below it name: the peer's, and ours."""
+    text = (ROOT / "docs/migrating.md").read_text().split("## Parameters")[1].split("## Results")[0]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    named = re.compile(r"`(\w+)`")
+    same = set(named.findall(text.split("\n\n")[-2]))
+    theirs, ours = ({name for row in rows for name in named.findall(row[column])} for column in (1, 2))
+    return theirs | same, (ours - {"retries"}) | same  # retries is every operator's
+
+
+def test_every_parameter_that_the_migration_names_exists() -> None:
+    from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator
+    from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+
+    theirs, ours = columns_of_the_migration_table()
+    known = {name for kind in (KubernetesJobOperator, KubernetesPodOperator) for name in parameters(kind)}
+    assert len(theirs) > 50
+    assert theirs <= known
+    assert ours <= parameters(GangJobOperator)
+
+
+def parameters(kind: type) -> set[str]:
+    return set(inspect.signature(kind.__init__).parameters)
+
+
 ERRORS = [
     name
     for name, kind in vars(exceptions).items()
