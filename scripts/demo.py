@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from demo_view import View
 from kubernetes_reader import Cluster
-from local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, free_port, tail
+from local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, tail
+from ports import free_port
 
 from airflow_provider_gangjobs.cli import supervise
 

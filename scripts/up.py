@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from local_airflow import PROJECT, Rest, airflow, environment, free_port
+from local_airflow import PROJECT, Rest, airflow, environment
+from ports import free_port
 
 STATE, LOG = "up.json", "up.log"
 READY_S = 300.0

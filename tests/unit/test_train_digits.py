@@ -7,10 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from scripts.ports import free_port
+from tests.patience import PATIENCE_S
 
 PROGRAM = Path(__file__).parents[2] / "dags_examples" / "include" / "train_digits.py"
 RANKS = 4
@@ -36,8 +40,7 @@ def digits(tmp_path_factory):
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def start(tmp_path, digits, port):
 
 
 def outcome(process, tmp_path, rank, world_size=RANKS):
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     return json.loads((tmp_path / f"{rank}-of-{world_size}.json").read_text()), out
 
@@ -91,7 +94,7 @@ def test_lost_rank_ends_every_rank_and_is_named(start):
     ranks = [start(rank, epochs=10**6) for rank in range(RANKS)]
     assert ranks[0].stdout.readline().startswith("epoch 1/")
     ranks[2].kill()
-    errors = [process.communicate(timeout=20)[1] for process in ranks]
+    errors = [process.communicate(timeout=PATIENCE_S)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [1, 1, -9, 1]
     assert all("rank 2 is lost: " in errors[rank] for rank in (0, 1, 3))
 
@@ -107,11 +110,11 @@ def test_stranger_at_the_port_does_no_harm(start, port, tmp_path):
 def assert_hung_up_on(port):
     while True:
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert stranger.recv(1) == b""
                 return
         except ConnectionRefusedError:
-            continue
+            time.sleep(0.01)
         except ConnectionResetError:
             return
