@@ -182,14 +182,20 @@ def _was_deleted_first(pod: PodView, told: Terminated | None) -> bool:
     if told is None or told.finished_at is None:
         # Without a word of its own it never ran; a kubelet that refused it says why.
         return not pod.status.reason
-    # Times have whole seconds: within the same one, only a death by the kubelet's signal tells.
-    return told.finished_at > asked or (told.finished_at == asked and _signal(told) in {SIGTERM, SIGKILL})
+    if told.finished_at > asked:
+        return True
+    # Times have whole seconds: within the same one, only a death by the kubelet's signal tells. So it does where the
+    # kubelet has said its last word, a deletion without grace: that one's time has replaced when the first was asked.
+    is_overwritten = pod.metadata.deletion_grace_period_seconds == 0 and told.reason != "OOMKilled"
+    return (told.finished_at == asked or is_overwritten) and _signal(told) in {SIGTERM, SIGKILL}
 
 
 def _caused(pod: PodView, ending: Ending, disruption: Condition | None) -> datetime | None:
     if ending in DISRUPTIONS and disruption is not None:
         return disruption.last_transition_time
-    return pod_facts.deletion_asked_at(pod.metadata) if ending is Ending.DELETED else None
+    asked = pod_facts.deletion_asked_at(pod.metadata) if ending is Ending.DELETED else None
+    finished = pod_facts.finished_at(pod)
+    return min(asked, finished) if asked and finished else asked
 
 
 def _signal(told: Terminated | None) -> int | None:

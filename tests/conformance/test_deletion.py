@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -181,6 +183,25 @@ async def test_finalizer_outlives_the_grace_period(world: World) -> None:
     assert await world.exists(path)
     await world.patch(path, RELEASE, STRATEGIC)
     assert not await world.exists(path)
+
+
+async def test_end_of_a_held_pod_overwrites_when_its_deletion_was_asked_for(world: World) -> None:
+    """Its kubelet deletes it with no grace period once its containers have ended, and that is the time that stays."""
+    obj = pod(nodeName="n1")
+    obj["metadata"]["finalizers"] = [HOLD]
+    await world.create(world.core("pods"), obj)
+    path = world.core("pods", "a")
+    asked = await world.delete(path)
+    await asyncio.sleep(1.1)  # times have whole seconds
+    ended = await world.delete(path, gracePeriodSeconds=0)
+    assert ended["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert _time(ended) > _time(asked) - timedelta(seconds=30)
+    await world.patch(path, RELEASE, STRATEGIC)
+    assert not await world.exists(path)
+
+
+def _time(obj: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(obj["metadata"]["deletionTimestamp"])
 
 
 async def test_pod_waits_for_its_grace_period_without_finalizers_too(world: World) -> None:

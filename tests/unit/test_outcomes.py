@@ -47,6 +47,14 @@ ENDINGS = {
     "ended by the deletion": (pod().on("n").failed(143, when=62).deleted(asked=61), Ending.DELETED),
     "killed in the second of its deletion": (pod().on("n").failed(137, when=61).deleted(asked=61), Ending.DELETED),
     "failed in the second of its deletion": (pod().on("n").failed(1, when=61).deleted(asked=61), Ending.FAILED),
+    "ended by the deletion, and removed by its kubelet": (
+        pod().on("n").failed(143, when=62).deleted(asked=64, grace=0),
+        Ending.DELETED,
+    ),
+    "out of memory, deleted later": (
+        pod().on("n").failed(137, when=62, reason="OOMKilled").deleted(asked=64, grace=0),
+        Ending.FAILED,
+    ),
     "success though deleted": (pod().on("n").succeeded(when=63).deleted(asked=61), Ending.SUCCEEDED),
     "deleted before it was bound": (pod().deleted(asked=10), Ending.DELETED),
     "never bound, failed by PodGC": (pod().phase("Failed").deleted(asked=10), Ending.DELETED),
@@ -71,7 +79,9 @@ def test_ending_follows_from_the_final_status(seen, ending):
     assert outcome_of(seen.view()).outcome is ending
 
 
-@pytest.mark.parametrize("later", [lambda p: p, lambda p: p.deleted(asked=300), lambda p: p.held()])
+@pytest.mark.parametrize(
+    "later", [lambda p: p, lambda p: p.deleted(asked=300), lambda p: p.deleted(300, grace=0), lambda p: p.held()]
+)
 def test_outcome_of_an_ended_pod_never_changes(later):
     first = outcome_of(pod("a").rank(1).on("n").failed(3).view())
     assert outcome_of(later(pod("a").rank(1).on("n").failed(3)).view()) == first
@@ -79,6 +89,11 @@ def test_outcome_of_an_ended_pod_never_changes(later):
 
 def test_deleted_pod_was_caused_by_the_request():
     assert outcome_of(pod().on("n").failed(143, when=80).deleted(asked=61).view()).caused == at(61)
+
+
+def test_deleted_pod_was_caused_before_its_end_whenever_it_was_removed():
+    """Else a rank that was deleted first would seem to follow those that the Job controller deleted for it."""
+    assert outcome_of(pod().on("n").failed(143, when=62).deleted(asked=64, grace=0).view()).caused == at(62)
 
 
 def test_disruption_was_caused_when_it_was_decided():

@@ -109,7 +109,11 @@ def _shorten(obj: Object, options: DeleteOptions, now: datetime) -> Outcome:
     wanted_s = options.grace_period_s
     if wanted_s is None or wanted_s >= pending_s:
         return Outcome(obj, is_changed=False, is_removed=False)
-    end = parse_time(metadata["deletionTimestamp"]) + timedelta(seconds=wanted_s - pending_s)
+    end = parse_time(metadata["deletionTimestamp"])
+    if wanted_s > 0:
+        end += timedelta(seconds=wanted_s - pending_s)
+    else:
+        end = min(end, now)  # what is held by finalizers forgets when its deletion was asked for
     changes = {"deletionTimestamp": timestamp(end), "deletionGracePeriodSeconds": max(wanted_s, 0)}
     shortened = {**obj, "metadata": {**metadata, **changes}}
     return Outcome(shortened, is_changed=True, is_removed=wanted_s <= 0 and not metadata.get("finalizers"))
