@@ -42,11 +42,12 @@ class Api:
         found = self.call("GET", f"/api/v2/jobs?job_type={job_type}&is_alive=true")
         return {job["hostname"] for job in found["jobs"]}
 
-    def trigger(self, dag_id: str, **conf: Any) -> DagRun:
+    def trigger(self, dag_id: str, run_id: str | None = None, **conf: Any) -> DagRun:
         """Unpause the DAG, once it is parsed, and start a run."""
         wait_for(f"DAG {dag_id}", lambda: self.call("GET", f"/api/v2/dags/{dag_id}"), 120)
         self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
-        run = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
+        wanted = {"logical_date": None, "conf": conf} | ({"dag_run_id": run_id} if run_id else {})
+        run = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", wanted)
         return DagRun(self, dag_id, run["dag_run_id"])
 
 

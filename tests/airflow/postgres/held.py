@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from tests.airflow.api import DagRun
 from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.airflow.api import DagRun
     from tests.airflow.home import Home
     from tests.airflow.postgres.faults import FaultDoor
     from tests.airflow.postgres.witness import Witness
     from tests.airflow.processes import Airflow, Process
 
 RANKS = 2
+FOLLOWED = f"running: {RANKS}/{RANKS} ranks"
+"""What a trigger tells once it sees all ranks run."""
 PATIENCE_S = 180.0
 """How long anything may take on a machine that is busy with other things."""
 
@@ -36,18 +38,15 @@ class Stage:
     gates: Path
     _runs: list[HeldRun] = field(default_factory=list, repr=False)
 
-    def start(self, dag_id: str = "held") -> HeldRun:
-        gate = self.gates / secrets.token_hex(4)
-        run = HeldRun(self, self.airflow.api.trigger(dag_id, gate=gate.name), gate)
+    def plan(self, dag_id: str = "held") -> HeldRun:
+        """A run whose names are known, and that is not started yet."""
+        name = secrets.token_hex(4)
+        run = HeldRun(self, DagRun(self.airflow.api, dag_id, f"run-{name}"), self.gates / name)
         self._runs.append(run)
         return run
 
-    def recover(self) -> None:
-        """Let everything run again, and what a failed test has left behind end."""
-        self.door.disarm()
-        self.airflow.revive()
-        for run in self._runs:
-            run.open()
+    def start(self, dag_id: str = "held") -> HeldRun:
+        return self.plan(dag_id).start()
 
     @property
     def scheduler(self) -> Process:
@@ -57,8 +56,18 @@ class Stage:
     def triggerers(self) -> list[Process]:
         return [process for name, process in self.airflow.processes.items() if name.startswith("triggerer")]
 
-    def others(self, triggerer: Process) -> list[Process]:
-        return [process for process in self.triggerers if process is not triggerer]
+    def clear_up(self) -> None:
+        """Let everything run again, and what a failed test has left behind end."""
+        self.door.disarm()
+        self.airflow.revive()
+        for run in self._runs:
+            run.open()
+
+    def let_another_pass(self) -> None:
+        """A gang from its start to its end: by then Airflow has acted on whatever happened before."""
+        other = self.start()
+        other.open()
+        other.succeeded_exactly_once()
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,10 @@ class HeldRun:
     run: DagRun
     gate: Path
 
+    def start(self) -> HeldRun:
+        self.stage.airflow.api.trigger(self.run.dag_id, self.run.run_id, gate=self.gate.name)
+        return self
+
     def open(self) -> None:
         """Let the gangs end."""
         self.gate.touch()
@@ -77,27 +90,25 @@ class HeldRun:
         return TaskKey(self.run.dag_id, self.run.run_id, "gang", map_index)
 
     @property
+    def path_of_job(self) -> str:
+        """In the cluster's API, as a regular expression."""
+        return rf"/namespaces/default/jobs/held-gang-{self.key().digest[:10]}-\d+$"
+
+    @property
+    def path_of_log(self) -> str:
+        """In the cluster's API, of any rank."""
+        return rf"/namespaces/default/pods/held-gang-{self.key().digest[:10]}-.*/log$"
+
+    @property
     def task(self) -> dict[str, Any]:
         return self.run.task("gang")
 
-    @property
-    def holder(self) -> Process | None:
-        """The triggerer that the trigger is assigned to."""
-        job = self.task["triggerer_job"]
-        return None if job is None else self.stage.airflow.processes[job["hostname"]]
-
-    def running_ranks(self, map_index: int = -1) -> int:
-        return self._ranks("Running", map_index)
-
-    def ended_ranks(self) -> int:
-        """Those that have succeeded; they stay until their outcome is recorded."""
-        return self._ranks("Succeeded")
-
-    def _ranks(self, phase: str, map_index: int = -1) -> int:
+    def ranks(self, phase: str, map_index: int = -1) -> int:
+        """How many pods are in this phase; those that have ended stay until their outcome is recorded."""
         return sum(pod["status"].get("phase") == phase for pod in self.stage.witness.pods(self.key(map_index)))
 
     def log(self, pattern: str = "attempt=*.log") -> str:
-        """What the task's tries have logged; with the pattern of another file, what its triggers have."""
+        """What the task's tries have logged; with the pattern of other files, what its triggers have."""
         folder = self.stage.home.path / "logs" / f"dag_id={self.run.dag_id}" / f"run_id={self.run.run_id}"
         return "".join(file.read_text() for file in sorted(folder.glob(f"task_id=gang/{pattern}")))
 
@@ -116,23 +127,17 @@ class HeldRun:
 
     # -- conditions --------------------------------------------------------------------------------------------
 
-    def wait_until_followed(self) -> Process:
-        """Until all ranks run, and a triggerer has seen it; which one."""
-        self.run.wait_for_task("gang", "deferred", PATIENCE_S)
-        told = f"running: {RANKS}/{RANKS} ranks"
-        wait_for("the trigger's report", lambda: told in self.trigger_log, PATIENCE_S)
-        return wait_for("the trigger's triggerer", lambda: self.holder, PATIENCE_S)
+    def wait_until_followed(self, *, but_not_by: Process | None = None) -> Process:
+        """Until all ranks run and a living triggerer has seen it; which one."""
 
-    def wait_until_taken_over(self, former: Process) -> Process:
-        """Until another triggerer follows the gang; which one."""
+        def follower() -> Process | None:
+            job = self.task["triggerer_job"]
+            if job is None or FOLLOWED not in self.log(f"attempt=*.trigger.{job['id']}.log"):
+                return None
+            process = self.stage.airflow.processes[job["hostname"]]
+            return process if process.is_alive and process is not but_not_by else None
 
-        def other() -> Process | None:
-            return None if self.holder in (None, former) else self.holder
-
-        taker = wait_for("another triggerer", other, PATIENCE_S)
-        told = f"running: {RANKS}/{RANKS} ranks"
-        wait_for("the other trigger's report", lambda: self.trigger_log.count(told) >= 2, PATIENCE_S)
-        return taker
+        return wait_for("a triggerer that follows the gang", follower, PATIENCE_S)
 
     def wait_until_gone(self) -> None:
         """Until nothing of the gang is left in the cluster."""
@@ -161,11 +166,3 @@ def ran_once(witness: Witness, key: TaskKey) -> None:
     assert set(recorded) == pods
     assert all(len(outcomes) == 1 for outcomes in recorded.values()), "an outcome has changed"
     assert witness.deliveries(key) == 1
-
-
-def follow_another(stage: Stage) -> None:
-    """Another gang, from its start to its end: by then Airflow has acted on whatever happened before."""
-    other = stage.start()
-    other.wait_until_followed()
-    other.open()
-    other.succeeded_exactly_once()

@@ -29,11 +29,10 @@ def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(stage: Stage) -
     many = stage.start("many")
     wait_for("gangs with both", lambda: min(holders(many).values(), default=0) >= MANY // 6, LONGER_S)
 
-    lost = stage.triggerers[0]
+    lost, survivor = stage.triggerers
     lost.kill()
-    survivor = stage.others(lost)[0].name
-    wait_for("all gangs with one", lambda: holders(many) == {survivor: MANY}, LONGER_S)
-    wait_for("all ranks", lambda: running_ranks(many) == MANY * RANKS, LONGER_S)
+    wait_for("all gangs with one", lambda: holders(many) == {survivor.name: MANY}, LONGER_S)
+    wait_for("all ranks", lambda: sum(many.ranks("Running", index) for index in range(MANY)) == MANY * RANKS, LONGER_S)
     many.open()
 
     assert many.run.wait(LONGER_S) == "success"
@@ -56,7 +55,3 @@ def holders(many: HeldRun) -> Counter[str]:
         if ti["triggerer_job"] is not None and ti["state"] == "deferred":
             found[ti["triggerer_job"]["hostname"]] += 1
     return found
-
-
-def running_ranks(many: HeldRun) -> int:
-    return sum(many.running_ranks(index) for index in range(MANY))

@@ -1,4 +1,7 @@
-"""Two triggerers: whichever of them ends, however, each gang is followed by one of them to its end, and told once."""
+"""Two triggerers: whichever of them ends, however, each gang is followed by one of them to its end, and told once.
+
+All gangs are started at once, so that each also lives through what happens to the ones before it.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.postgres.held import PATIENCE_S
+from tests.airflow.postgres.held import PATIENCE_S, RANKS
 from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.airflow.postgres.held import Stage
+    from collections.abc import Iterator
+
+    from tests.airflow.postgres.held import HeldRun, Stage
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 
-def test_gang_runs_through_the_whole_stack(stage: Stage) -> None:
-    held = stage.start()
+@pytest.fixture(scope="module")
+def gangs(stage: Stage) -> Iterator[HeldRun]:
+    return iter([stage.start() for _ in range(5)])
+
+
+@pytest.fixture
+def held(gangs: Iterator[HeldRun]) -> HeldRun:
+    """A gang for each test, which runs or is about to."""
+    return next(gangs)
+
+
+def test_gang_runs_through_the_whole_stack(held: HeldRun) -> None:
     held.wait_until_followed()
 
     held.open()
@@ -25,54 +40,50 @@ def test_gang_runs_through_the_whole_stack(stage: Stage) -> None:
     held.succeeded_exactly_once()
 
 
-def test_other_triggerer_takes_the_gang_of_a_killed_one_over(stage: Stage) -> None:
-    held = stage.start()
-    holder = held.wait_until_followed()
+def test_other_triggerer_takes_the_gang_of_a_killed_one_over(held: HeldRun) -> None:
+    follower = held.wait_until_followed()
 
-    holder.kill()
-    held.wait_until_taken_over(holder)
+    follower.kill()
+    held.wait_until_followed(but_not_by=follower)
 
     held.open()
     held.succeeded_exactly_once()
 
 
-def test_gang_that_ends_while_no_triggerer_lives_is_told_by_a_new_one(stage: Stage) -> None:
-    held = stage.start()
+def test_triggerer_that_is_asked_to_stop_leaves_its_gangs_alone(held: HeldRun) -> None:
+    follower = held.wait_until_followed()
+
+    follower.terminate()
+    held.wait_until_followed(but_not_by=follower)
+
+    held.open()
+    held.succeeded_exactly_once()
+
+
+def test_triggerer_that_was_out_for_a_while_leaves_the_gangs_alone_that_it_lost(held: HeldRun) -> None:
+    # It still runs its trigger when it comes back, and is told to cancel it as if a user had killed the task:
+    # airflow#73454.
+    follower = held.wait_until_followed()
+
+    follower.signal(signal.SIGSTOP)
+    try:
+        held.wait_until_followed(but_not_by=follower)
+    finally:
+        follower.signal(signal.SIGCONT)
+    spared = "another triggerer waits for gang"
+    wait_for("the call of on_kill", lambda: spared in held.trigger_log, PATIENCE_S)
+
+    held.open()
+    held.succeeded_exactly_once()
+
+
+def test_gang_that_ends_while_no_triggerer_lives_is_told_by_a_new_one(stage: Stage, held: HeldRun) -> None:
     held.wait_until_followed()
 
     for triggerer in stage.triggerers:
         triggerer.kill()
     held.open()
-    wait_for("the end of all ranks", lambda: held.ended_ranks() == 2, PATIENCE_S)
+    wait_for("the end of all ranks", lambda: held.ranks("Succeeded") == RANKS, PATIENCE_S)
     stage.triggerers[0].start()
 
-    held.succeeded_exactly_once()
-
-
-def test_triggerer_that_is_asked_to_stop_leaves_its_gangs_alone(stage: Stage) -> None:
-    held = stage.start()
-    holder = held.wait_until_followed()
-
-    holder.terminate()
-    held.wait_until_taken_over(holder)
-
-    held.open()
-    held.succeeded_exactly_once()
-
-
-def test_triggerer_that_was_out_for_a_while_leaves_the_gangs_alone_that_it_lost(stage: Stage) -> None:
-    # It still runs its trigger when it comes back, and is told to cancel it as if a user had killed the task:
-    # airflow#73454.
-    held = stage.start()
-    holder = held.wait_until_followed()
-
-    holder.signal(signal.SIGSTOP)
-    try:
-        held.wait_until_taken_over(holder)
-    finally:
-        holder.signal(signal.SIGCONT)
-    spared = "another triggerer waits for gang"
-    wait_for("the call of on_kill", lambda: spared in held.trigger_log, PATIENCE_S)
-
-    held.open()
     held.succeeded_exactly_once()

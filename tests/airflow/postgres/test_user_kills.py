@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from tests.airflow.postgres.held import PATIENCE_S, RANKS, follow_another
+from tests.airflow.postgres.held import PATIENCE_S, RANKS
 from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def test_cleared_task_ends_with_one_gang(stage: Stage) -> None:
 
     held.run.clear("gang")
     wait_for("the next try", lambda: held.task["try_number"] == 2 and held.task["state"] == "deferred", PATIENCE_S)
-    wait_for("its ranks", lambda: held.running_ranks() == RANKS, PATIENCE_S)
+    wait_for("its ranks", lambda: held.ranks("Running") == RANKS, PATIENCE_S)
 
     held.open()
     assert held.run.wait(PATIENCE_S) == "success"
@@ -54,11 +54,11 @@ def test_gang_outlives_its_task_if_no_triggerer_was_there_to_be_told(stage: Stag
         triggerer.kill()
     held = stage.start()
     held.run.wait_for_task("gang", "deferred", PATIENCE_S)
-    wait_for("running ranks", lambda: held.running_ranks() == RANKS, PATIENCE_S)
+    wait_for("running ranks", lambda: held.ranks("Running") == RANKS, PATIENCE_S)
 
     held.run.set_task_state("gang", "failed")
     stage.airflow.revive()
-    follow_another(stage)
+    stage.let_another_pass()
 
     assert [state_of(job) for job in stage.witness.jobs(held.key())] == [JobState.LIVE]
     held.run.clear("gang")
