@@ -3,10 +3,12 @@
 import pytest
 
 from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings
+from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODGROUPS
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
 
 HARVEST = "gangjobs.airflow/harvest"
+UNSEEN = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
 
 
 @pytest.fixture
@@ -41,6 +43,17 @@ def test_pods_of_a_gone_node_end_after_quarantine(bench):
     (condition,) = [one for one in pod["status"]["conditions"] if one["type"] == "DisruptionTarget"]
     assert (condition["reason"], condition["message"]) == ("DeletionByPodGC", "PodGC: node no longer exists")
     assert is_deleting(pod)
+
+
+def test_pods_of_a_node_out_of_service_end_once_they_are_deleted(bench):
+    bench.node(taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}])
+    bench.registry.patch(NODES, "node-1", None, UNSEEN, PatchKind.MERGE, subresource="status")
+    bench.pod("p", spec={"nodeName": "node-1", "tolerations": [{"operator": "Exists"}]}, finalizers=[HARVEST])
+    bench.run(60)
+    assert pod_named(bench, "p")["status"]["phase"] == "Pending"
+    bench.delete(pod_named(bench, "p"))
+    bench.run(30)
+    assert pod_named(bench, "p")["status"]["phase"] == "Failed"
 
 
 def test_pods_of_a_node_that_came_back_stay(bench):

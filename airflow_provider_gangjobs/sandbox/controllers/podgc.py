@@ -1,6 +1,7 @@
 """PodGC: pods that nobody else will end.
 
-Those of nodes that are gone, those deleted before they had a node, and the oldest finished ones over a limit.
+Those of nodes that are gone or out of service, those deleted before they had a node, and the oldest finished ones over
+a limit.
 
 Runs every 20 s, on the clock, while there is something that it may have to do.
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.sandbox.controllers import meta
 from airflow_provider_gangjobs.sandbox.controllers.meta import (
     Obj,
+    has_condition,
     is_deleting,
     is_terminal,
     name_of,
@@ -22,6 +24,7 @@ from airflow_provider_gangjobs.sandbox.controllers.meta import (
     uid_of,
 )
 from airflow_provider_gangjobs.sandbox.controllers.queue import WorkQueue
+from airflow_provider_gangjobs.sandbox.controllers.taints import NO_EXECUTE, OUT_OF_SERVICE, taints_of
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
 from airflow_provider_gangjobs.sandbox.resources import NODES, PODS
@@ -53,21 +56,23 @@ class PodGc:
         self._finished_pods_max = finished_pods_max
         self._pods: dict[str, Obj] = {}
         self._finished: dict[str, None] = {}
-        self._nodes: set[str] = set()
+        self._nodes: dict[str, Obj] = {}
         self._missing_since: dict[str, datetime] = {}
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for node in registry.list(NODES):
-            self._nodes.add(name_of(node))
+            self._nodes[name_of(node)] = node
         for pod in registry.list(PODS):
             self._put(pod)
 
     def observe(self, event: Event) -> None:
         if event.resource is NODES:
             if event.type == "DELETED":
-                self._nodes.discard(name_of(event.obj))
+                self._nodes.pop(name_of(event.obj), None)
                 self._enqueue()
             else:
-                self._nodes.add(name_of(event.obj))
+                self._nodes[name_of(event.obj)] = event.obj
+                if _is_out_of_service(event.obj):
+                    self._enqueue()
         elif event.resource is PODS:
             if event.type == "DELETED":
                 self._pods.pop(uid_of(event.obj), None)
@@ -81,6 +86,7 @@ class PodGc:
             *self._collect(self._too_many(), None),
             *self._collect(self._lost(), "PodGC: node no longer exists"),
             *self._collect(self._never_placed(), None),
+            *self._collect(self._out_of_service(), None),
         ]
         if self._has_work():
             self._enqueue()
@@ -104,6 +110,10 @@ class PodGc:
 
     def _never_placed(self) -> list[Obj]:
         return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) is None]
+
+    def _out_of_service(self) -> list[Obj]:
+        nodes = {name for name, node in self._nodes.items() if _is_out_of_service(node)}
+        return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) in nodes]
 
     def _collect(self, pods: Iterable[Obj], disruption: str | None) -> list[StatusError]:
         refusals = []
@@ -129,18 +139,30 @@ class PodGc:
         self._pods[uid_of(pod)] = pod
         if is_terminal(pod):
             self._finished[uid_of(pod)] = None
-        node = node_of(pod)
-        if (is_deleting(pod) if node is None else node not in self._nodes) or self._exceeds():
+        if self._may_be_due(pod) or self._exceeds():
             self._enqueue()
+
+    def _may_be_due(self, pod: Obj) -> bool:
+        name = node_of(pod)
+        if name is None:
+            return is_deleting(pod)
+        node = self._nodes.get(name)
+        return node is None or (is_deleting(pod) and _is_out_of_service(node))
 
     def _exceeds(self) -> bool:
         return 0 < self._finished_pods_max < len(self._finished)
 
     def _has_work(self) -> bool:
-        return bool(self._exceeds() or self._missing_since or self._never_placed())
+        return bool(self._exceeds() or self._missing_since or self._never_placed() or self._out_of_service())
 
     def _enqueue(self) -> None:
         """At the next beat of the period, as if the sweep ran all the time."""
         elapsed_s = (self._clock.now() - self._started).total_seconds()
         beats = math.floor(elapsed_s / PERIOD_S) + 1
         self.queue.add(_SWEEP, after_s=beats * PERIOD_S - elapsed_s)
+
+
+def _is_out_of_service(node: Obj) -> bool:
+    """A person has said so, and nobody has heard of it since."""
+    said = any(taint["key"] == OUT_OF_SERVICE and taint["effect"] == NO_EXECUTE for taint in taints_of(node))
+    return said and not has_condition(node, "Ready")

@@ -11,6 +11,7 @@ NO_SCHEDULE = "NoSchedule"
 NO_EXECUTE = "NoExecute"
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 _REFUSING_EFFECTS = frozenset({NO_SCHEDULE, NO_EXECUTE})
