@@ -9,7 +9,7 @@ def parse_indexes(text: str) -> frozenset[int]:
     Raises:
         ValueError: the text is no such list.
     """
-    return frozenset(index for part in text.split(",") if part for index in _span(part))
+    return frozenset[int]().union(*(_span(part) for part in text.split(",") if part))
 
 
 def _span(part: str) -> range:

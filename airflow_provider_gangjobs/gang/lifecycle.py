@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.pods import pods_of
-from airflow_provider_gangjobs.gang.progress import Counts, Fact, all_started_at, count, fact
+from airflow_provider_gangjobs.gang.muster import Muster
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, fate, judge
 from airflow_provider_gangjobs.gang.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
 from airflow_provider_gangjobs.objects.views import condition
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.progress import Counts
     from airflow_provider_gangjobs.objects.views import EventView, JobView, PodGroupView, PodView
 
 
@@ -96,14 +96,24 @@ def observe(
     `job=None` must mean that the server has no such Job. Pods of another Job are left out.
     `events` are those of the Job and its pods, if somebody fetched them; only evidence comes from them.
     """
-    mine = pods_of(ref, pods)
+    return observe_mustered(job, Muster(ref, pods), podgroup, ref, events=events)
+
+
+def observe_mustered(
+    job: JobView | None,
+    pods: Muster,
+    podgroup: PodGroupView | None,
+    ref: GangRef,
+    *,
+    events: Sequence[EventView] = (),
+) -> Observation:
+    """The same, of pods that are counted already."""
     ours = job if job is not None and job.metadata.uid == ref.uid else None
     verdict = judge(job, ref)
-    facts = [fact(pod) for pod in mine]
-    counts = count(ours, facts)
+    counts = pods.counts(ours)
     phase = _phase(ours, counts, verdict)
-    began = _times(phase, ours, facts, counts, verdict)
-    wait = _wait(phase, Seen(ours, mine, podgroup, counts, events), verdict)
+    began = _times(phase, ours, pods, counts, verdict)
+    wait = _wait(phase, Seen(ours, pods, podgroup, counts, events), verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 
 
@@ -121,7 +131,7 @@ def _phase(job: JobView | None, counts: Counts, verdict: Verdict | None) -> Phas
 
 
 def _times(
-    phase: Phase, job: JobView | None, facts: Sequence[Fact], counts: Counts, verdict: Verdict | None
+    phase: Phase, job: JobView | None, pods: Muster, counts: Counts, verdict: Verdict | None
 ) -> dict[Phase, datetime]:
     began: dict[Phase, datetime | None] = {}
     if job is not None:
@@ -133,7 +143,7 @@ def _times(
             decided = fate(job)
             began[Phase.FINISHING] = decided.last_transition_time if decided else None
     if counts.ranks and counts.started >= counts.ranks and phase is not Phase.QUEUED:
-        began[Phase.RUNNING] = all_started_at(facts, counts.ranks)
+        began[Phase.RUNNING] = pods.all_started_at(counts.ranks)
     if verdict is not None:
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
         began[PHASE_OF_VERDICT[verdict.ended]] = verdict.at

@@ -52,8 +52,14 @@ def owner_uid(pod: PodView) -> str | None:
 
 
 def pods_of(ref: GangRef, pods: Iterable[PodView]) -> list[PodView]:
-    """The pods that belong to this very Job. A pod that does not tell its owner is taken at its gang label."""
-    return [pod for pod in pods if owner_uid(pod) in {ref.uid, None}]
+    """The pods that belong to this very Job."""
+    return [pod for pod in pods if is_of(ref, pod)]
+
+
+def is_of(ref: GangRef, pod: PodView) -> bool:
+    """It belongs to this very Job. A pod that does not tell its owner is taken at its gang label."""
+    owner = owner_uid(pod)
+    return owner == ref.uid or owner is None
 
 
 def is_terminal(pod: PodView) -> bool:
@@ -72,10 +78,7 @@ def is_held(pod: PodView) -> bool:
 
 
 def deletion_asked_at(meta: Meta) -> datetime | None:
-    """When deletion was asked for: `deletionTimestamp` is that time plus the grace period.
-
-    Of a held pod that its kubelet has done with (its grace period is 0 then) it is a later time: that of its removal.
-    """
+    """When deletion was asked for: `deletionTimestamp` is that time plus the grace period."""
     if meta.deletion_timestamp is None:
         return None
     return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds or 0)

@@ -1,4 +1,4 @@
-"""Progress: how many ranks exist, have a node, have started, have ended. Pure counting.
+"""Progress: how many ranks exist, have a node, have started, have ended; and what of a pod counts for that.
 
 A rank is a completion index; several pods may have tried it, and it has got as far as the farthest
 of them. Pods of a Job without indexes are ranks of their own. Job counters are not a count of pods
@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_provider_gangjobs.gang import pods as pod_facts
-from airflow_provider_gangjobs.gang.indexes import parse_indexes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable
     from datetime import datetime
 
     from airflow_provider_gangjobs.objects.views import JobView, PodView
@@ -40,9 +41,8 @@ class Counts:
     """Pods being deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """What counts of one pod. A gang may have 100,000 of them, and each is looked at once per look."""
+class Fact(msgspec.Struct, frozen=True, gc=False):
+    """What counts of one pod. A gang may have 100,000 of them."""
 
     rank: Hashable
     """Its completion index, or its uid if it has none."""
@@ -69,28 +69,6 @@ def fact(pod: PodView) -> Fact:
     )
 
 
-def count(job: JobView | None, facts: Sequence[Fact]) -> Counts:
-    """Count the ranks of a gang from its Job and the pods that are seen now."""
-    done = parse_indexes(job.status.completed_indexes) if job else frozenset[int]()
-    created = {one.rank for one in facts}
-    started = {one.rank for one in facts if one.has_started}
-    running = {one.rank for one in facts if one.has_started and not one.has_ended}
-    started_ever = max(len(started | done), _ended(job) + len(running))
-    ranks = ranks_of(job) if job else len(created)
-    at_least = min(started_ever, ranks)
-    return Counts(
-        ranks=ranks,
-        created=max(len(created | done), at_least),
-        placed=max(len({one.rank for one in facts if one.is_placed} | done), at_least),
-        started=started_ever,
-        running=len(running),
-        succeeded=job.status.succeeded if job else 0,
-        failed=job.status.failed if job else 0,
-        held=sum(one.is_held for one in facts),
-        terminating=sum(one.is_deleted for one in facts),
-    )
-
-
 def ranks_of(job: JobView) -> int:
     """How many ranks run side by side: parallelism, but no more than completions."""
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
@@ -98,14 +76,10 @@ def ranks_of(job: JobView) -> int:
     return min(parallelism, completions)
 
 
-def all_started_at(facts: Sequence[Fact], ranks: int) -> datetime | None:
+def all_started_at(facts: Iterable[Fact], ranks: int) -> datetime | None:
     """When the last of `ranks` ranks started first; of fewer, if the pods of the others are gone."""
     first: dict[Hashable, datetime] = {}
     for one in facts:
         if one.started is not None and (one.rank not in first or one.started < first[one.rank]):
             first[one.rank] = one.started
     return max(sorted(first.values())[: max(ranks, 1)], default=None)
-
-
-def _ended(job: JobView | None) -> int:
-    return job.status.succeeded + job.status.failed if job else 0

@@ -7,7 +7,6 @@ the whole gang exists have no condition and no event at all (PreEnqueue), so sil
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from airflow_provider_gangjobs.gang import pods as pod_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from airflow_provider_gangjobs.gang.muster import Muster
     from airflow_provider_gangjobs.gang.progress import Counts
     from airflow_provider_gangjobs.objects.views import EventView, JobView, PodGroupView, PodView, Waiting
 
@@ -27,6 +27,8 @@ IMAGE_REASONS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
 CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+_TROUBLES: Final = IMAGE_REASONS | CONFIG_REASONS
 
 
 class Cause(StrEnum):
@@ -53,7 +55,7 @@ class Seen:
     """Everything the rules may look at."""
 
     job: JobView | None
-    pods: Sequence[PodView]
+    pods: Muster
     podgroup: PodGroupView | None
     counts: Counts
     events: Sequence[EventView] = ()
@@ -90,11 +92,11 @@ def while_assembling(seen: Seen) -> Wait:
 
 
 def _image(seen: Seen) -> str | None:
-    return _container_trouble(seen.pods, IMAGE_REASONS)
+    return _container_trouble(seen.pods.troubled.values(), IMAGE_REASONS)
 
 
 def _config(seen: Seen) -> str | None:
-    return _container_trouble(seen.pods, CONFIG_REASONS)
+    return _container_trouble(seen.pods.troubled.values(), CONFIG_REASONS)
 
 
 def _container_trouble(pods: Iterable[PodView], reasons: frozenset[str]) -> str | None:
@@ -104,6 +106,11 @@ def _container_trouble(pods: Iterable[PodView], reasons: frozenset[str]) -> str 
     pod, waiting = min(found, key=lambda item: _rank_order(item[0]))
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return f"{waiting.reason} at {_who(pod)}{more}: {shorten(waiting.message)}".rstrip(": ")
+
+
+def has_container_trouble(pod: PodView) -> bool:
+    """A container of it cannot be made, at least for now."""
+    return _container_waits(pod, _TROUBLES) is not None
 
 
 def _container_waits(pod: PodView, reasons: frozenset[str]) -> Waiting | None:
@@ -134,18 +141,20 @@ def _pods_missing(seen: Seen) -> str | None:
 
 
 def _unschedulable(seen: Seen) -> str | None:
-    refusals = Counter(message for pod in seen.pods if (message := _refusal(pod)))
+    refusals = seen.pods.refusals
     if refusals:
         # Since 1.36 most pods only say that the gang lacks others; the cause is told by those that no node took.
-        causes = Counter({message: count for message, count in refusals.items() if _NODES.search(message)})
-        return node_reasons((causes or refusals).most_common(1)[0][0])
+        causes = {message: count for message, count in refusals.items() if _NODES.search(message)}
+        heard = causes or refusals
+        return node_reasons(min(heard, key=lambda message: (-heard[message], message)))
     if seen.podgroup is None:
         return None
     refused = (item for item in seen.podgroup.status.conditions if item.status == "False" and item.message)
     return next((node_reasons(item.message) for item in refused), None)
 
 
-def _refusal(pod: PodView) -> str:
+def refusal(pod: PodView) -> str:
+    """Why the scheduler could not place it, in its words; empty if it could, or has not tried."""
     if pod.spec.node_name:
         return ""
     scheduled = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")

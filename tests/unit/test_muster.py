@@ -1,0 +1,89 @@
+"""Counting pods as they change comes to what counting all of them anew comes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.lifecycle import observe, observe_mustered
+from airflow_provider_gangjobs.gang.muster import Muster
+from tests.unit.builders import REF, PodBuilder, job, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.objects.views import PodView
+
+RANKS = 3
+STATES: dict[str, Callable[[PodBuilder], PodBuilder]] = {
+    "new": lambda made: made,
+    "held": lambda made: made.held(),
+    "refused": lambda made: made.unschedulable("0/3 nodes are available: 3 Insufficient cpu."),
+    "refused otherwise": lambda made: made.unschedulable("the gang is not complete"),
+    "placed": lambda made: made.on("node-1"),
+    "without its image": lambda made: made.on("node-1").waiting("ErrImagePull", "no such image"),
+    "without its secret": lambda made: made.on("node-1").waiting("CreateContainerConfigError", "no secret"),
+    "running": lambda made: made.on("node-1").running(since=5),
+    "running since later": lambda made: made.on("node-1").running(since=9),
+    "succeeded": lambda made: made.held().on("node-1").succeeded(),
+    "failed": lambda made: made.on("node-1").failed(),
+    "deleted while it ran": lambda made: made.held().on("node-1").running().deleted(20),
+    "of another Job": lambda made: made.of_job("another").running(),
+}
+JOBS = {
+    "assembling": job(RANKS).started(1),
+    "with an index done": job(RANKS).started(1).counts(succeeded=1, completedIndexes="1"),
+    "complete": job(RANKS).started(1).complete(60),
+}
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+def _shown(name: str, rank: int, state: str) -> PodView:
+    return STATES[state](pod(name).rank(rank)).view()
+
+
+changes = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.none() | st.sampled_from(list(STATES))), min_size=1, max_size=30
+)
+ranks_of_pods = st.fixed_dictionaries({name: st.integers(0, RANKS - 1) for name in NAMES})
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=changes, ranks=ranks_of_pods, seen_job=st.sampled_from(list(JOBS)))
+def test_changes_one_by_one_come_to_the_same_as_all_pods_at_once(changes, ranks, seen_job):
+    pods: dict[str, PodView] = {}
+    muster = Muster(REF)
+    for name, state in changes:
+        if state is None:
+            muster.forget([pods.pop(name)] if name in pods else [])
+        else:
+            pods[name] = _shown(name, ranks[name], state)
+            muster.see([pods[name]])
+        # In the middle as well: what is remembered between two looks must not outlive its truth.
+        at = JOBS[seen_job].view()
+        assert observe_mustered(at, muster, None, REF) == observe(at, pods.values(), None, REF)
+
+
+def test_rank_counts_as_long_as_one_of_its_pods_is_there():
+    first, second = _shown("a", 0, "failed"), _shown("b", 0, "running")
+    muster = Muster(REF, [first, second])
+    assert muster.counts(JOBS["assembling"].view()).started == 1
+    muster.forget([first])
+    assert muster.counts(JOBS["assembling"].view()).started == 1
+    muster.forget([second])
+    assert muster.counts(JOBS["assembling"].view()).started == 0
+
+
+@pytest.mark.parametrize("state", ["refused", "without its image"])
+def test_trouble_is_forgotten_once_it_is_over(state):
+    muster = Muster(REF, [_shown("a", 0, state)])
+    assert bool(muster.troubled) + bool(muster.refusals) == 1
+    muster.see([_shown("a", 0, "running")])
+    assert (dict(muster.troubled), dict(muster.refusals)) == ({}, {})
+
+
+def test_pods_of_another_job_are_passed_over():
+    assert len(Muster(REF, [_shown("a", 0, "of another Job")])) == 0
