@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooLarge,
 )
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
+from airflow_provider_gangjobs.cluster.verbs import Answer
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
@@ -198,23 +199,27 @@ class Ledger:
                     raise
             else:
                 if self._is_ours(stored):
-                    self._shard = self._seen(stored)
+                    # Others may have added to it, which nobody told: the server says when it is full.
+                    filled_bytes = self._shard.filled_bytes + sum(_entry_bytes(*entry) for entry in part.items())
+                    self._shard = _Shard(self._shard.number, stored["metadata"]["uid"], filled_bytes)
                     return
                 # Left by an earlier Job of this name, or somebody else's: it is not ours to write to.
                 self._next_shard()
         raise LedgerUnavailable(str(self._ref), f"ConfigMap {self._ref.namespace}/{name} keeps changing")
 
     async def _write(self, part: Mapping[str, str]) -> dict[str, Any]:
+        """The metadata of what is stored now. Its data, up to 1 MiB, is not sent back."""
         if not self._shard.uid:
             try:
-                return await self._client.create(CONFIGMAPS, self._manifest(part), self._ref.namespace)
+                manifest = self._manifest(part)
+                return await self._client.create(CONFIGMAPS, manifest, self._ref.namespace, answer=Answer.METADATA)
             except AlreadyExists:
                 there = await self._client.get(CONFIGMAPS, self._name, self._ref.namespace)
                 if not self._is_ours(there):
                     return there
                 self._shard = self._seen(there)
         patch = {"metadata": {"uid": self._shard.uid}, "data": dict(part)}
-        return await self._client.patch(CONFIGMAPS, self._name, self._ref.namespace, patch)
+        return await self._client.patch(CONFIGMAPS, self._name, self._ref.namespace, patch, answer=Answer.METADATA)
 
     def _seen(self, shard: Mapping[str, Any]) -> _Shard:
         number = int(shard["metadata"]["name"].rpartition("-")[2])
