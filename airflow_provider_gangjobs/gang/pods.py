@@ -78,7 +78,10 @@ def is_held(pod: PodView) -> bool:
 
 
 def deletion_asked_at(meta: Meta) -> datetime | None:
-    """When deletion was asked for: `deletionTimestamp` is that time plus the grace period."""
+    """When deletion was asked for: `deletionTimestamp` is that time plus the grace period.
+
+    Of a held pod that its kubelet has done with (its grace period is 0 then) it is a later time: that of its removal.
+    """
     if meta.deletion_timestamp is None:
         return None
     return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
