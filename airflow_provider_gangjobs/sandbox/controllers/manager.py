@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.sandbox.errors import StatusError
@@ -104,10 +105,10 @@ class ControllerManager:
     async def _sleep(self, controller: Controller, wake: asyncio.Event) -> None:
         due = controller.queue.next_due()
         timeout_s = None if due is None else max((due - self._clock.now()).total_seconds(), 0.0)
-        try:
-            await asyncio.wait_for(wake.wait(), timeout_s)
-        except TimeoutError:
-            return
+        # Not `wait_for`: before Python 3.12 that loses a cancellation which comes together with the wake-up.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await wake.wait()
 
     def _drain(self, controller: Controller) -> bool:
         for count in range(STEP_KEYS_MAX):
