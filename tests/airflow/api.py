@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.airflow.waiting import wait_for
+from tests.patience import AIRFLOW_PATIENCE_S, PATIENCE_S
 
 FINISHED = ("success", "failed")
 
@@ -27,7 +28,7 @@ class Api:
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             return json.load(reply)
 
     def is_healthy(self) -> bool:
@@ -37,14 +38,9 @@ class Api:
     def log_in(self) -> None:
         self._token = self.call("GET", "/auth/token")["access_token"]
 
-    def living_hosts(self, job_type: str) -> set[str]:
-        """Hosts of what Airflow calls jobs, its schedulers or triggerers, that have sent a heartbeat lately."""
-        found = self.call("GET", f"/api/v2/jobs?job_type={job_type}&is_alive=true")
-        return {job["hostname"] for job in found["jobs"]}
-
     def trigger(self, dag_id: str, run_id: str | None = None, **conf: Any) -> DagRun:
         """Unpause the DAG, once it is parsed, and start a run."""
-        wait_for(f"DAG {dag_id}", lambda: self.call("GET", f"/api/v2/dags/{dag_id}"), 120)
+        wait_for(f"DAG {dag_id}", lambda: self.call("GET", f"/api/v2/dags/{dag_id}"))
         self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
         wanted = {"logical_date": None, "conf": conf} | ({"dag_run_id": run_id} if run_id else {})
         run = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", wanted)
@@ -86,11 +82,11 @@ class DagRun:
         entry = f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.api.call("GET", f"{entry}?deserialize=true&map_index={map_index}")["value"]
 
-    def wait(self, timeout_s: float = 240.0) -> str:
+    def wait(self, timeout_s: float = AIRFLOW_PATIENCE_S) -> str:
         """The final state."""
         return wait_for(
             f"end of {self.run_id}", lambda: state if (state := self.state) in FINISHED else None, timeout_s
         )
 
-    def wait_for_task(self, task_id: str, state: str, timeout_s: float = 60.0) -> None:
+    def wait_for_task(self, task_id: str, state: str, timeout_s: float = AIRFLOW_PATIENCE_S) -> None:
         wait_for(f"{task_id} {state}", lambda: self.task(task_id)["state"] == state, timeout_s)

@@ -22,6 +22,7 @@ from tests.airflow import hostname
 from tests.airflow.api import Api
 from tests.airflow.processes import Airflow, Process, stopped_at_the_end
 from tests.airflow.waiting import wait_for
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,11 +74,14 @@ class Home:
             "API__WORKERS": "1",
             "API__SECRET_KEY": secrets.token_hex(16),
             "API_AUTH__JWT_SECRET": secrets.token_hex(32),
-            "DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{path}/airflow.db",
+            "DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{path}/airflow.db?timeout={AIRFLOW_PATIENCE_S:.0f}",
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             # Five seconds are Airflow's own: too few for the first answers of an API server on a busy machine.
             "WORKERS__EXECUTION_API_TIMEOUT": "60",
+            # So are the half minute for a DAG file's imports, and the time that SQLite waits for another's lock.
+            "CORE__DAGBAG_IMPORT_TIMEOUT": str(AIRFLOW_PATIENCE_S),
+            "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": f"{AIRFLOW_PATIENCE_S:.0f}",
             **more,
         }
         environment = {
@@ -103,7 +107,7 @@ class Home:
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
         self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
 
-    def run(self, *command: str, timeout_s: float = 240.0) -> str:
+    def run(self, *command: str, timeout_s: float = AIRFLOW_PATIENCE_S) -> str:
         """Run a command to its end and return what it printed."""
         output = self.path / f"{secrets.token_hex(4)}.log"
         with output.open("w") as log:
@@ -137,7 +141,7 @@ class Home:
         with stopped_at_the_end(processes):
             for process in processes.values():
                 process.start()
-            wait_for("healthy processes", airflow.api.is_healthy, 150)
+            wait_for("healthy processes", airflow.api.is_healthy)
             airflow.api.log_in()
             yield airflow
 

@@ -8,12 +8,13 @@ import pytest
 
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS, SERVICES
 from tests.airflow.waiting import wait_for
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread
     from tests.airflow.home import Home, Report
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
@@ -62,4 +63,4 @@ def test_nothing_is_left_in_the_cluster(reports: dict[str, Report], cluster: San
     def left() -> list[str]:
         return cluster.call(lambda it: [obj["metadata"]["name"] for kind in kinds for obj in it.registry.list(kind)])
 
-    wait_for("garbage collection", lambda: not left(), 30)
+    wait_for("garbage collection", lambda: not left())

@@ -12,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
-DEADLINE_S = 240.0
+from tests.patience import AIRFLOW_PATIENCE_S
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * DEADLINE_S)]
+DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def is_alive(process):
 
 
 def wait_until(condition, what):
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + AIRFLOW_PATIENCE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.1)
@@ -75,7 +76,7 @@ def wait_until(condition, what):
 
 
 def test_model_is_trained_by_a_gang(start, home):
-    output, _ = start().communicate(timeout=DEADLINE_S)
+    output, _ = start().communicate(timeout=AIRFLOW_PATIENCE_S)
     accuracy = re.search(r"accuracy of the gang of 4: ([0-9.]+)  \(one process: ([0-9.]+)\)", output)
     assert accuracy, output
     gang, alone = map(float, accuracy.groups())
@@ -83,7 +84,7 @@ def test_model_is_trained_by_a_gang(start, home):
     assert abs(gang - alone) <= 0.02
     assert (home / "output" / "train_digits_loss.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"gang \S+: running", output)
-    assert not mentioning(home)
+    wait_until(lambda: not mentioning(home), "the end of all processes")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
@@ -92,15 +93,15 @@ def test_nothing_is_left_of_a_demo_stopped_half_way(start, home, number):
     # Only the scheduler's and the triggerer's grandchildren make it this many.
     processes = wait_until(lambda: found if len(found := family(demo.pid)) >= 12 else None, "Airflow's processes")
     os.kill(demo.pid, number)
-    code = demo.wait(DEADLINE_S)
+    code = demo.wait(AIRFLOW_PATIENCE_S)
     assert code == {signal.SIGKILL: -9}.get(number, 130)
     wait_until(lambda: not any(map(is_alive, processes)), "the end of all processes")
-    assert not mentioning(home)
+    wait_until(lambda: not mentioning(home), "the end of those that had just been started")
 
 
 def test_second_demo_in_one_folder_is_refused(start, home):
     first = start()
     wait_until((home / "airflow.cfg").exists, "the first demo at work")
-    output, _ = start().communicate(timeout=DEADLINE_S)
+    output, _ = start().communicate(timeout=AIRFLOW_PATIENCE_S)
     assert first.poll() is None, first.stdout.read()
     assert "another one is running" in output

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import AIRFLOW_PATIENCE_S
+
 if TYPE_CHECKING:
     from tests.airflow.home import Home, Report
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 HEAVY = {"numpy", "sklearn", "matplotlib", "aiohttp", "kubernetes", "kubernetes_asyncio"}
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")

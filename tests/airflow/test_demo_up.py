@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.test_demo import mentioning
+from tests.airflow.test_demo import mentioning, wait_until
+from tests.patience import AIRFLOW_PATIENCE_S, PATIENCE_S
 
 UP = Path(__file__).parents[2] / "scripts" / "up.py"
-DEADLINE_S = 240.0
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * DEADLINE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def home(tmp_path_factory):
 
 def up(action, home):
     argv = [sys.executable, str(UP), action, "--home", str(home)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=AIRFLOW_PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -39,15 +39,16 @@ def url_in(output):
 
 def test_ui_answers_without_a_password_and_knows_the_examples(home):
     url = url_in(up("start", home))
-    with urllib.request.urlopen(f"{url}/auth/token", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/auth/token", timeout=PATIENCE_S) as answer:
         token = json.load(answer)["access_token"]
     request = urllib.request.Request(f"{url}/api/v2/dags", headers={"Authorization": f"Bearer {token}"})
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + AIRFLOW_PATIENCE_S
     dags = set()
     while "train_digits_gang" not in dags:
         assert time.monotonic() < deadline
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             dags = {dag["dag_id"] for dag in json.load(answer)["dags"]}
+        time.sleep(0.2)
 
 
 def test_second_start_finds_the_first(home):
@@ -57,14 +58,12 @@ def test_second_start_finds_the_first(home):
 
 def test_stop_leaves_nothing_and_can_be_repeated(home):
     assert up("stop", home) == "stopped\n"
-    assert not mentioning(home)
+    wait_until(lambda: not mentioning(home), "the end of all processes")
     assert up("stop", home) == "nothing is up\n"
 
 
 def test_killed_up_leaves_nothing_and_starts_again(home):
     up("start", home)
     os.kill(json.loads((home / "up.json").read_text())["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + DEADLINE_S
-    while left := mentioning(home):
-        assert time.monotonic() < deadline, left
+    wait_until(lambda: not mentioning(home), "the end of all processes")
     assert up("stop", home) == "nothing is up\n"

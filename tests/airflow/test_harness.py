@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import AIRFLOW_PATIENCE_S
+
 if TYPE_CHECKING:
     from tests.airflow.home import Home
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 def test_plain_dag_runs_by_itself(home: Home) -> None:

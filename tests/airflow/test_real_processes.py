@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
 from tests.airflow.waiting import wait_for
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tests.airflow.api import Api
     from tests.airflow.home import Home
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
@@ -41,26 +42,26 @@ def running_pods(cluster: SandboxThread) -> int:
 def test_gang_runs_deferred_and_returns_its_results(api: Api) -> None:
     run = api.trigger("three_ranks")
 
-    assert run.wait(150) == "success"
+    assert run.wait() == "success"
     assert run.xcom("total") == 0 + 1 + 4
     assert run.xcom("gang", "gang")["namespace"] == "default"
 
 
 def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: Home, cluster: SandboxThread) -> None:
     run = api.trigger("endless")
-    run.wait_for_task("gang", "deferred", 120)
+    run.wait_for_task("gang", "deferred")
     # Before a triggerer has taken the trigger up, a kill reaches nobody.
-    wait_for("the trigger's report", lambda: "running: 3/3 ranks" in connected.trigger_log("endless"), 60)
+    wait_for("the trigger's report", lambda: "running: 3/3 ranks" in connected.trigger_log("endless"))
 
     run.set_task_state("gang", "failed")
 
-    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster), 60)
+    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster))
 
 
 def test_killing_a_task_that_waits_in_its_worker_deletes_its_gang(api: Api, cluster: SandboxThread) -> None:
     run = api.trigger("endless_in_worker")
-    wait_for("three running ranks", lambda: running_pods(cluster) == 3, 90)
+    wait_for("three running ranks", lambda: running_pods(cluster) == 3)
 
     run.set_task_state("gang", "failed")
 
-    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster), 60)
+    wait_for("deletion of the gang", lambda: not jobs(cluster) and not running_pods(cluster))

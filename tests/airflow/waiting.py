@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from tests.patience import AIRFLOW_PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,7 +15,7 @@ POLL_S = 0.2
 T = TypeVar("T")
 
 
-def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 60.0) -> T:
+def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = AIRFLOW_PATIENCE_S) -> T:
     """What `look` returns once it is neither `None` nor false; connection errors count as not yet."""
     deadline = time.monotonic() + timeout_s
     last: object = None

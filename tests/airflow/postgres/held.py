@@ -139,9 +139,9 @@ class HeldRun:
 
         return wait_for("a triggerer that follows the gang", follower, PATIENCE_S)
 
-    def wait_until_gone(self) -> None:
-        """Until nothing of the gang is left in the cluster."""
-        key, witness = self.key(), self.stage.witness
+    def wait_until_gone(self, map_index: int = -1) -> None:
+        """Until nothing of the gang is left in the cluster, which is some time after the task's success."""
+        key, witness = self.key(map_index), self.stage.witness
         wait_for("deletion of the gang", lambda: not witness.jobs(key) and not witness.pods(key), PATIENCE_S)
 
     # -- what must hold at the end -----------------------------------------------------------------------------

@@ -91,12 +91,6 @@ class Postgres:
             connection.cursor().execute(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg2://{USER}@/{name}?host={self.folder}"
 
-    def query(self, database: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The rows of a question that Airflow's API does not answer."""
-        with closing(self._connect(database)) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            return list(cursor.fetchall())
-
     def _connect(self, database: str) -> Any:
         return psycopg2.connect(host=str(self.folder), user=USER, dbname=database)
 

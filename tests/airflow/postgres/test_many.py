@@ -24,20 +24,21 @@ WATCH_LASTS_S = 240
 
 
 def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(stage: Stage) -> None:
-    wait_for("two triggerers", lambda: len(stage.airflow.api.living_hosts("TriggererJob")) == 2, PATIENCE_S)
     watching, since = stage.door.note(query="(?=.*watch=)(?=.*gangjobs)"), time.monotonic()
     many = stage.start("many")
-    wait_for("gangs with both", lambda: min(holders(many).values(), default=0) >= MANY // 6, LONGER_S)
+    wait_for("half of the gangs", lambda: holders(many).total() >= MANY // 2, LONGER_S)
 
-    lost, survivor = stage.triggerers
-    lost.kill()
-    wait_for("all gangs with one", lambda: holders(many) == {survivor.name: MANY}, LONGER_S)
+    busiest, _ = holders(many).most_common(1)[0]  # Airflow does not share triggers out evenly
+    stage.airflow.processes[busiest].kill()
+    (survivor,) = (triggerer.name for triggerer in stage.triggerers if triggerer.is_alive)
+    wait_for("all gangs with one", lambda: holders(many) == {survivor: MANY}, LONGER_S)
     wait_for("all ranks", lambda: sum(many.ranks("Running", index) for index in range(MANY)) == MANY * RANKS, LONGER_S)
     many.open()
 
     assert many.run.wait(LONGER_S) == "success"
     assert [ti["try_number"] for ti in many.run.mapped("gang")] == [1] * MANY
     for index in range(MANY):
+        many.wait_until_gone(index)
         ran_once(stage.witness, many.key(index))
         results = many.run.xcom("gang", map_index=index)
         assert results == [{"rank": rank, "number": str(index)} for rank in range(RANKS)]
@@ -49,9 +50,6 @@ def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(stage: Stage) -
 
 
 def holders(many: HeldRun) -> Counter[str]:
-    """How many gangs each triggerer has, of both triggerers."""
-    found = Counter({triggerer.name: 0 for triggerer in many.stage.triggerers if triggerer.is_alive})
-    for ti in many.run.mapped("gang"):
-        if ti["triggerer_job"] is not None and ti["state"] == "deferred":
-            found[ti["triggerer_job"]["hostname"]] += 1
-    return found
+    """How many gangs each triggerer has."""
+    waiting = [ti for ti in many.run.mapped("gang") if ti["state"] == "deferred" and ti["triggerer_job"] is not None]
+    return Counter(ti["triggerer_job"]["hostname"] for ti in waiting)
