@@ -60,8 +60,10 @@ class Collection:
     watch_faults: list[Fault] = field(default_factory=list)
     requests: int = 0
     watches: int = 0
-    touched: Counter[str] = field(default_factory=Counter)
-    """How often an object of a key came, changed or went."""
+    touched: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """By key: the version at which an object of it last came, changed or went."""
+    told: Callable[[], int] = int
+    """Up to which version the informer has applied what happened."""
     left: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """By key: how often each uid has ceased to be of it, by deletion or by a change."""
 
@@ -95,7 +97,9 @@ class Collection:
         self.version += 1
         obj = {"metadata": {**metadata, "resourceVersion": str(self.version)}}
         self.history.append((self.version, {"type": kind, "object": obj}))
-        self.touched.update({key for key in keys if key is not None})
+        for key in keys:
+            if key is not None:
+                self.touched[key] = self.version
         if kind == "DELETED":
             del self.objects[metadata["name"]]
         else:
