@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.submission.calls import Api, Calls
+from airflow_provider_gangjobs.submission.jobs import is_queued
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.pacing import Timing
@@ -23,7 +25,9 @@ async def halt(client: Api, ref: GangRef, *, reason: str, timing: Timing | None 
 
     The next submission of the task is a new attempt. False if the Job is gone.
     """
-    return await Calls(client, ref.namespace, timing=timing).mark_job(ref, halt_patch(reason))
+    calls = Calls(client, ref.namespace, timing=timing)
+    job = await calls.find(JOBS, ref.name)
+    return job is not None and await calls.mark_job(ref, halt_patch(reason, queued=is_queued(job)))
 
 
 def note_of(error: GangJobError) -> str:

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, FINALIZER_HARVEST, LABEL_DROPPED, LABEL_GANG
 from airflow_provider_gangjobs.gang.policy import Decision, Placement
 from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
-from airflow_provider_gangjobs.submission.jobs import Job, JobState, annotation, ref_of, state_of
+from airflow_provider_gangjobs.submission.jobs import Job, JobState, annotation, is_queued, ref_of, state_of
 from airflow_provider_gangjobs.submission.operations import jobs_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def _end(calls: Calls, job: Object, release: Callable[[GangRef], Awaitable
     ref, state = ref_of(job), state_of(job)
     ongoing = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await calls.mark_job(ref, halt_patch(REASON))
+        await calls.mark_job(ref, halt_patch(REASON, queued=is_queued(job)))
     deadline = calls.timing.monotonic() + timeout_s
     backoff = calls.backoff()
     while True:

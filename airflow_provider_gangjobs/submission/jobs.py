@@ -83,14 +83,17 @@ def never_ran(job: Job) -> bool:
     """
     status = job.get("status") or {}
     started = any(status.get(name) for name in ("startTime", "active", "succeeded", "failed", "terminating"))
-    queued = LABEL_KUEUE_QUEUE in (job["metadata"].get("labels") or {})
-    return is_suspended(job) and not started and not queued
+    return is_suspended(job) and not started and not is_queued(job)
+
+
+def is_queued(job: Job) -> bool:
+    """Whether Kueue decides when the Job runs."""
+    return LABEL_KUEUE_QUEUE in (job["metadata"].get("labels") or {})
 
 
 def is_left_to_others(job: Job) -> bool:
     """Whether someone else starts the Job: Kueue, or the user who submitted it with `keep_suspended`."""
-    queued = LABEL_KUEUE_QUEUE in (job["metadata"].get("labels") or {})
-    return queued or "keep_suspended" in given_digests(job)
+    return is_queued(job) or "keep_suspended" in given_digests(job)
 
 
 def given_digests(job: Job) -> dict[str, str]:

@@ -40,6 +40,7 @@ from airflow_provider_gangjobs.submission.jobs import (
     annotation,
     attempt_number,
     has_condition,
+    is_queued,
     is_suspended,
     ref_of,
     state_of,
@@ -265,7 +266,8 @@ class _Rounds:
             hopeless = isinstance(stopped, StartOver) or not stopped.retryable
             if hopeless and progress.job and is_suspended(progress.job):
                 if self.wish.keep_failed and isinstance(stopped, GangJobError):
-                    await self.calls.mark_job(progress.ref, halt_patch(note_of(stopped)))
+                    patch = halt_patch(note_of(stopped), queued=is_queued(progress.job))
+                    await self.calls.mark_job(progress.ref, patch)
                 else:
                     await self.calls.remove_job(progress.ref)
             raise

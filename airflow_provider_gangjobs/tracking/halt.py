@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.verdict import Ended, Verdict
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
 
@@ -36,13 +37,15 @@ class Halted:
         return f"{_PREFIX}.{self.phase}.{self.cause}: {self.why}"
 
 
-async def halt(client: Client, ref: GangRef, halted: Halted) -> bool:
+async def halt(client: Client, ref: GangRef, halted: Halted, *, queued: bool = False) -> bool:
     """Suspend the Job and note why. False if it is gone, or another one has its name. Safe to repeat.
+
+    `queued` says that Kueue owns its `suspend`.
 
     Raises:
         ClusterError: it may or may not be suspended.
     """
-    patch = halt_patch(str(halted))
+    patch = halt_patch(str(halted), queued=queued)
     patch["metadata"]["uid"] = ref.uid
     try:
         await client.patch(JOBS, ref.name, ref.namespace, patch)
@@ -51,6 +54,11 @@ async def halt(client: Client, ref: GangRef, halted: Halted) -> bool:
             raise
         return False
     return True
+
+
+def is_of_halt(verdict: Verdict) -> bool:
+    """Whether a halted Job ended by what `halt` left to one that a queue lets run again, and not by itself."""
+    return verdict.ended is Ended.FAILED and verdict.reason == _PREFIX
 
 
 def halted_by_deadline(job: JobView | None) -> Halted | None:

@@ -46,6 +46,21 @@ def test_suspension_ends_pods_that_count_for_nothing(space: Space) -> None:
     assert pods
 
 
+def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(space: Space) -> None:
+    """What a halted Job comes to if a queue lets it run again."""
+    space.create("jobs", indexed())
+    space.wait_pods(2)
+    space.patch("jobs", "j", {"spec": {"suspend": True, "parallelism": 0, "activeDeadlineSeconds": 1}})
+    space.wait_job("Suspended")
+    space.until(lambda: not space.pods(), lambda: "no pods")
+    space.patch("jobs", "j", {"spec": {"suspend": False}})
+    job = space.wait_job("Failed")
+    assert ("Failed", "True", "DeadlineExceeded") in conditions_of(job)
+    assert space.pods() == []
+    created = [event for event in space.listed("events") if event["reason"] == "SuccessfulCreate"]
+    assert sum(event.get("count", 1) for event in created) <= 2  # events may be late
+
+
 def test_start_time_is_taken_back_and_set_anew(space: Space) -> None:
     """1.35 keeps it until the Job is resumed."""
     space.create("jobs", indexed())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +19,9 @@ from airflow_provider_gangjobs.tracking.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import NAMESPACE, Plane
 from tests.provider.virtual_time import elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 @in_virtual_time
@@ -60,6 +65,51 @@ async def test_queued_gang_times_out_from_its_creation():
         assert (event.status, event.phase) == (Status.TIMEOUT, Phase.QUEUED)
         assert "Kueue queue gpu" in event.message
         assert elapsed() == pytest.approx(600, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "admitted_after_s"),
+    [(Deadlines(queue_s=60), 90), (Deadlines(run_s=60), 0)],
+    ids=["queued", "running"],
+)
+@in_virtual_time
+async def test_halted_gang_never_runs_again_although_its_queue_lets_it(deadlines, admitted_after_s):
+    """Kueue lets a Job run that waits in a queue, and one that it had admitted again as soon as it is suspended."""
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2, suspend=True)
+        label = {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}
+        plane.registry.patch(JOBS, ref.name, NAMESPACE, label, PatchKind.MERGE)
+        async with as_kueue(plane, admitted_after_s):
+            event = await Following(plane, ref, deadlines=deadlines).event()
+            started = {pod["metadata"]["uid"] for pod in plane.pods()}
+            await asyncio.sleep(300)
+        assert event.status is Status.TIMEOUT
+        assert {pod["metadata"]["uid"] for pod in plane.pods()} <= started
+        job = plane.job()
+        assert "active" not in job["status"]
+        assert [one["reason"] for one in job["status"]["conditions"] if one["type"] == "Failed"] == ["DeadlineExceeded"]
+        later = await Following(plane, ref, deadlines=deadlines).event()
+        assert (later.status, later.reason, later.message) == (event.status, event.reason, event.message)
+
+
+@asynccontextmanager
+async def as_kueue(plane: Plane, admitted_after_s: float) -> AsyncIterator[None]:
+    """Admit the Job after a time, and let it run whenever it is found suspended from then on."""
+
+    async def reconcile() -> None:
+        await asyncio.sleep(admitted_after_s)
+        while True:
+            job = plane.job()
+            if job["spec"]["suspend"]:
+                resume = {"spec": {"suspend": False}}
+                plane.registry.patch(JOBS, job["metadata"]["name"], NAMESPACE, resume, PatchKind.MERGE)
+            await asyncio.sleep(0.5)
+
+    task = asyncio.create_task(reconcile())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 @in_virtual_time
