@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.triggers.watch import Watch
 
-KILL_TIMEOUT_S: Final = 25.0
-"""Airflow gives `on_kill` 30 s."""
+KILL_TIMEOUT_S: Final = 120.0
+"""Airflow waits 30 s for `on_kill`, and what has begun goes on without it. The first question about a task's state
+makes a triggerer load Airflow's API: on a busy machine that took half a minute, and left a gang that nobody wanted."""
 
 
 _under_way: Final[set[asyncio.Task[bool]]] = set()
