@@ -51,6 +51,11 @@ class Process:
     def is_alive(self) -> bool:
         return self._leader is not None and self._leader.poll() is None
 
+    @property
+    def output(self) -> str:
+        """What it has said in all its lives."""
+        return (self.folder / f"{self.name}.log").read_text(errors="replace")
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to each process of it, at once."""
         for pid in pids_of_session(self.pid):

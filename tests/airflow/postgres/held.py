@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.identity import TaskKey, job_name
 from tests.airflow.api import DagRun
 from tests.airflow.waiting import wait_for
 
@@ -90,14 +90,20 @@ class HeldRun:
         return TaskKey(self.run.dag_id, self.run.run_id, "gang", map_index)
 
     @property
+    def name_of_job(self) -> str:
+        """Of the first attempt, as the submission derives it."""
+        key = self.key()
+        return job_name(key.slug, key.digest, 0)
+
+    @property
     def path_of_job(self) -> str:
         """In the cluster's API, as a regular expression."""
-        return rf"/namespaces/default/jobs/held-gang-{self.key().digest[:10]}-\d+$"
+        return f"/namespaces/default/jobs/{self.name_of_job}$"
 
     @property
     def path_of_log(self) -> str:
-        """In the cluster's API, of any rank."""
-        return rf"/namespaces/default/pods/held-gang-{self.key().digest[:10]}-.*/log$"
+        """In the cluster's API, of any rank, as a regular expression."""
+        return f"/namespaces/default/pods/{self.name_of_job}-.*/log$"
 
     @property
     def task(self) -> dict[str, Any]:
