@@ -58,6 +58,8 @@ class Meta(_View, frozen=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    generation: int = 0
+    """Of the spec, counted from 1; 0 for objects that have none."""
     labels: Labels = Labels()
     annotations: Annotations = Annotations()
     finalizers: tuple[str, ...] = ()

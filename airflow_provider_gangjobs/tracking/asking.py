@@ -7,13 +7,14 @@ will change it while nobody hears of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, InvalidConnection, NotFound
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -53,6 +54,17 @@ async def ask(request: Callable[[], Awaitable[T]], *, timing: Timing) -> T:
             if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
                 raise ClusterRefuses(error) from error
             await timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+
+
+async def together(*questions: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Ask all at once; the answers in order. If one fails, the others are cancelled, and its error is raised."""
+    tasks = [asyncio.create_task(question) for question in questions]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def is_of_another_uid(error: Exception) -> bool:

@@ -12,14 +12,12 @@ which comes to the same event. Faults of the API are waited out; nothing of them
 from __future__ import annotations
 
 import asyncio
-import logging
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -28,28 +26,24 @@ from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, di
 from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
 from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase, observe
 from airflow_provider_gangjobs.gang.pods import pods_of
-from airflow_provider_gangjobs.gang.verdict import Verdict, judge
+from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.objects.views import EventView, JobView, view
-from airflow_provider_gangjobs.tracking.asking import ClusterRefuses, ask
+from airflow_provider_gangjobs.tracking.asking import ClusterRefuses, ask, together
+from airflow_provider_gangjobs.tracking.beside import HarvestBeside
 from airflow_provider_gangjobs.tracking.evidence import job_events
-from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline
-from airflow_provider_gangjobs.tracking.harvest import Harvester
-from airflow_provider_gangjobs.tracking.ledger import Ledger
+from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
 from airflow_provider_gangjobs.tracking.reporting import Reporter
 from airflow_provider_gangjobs.tracking.settle import Settled, Settler, list_pods, of_gang
-from airflow_provider_gangjobs.tracking.sights import Sights, sights
-from airflow_provider_gangjobs.tracking.tally import tally
+from airflow_provider_gangjobs.tracking.sights import Sights
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-    from airflow_provider_gangjobs.cluster.informer import Informer
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.objects.views import PodGroupView, PodView
-
-log = logging.getLogger(__name__)
+    from airflow_provider_gangjobs.tracking.harvest import Harvester
 
 Until = Literal["running", "ended"]
 
@@ -66,6 +60,7 @@ GATHER_S: Final = 0.1
 """While changes are gathered: how soon a pod that has ended is harvested, and the Job's end is seen."""
 PODS_IN_PASSING_MAX: Final = 500
 """A look at more pods than this would keep the loop from other gangs for over 10 ms: it is taken in a thread."""
+RESULTS_GONE: Final = "The Job is gone, and what its ranks returned with it. Give it a longer ttl_after_finished."
 EVIDENCE_AFTER_S: Final = 20.0
 """Pods that are missing for this long have been refused, or the Job controller is busy."""
 
@@ -92,62 +87,88 @@ async def follow(
     `report` is called in passing, at each change of phase or of what is waited for.
     """
     timing = timing or Timing()
-    if not isinstance(cluster, Client):
-        async with informers().client(cluster) as client:
-            return await follow(client, ref, deadlines=deadlines, until=until, report=report, now=now, timing=timing)
     reporter = Reporter(report)
-    while True:
-        try:
-            async with sights(cluster, ref) as (seen, watches):
-                follower = _Follower(cluster, ref, seen, watches, deadlines, until, reporter, now, timing)
-                with tally().counting(follower.harvester):
-                    return await follower.run()
-        except InformerClosedError:
-            continue
-        except ClusterRefuses as exc:
-            return gang_event(
-                ref,
-                Status.ERROR,
-                reporter.last_alive,
-                reason=type(exc.error).__name__,
-                message=str(exc),
-                remedy="Check the connection and the permissions of its service account, then clear the task.",
-            )
+    shared = None if isinstance(cluster, Client) else informers()
+    client = cluster if isinstance(cluster, Client) else informers().take_client(cluster)
+    try:
+        while True:
+            seen = Sights(client, ref)
+            try:
+                await seen.find_podgroups(client)
+                return await _Follower(client, ref, seen, deadlines, until, reporter, now, timing).run()
+            except InformerClosedError:
+                continue
+            except ClusterRefuses as exc:
+                return gang_event(
+                    ref,
+                    Status.ERROR,
+                    reporter.last_alive,
+                    reason=type(exc.error).__name__,
+                    message=str(exc),
+                    remedy="Check the connection and the permissions of its service account, then clear the task.",
+                )
+            finally:
+                seen.close()
+    finally:
+        if shared is not None:
+            await shared.give_back_client(client.config.key)
 
 
-@dataclass
+class _Rest(NamedTuple):
+    """How long to sleep at most, and then how long to let changes become one look."""
+
+    for_s: float
+    gather_s: float
+
+
 class _Follower:
-    client: Client
-    ref: GangRef
-    seen: Sights
-    watches: Sequence[Informer[Any]]
-    deadlines: Deadlines
-    until: Until
-    reporter: Reporter
-    now: Callable[[], datetime]
-    timing: Timing
-
-    def __post_init__(self) -> None:
-        self.harvester = Harvester(self.client, Ledger(self.client, self.ref))
+    def __init__(
+        self,
+        client: Client,
+        ref: GangRef,
+        seen: Sights,
+        deadlines: Deadlines,
+        until: Until,
+        reporter: Reporter,
+        now: Callable[[], datetime],
+        timing: Timing,
+    ) -> None:
+        self.client = client
+        self.ref = ref
+        self.seen = seen
+        self.deadlines = deadlines
+        self.until = until
+        self.reporter = reporter
+        self.now = now
+        self.timing = timing
+        self.beside = HarvestBeside(client, ref, timing, seen.wake)
         self.events: tuple[EventView, ...] = ()
         self.asked_for_events = False
 
+    @property
+    def harvester(self) -> Harvester:
+        return self.beside.harvester
+
     async def run(self) -> GangEvent:
         """Look, act, sleep; until there is something to tell for good."""
-        beside = [*self.seen.relays(), self.harvester.run(timing=self.timing)]
-        async with _running(beside, wake=self.seen.wake) as tasks:
+        try:
             await self._synced()
             while True:
-                for task in tasks:
-                    if task.done():
-                        task.result()
-                event = await self._look()
-                if event is not None:
-                    return event
+                self.beside.check()
+                found = await self._look()
+                if isinstance(found, GangEvent):
+                    return found
+                await self.seen.changed(found.for_s)
+                if found.gather_s:
+                    await self._gather(found.gather_s)
+                if any(watch.staleness_s >= STALE_S and watch.problem for watch in self.seen.watches):
+                    await self._may_see()
+        finally:
+            await self.beside.stop()
 
     async def _synced(self) -> None:
         """Wait until what is not seen is known not to exist."""
-        for watch in self.watches:
+        for watch in self.seen.watches:
             while not await watch.synced(SYNC_PATIENCE_S):
                 await self._may_see()
 
@@ -158,41 +179,38 @@ class _Follower:
         )
         await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
 
-    async def _look(self) -> GangEvent | None:
-        """One look at the gang. Returns the event that ends the following, if it is time for it."""
+    async def _look(self) -> GangEvent | _Rest:
+        """One look at the gang: the event that ends the following, if it is time for it, or how long to sleep."""
         job = self.seen.job
         observation = await _observed(job, self.seen.pods, self.seen.podgroup, self.ref, events=self.events)
         self._offer()
-        if observation.verdict is not None:
-            return await self._confirm()
-        tell_in_s = self.reporter.tell(observation, self.now(), evidence=bool(self.events))
         halted = halted_by_deadline(job)
+        if observation.verdict is not None and not (halted and is_of_halt(observation.verdict)):
+            return await self._confirm(*self._last_words(job, observation.verdict))
+        tell_in_s = self.reporter.tell(observation, self.now(), evidence=bool(self.events))
         if halted is not None:
             return await self._halted(halted)
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
-        await self._sleep(observation, tell_in_s)
-        return None
+        return await self._rest(observation, tell_in_s)
 
-    async def _sleep(self, observation: Observation, tell_in_s: float | None) -> None:
+    async def _rest(self, observation: Observation, tell_in_s: float | None) -> _Rest:
         """Until something changes, a deadline is due, or something should be told or looked after."""
         due = next_deadline(observation, self.deadlines)
-        pause_s = STALE_S if due is None else (due - self.now()).total_seconds()
+        rest_s = STALE_S if due is None else (due - self.now()).total_seconds()
         if tell_in_s is not None:
-            pause_s = min(pause_s, tell_in_s)
-        lacks_evidence = observation.wait.cause is Cause.PODS_MISSING and not self.asked_for_events
-        if lacks_evidence and self._age_s(observation) >= EVIDENCE_AFTER_S:
-            self.asked_for_events = True
-            self.events = await job_events(self.client, self.ref)
-            return
-        if lacks_evidence:
-            pause_s = min(pause_s, EVIDENCE_AFTER_S - self._age_s(observation))
-        await self.seen.changed(min(max(pause_s, 0.0), STALE_S))
-        await self._gather(min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S))
-        if any(watch.staleness_s >= STALE_S and watch.problem for watch in self.watches):
-            await self._may_see()
+            rest_s = min(rest_s, tell_in_s)
+        if observation.wait.cause is Cause.PODS_MISSING and not self.asked_for_events:
+            evidence_in_s = EVIDENCE_AFTER_S - self._age_s(observation)
+            if evidence_in_s <= 0:
+                self.asked_for_events = True
+                self.events = await job_events(self.client, self.ref)
+                return _AT_ONCE
+            rest_s = min(rest_s, evidence_in_s)
+        gather_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
+        return _Rest(min(max(rest_s, 0.0), STALE_S), gather_s)
 
     async def _gather(self, for_s: float) -> None:
         """Let the changes of many pods become one look. Pods are harvested meanwhile, and a verdict ends it."""
@@ -203,32 +221,43 @@ class _Follower:
 
     def _offer(self) -> None:
         changed, gone = self.seen.take_pods()
-        self.harvester.offer(pods_of(self.ref, changed))
-        self.harvester.offer_gone(pods_of(self.ref, gone))
+        self.beside.offer(pods_of(self.ref, changed), pods_of(self.ref, gone))
 
     def _age_s(self, observation: Observation) -> float:
         return (self.now() - observation.since).total_seconds() if observation.since else 0.0
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    async def _confirm(self) -> GangEvent | None:
-        """Ask the server whether the verdict that the watch shows is true."""
-        job = await self._job()
+    def _last_words(self, job: JobView | None, verdict: Verdict) -> tuple[JobView | None, Verdict]:
+        """A Job that was seen to end, and then to go, has ended: a time to live may let it go in the same moment."""
+        last = self.seen.gone_job
+        said = judge(last, self.ref) if last is not None else None
+        ended = said is not None and said.job_is_there and not verdict.job_is_there
+        return (last, said) if ended and said is not None else (job, verdict)
+
+    async def _confirm(self, seen: JobView | None, likely: Verdict) -> GangEvent | _Rest:
+        """Ask the server whether the verdict that the watch shows is true; bring the harvest to its end meanwhile.
+
+        A Job that was seen to end, and is gone now, has ended so: pods that are let go may be all that kept it.
+        """
+        settler = self._settler()
+        meanwhile = settler.prepare(seen) if likely.job_is_there else settler.remember()
+        job, _ = await together(self._job(), meanwhile)
         verdict = judge(job, self.ref)
         if verdict is None:
-            await self.seen.changed(LOOK_AGAIN_S)
-            return None
-        return await self._end(verdict, job)
-
-    async def _end(self, verdict: Verdict, job: JobView | None) -> GangEvent:
-        phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
-        await self._remember()
+            return _AGAIN
         if not verdict.job_is_there:
             self.harvester.forget_ledger()
+            if likely.job_is_there:
+                verdict, job = likely, seen
+        return await self._end(verdict, job, settler)
+
+    async def _end(self, verdict: Verdict, job: JobView | None, settler: Settler) -> GangEvent:
+        phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
         seen = await _observed(job, self.seen.pods, None, self.ref)
         if seen.phase is Phase.FINISHING:
             self.reporter.tell(seen, self.now())
-        settled = await self._settle()
+        settled = await settler.settle(job)
         observation = _at_the_end(await _observed(job, settled.pods, None, self.ref), verdict, settled)
         self.reporter.tell(observation, self.now())
         return self._event(
@@ -236,35 +265,32 @@ class _Follower:
             replace(observation, phase=phase),
             diagnose_end(verdict, self.harvester.told),
             completed_indexes=verdict.completed_indexes,
-            notes=settled.notes,
+            notes=(*settled.notes, *self._lost_with(verdict)),
         )
 
-    async def _remember(self) -> None:
-        """Learn what earlier followers recorded. Without it the gang is told in the Job's words."""
-        try:
-            await self.harvester.remember()
-        except ClusterError as exc:
-            log.warning("gang %s: what is recorded of it could not be read: %s", self.ref, exc)
+    def _lost_with(self, verdict: Verdict) -> tuple[str, ...]:
+        return (RESULTS_GONE,) if verdict.ended is Ended.SUCCEEDED and self.seen.gone_job is not None else ()
 
-    async def _settle(self) -> Settled:
-        return await Settler(self.client, self.ref, self.harvester, self.seen, self.timing, self.now).settle()
+    def _settler(self) -> Settler:
+        return Settler(self.client, self.ref, self.harvester, self.seen, self.timing, self.now)
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
-    async def _time_out(self) -> GangEvent | None:
+    async def _time_out(self) -> GangEvent | _Rest:
         """Halt the gang, if the server agrees that its time is over: a watch that lags must not end a gang."""
-        job = await self._job()
-        pods = await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
-        events = await job_events(self.client, self.ref)
+        job, pods, events = await together(
+            self._job(),
+            ask(lambda: list_pods(self.client, self.ref), timing=self.timing),
+            job_events(self.client, self.ref),
+        )
         observation = await _observed(job, pods, self.seen.podgroup, self.ref, events=events)
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
-            await self.seen.changed(LOOK_AGAIN_S)
-            return None
+            return _AGAIN
         halted = Halted(exceeded.phase, observation.wait.cause, observation.line)
-        if not await ask(lambda: halt(self.client, self.ref, halted), timing=self.timing):
-            await self.seen.changed(LOOK_AGAIN_S)
-            return None
+        queued = job is not None and job.metadata.labels.kueue_queue is not None
+        if not await ask(lambda: halt(self.client, self.ref, halted, queued=queued), timing=self.timing):
+            return _AGAIN
         return await self._halted(halted, observation)
 
     async def _halted(self, halted: Halted, before: Observation | None = None) -> GangEvent:
@@ -272,12 +298,15 @@ class _Follower:
 
         `before` is how it stood when it was halted, if that was seen.
         """
-        await self._remember()
-        settled = await self._settle()
+        settler = self._settler()
+        await settler.remember()
+        settled = await settler.settle()
         job = await self._job()
         verdict = judge(job, self.ref)
-        if verdict is not None:
-            return await self._end(verdict, job)
+        if verdict is not None and not is_of_halt(verdict):
+            if not verdict.job_is_there:
+                self.harvester.forget_ledger()
+            return await self._end(verdict, job, settler)
         observation = before or observe(job, settled.pods, self.seen.podgroup, self.ref)
         counts = replace(observation.counts, held=settled.held)
         return self._event(
@@ -316,6 +345,10 @@ class _Follower:
         )
 
 
+_AT_ONCE: Final = _Rest(0.0, 0.0)
+_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
+
+
 async def _observed(
     job: JobView | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, **more: Any
 ) -> Observation:
@@ -329,19 +362,3 @@ def _at_the_end(observation: Observation, verdict: Verdict, settled: Settled) ->
     """The last observation: pods that were listed as held have been released since."""
     counts = replace(observation.counts, held=settled.held)
     return replace(observation, phase=PHASE_OF_VERDICT[verdict.ended], counts=counts)
-
-
-@asynccontextmanager
-async def _running(
-    coroutines: Sequence[Coroutine[Any, Any, Any]], *, wake: Callable[[], None]
-) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Run these beside the body, and end them with it. `wake` is called if one ends by itself, which is a fault."""
-    tasks = [asyncio.create_task(one, name=f"beside a follower, {number}") for number, one in enumerate(coroutines)]
-    for task in tasks:
-        task.add_done_callback(lambda _: wake())
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,6 @@ from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 from airflow_provider_gangjobs.tracking.harvest import HarvestStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow_provider_gangjobs.tracking.harvest import Harvester
 
 NOTHING = HarvestStatistics(backlog=0, recorded=0, released=0, failures=0)
@@ -29,13 +26,13 @@ class Tally:
         self._present: dict[Harvester, None] = {}
         self._past = NOTHING
 
-    @contextmanager
-    def counting(self, harvester: Harvester) -> Iterator[None]:
-        """Count this harvester from now on. Its backlog counts for the length of the block."""
+    def begin(self, harvester: Harvester) -> None:
+        """Count this harvester from now on."""
         self._present[harvester] = None
-        try:
-            yield
-        finally:
+
+    def end(self, harvester: Harvester) -> None:
+        """It has finished: what it has done stays counted, its backlog does not. Safe to repeat."""
+        if harvester in self._present:
             del self._present[harvester]
             self._past = replace(_sum([self._past, harvester.statistics()]), backlog=0)
 

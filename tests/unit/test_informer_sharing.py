@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Informers, informers
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from tests.patience import PATIENCE_S
 from tests.unit.fault_server import FaultServer, ModelApi, config_for
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ async def cluster(*, linger_s: float = 60) -> AsyncGenerator[tuple[Informers, Fa
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
             await asyncio.sleep(0.005)
 
@@ -113,11 +114,12 @@ async def test_one_client_serves_all_informers_of_a_cluster() -> None:
         async with (
             registry.lease(server.config, JOBS, decode=View, index=by_name) as jobs,
             registry.lease(Client(server.config), PODS, decode=View, index=by_name) as pods,
-            registry.client(server.config) as client,
         ):
+            client = registry.take_client(server.config)
             await jobs.synced()
             await pods.synced()
             assert made == [client]
+            await registry.give_back_client(server.config.key)
         await registry.aclose()
         assert registry._clients == {}
 
@@ -135,7 +137,7 @@ async def test_informer_lingers_for_the_next() -> None:
     async with cluster() as (registry, server, _):
         for _ in range(3):
             async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
-                assert await informer.synced(10)
+                assert await informer.synced(PATIENCE_S)
         await until(lambda: server.count()["watch"] == 1)
         assert server.count()["list"] == 1
 
@@ -147,7 +149,7 @@ async def test_informer_ends_after_lingering() -> None:
         await until(lambda: not registry._tasks)
         assert (registry.statistics(), registry._clients) == ({}, {})
         async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
-            assert await informer.synced(10)
+            assert await informer.synced(PATIENCE_S)
         assert server.count()["list"] == 2
 
 
@@ -255,6 +257,6 @@ async def test_defect_is_logged_and_begun_anew(caplog: pytest.LogCaptureFixture)
     async with FaultServer(ModelApi().handle) as server:
         registry = Informers(connect=Broken, timing=Timing(sleep=at_once))
         async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
-            assert await informer.synced(10)
+            assert await informer.synced(PATIENCE_S)
         await registry.aclose()
     assert "begins anew after a defect" in caplog.text

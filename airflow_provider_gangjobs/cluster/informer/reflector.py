@@ -32,6 +32,7 @@ from airflow_provider_gangjobs.cluster.informer.decoding import (
     WatchEvent,
     read_event,
     read_page,
+    uid_of,
     version_of,
 )
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
@@ -179,13 +180,17 @@ class Reflector(Generic[V]):
         token: str | None = None
         while True:
             page = await self._page(token, limit=0 if whole else self._pace.page_objects)
-            for view in self._views.read_all(page.items):
-                relist.put(view)
+            for raw in page.items or ():
+                view = self._views.read(raw)
+                if view is None:
+                    relist.keep(uid_of(raw))
+                else:
+                    relist.put(view)
                 await self._slices.breathe()
             token = page.metadata.continue_
             if not token:
                 break
-        relist.finish()
+        await relist.finish(self._slices)
         self._version = page.metadata.resource_version
 
     async def _page(self, token: str | None, *, limit: int) -> Page:

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
 from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
-from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store, Subscription
+from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, InformerClosedError, Store, Subscription
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.informer.wake import Wake
     from airflow_provider_gangjobs.cluster.resources import Resource
     from airflow_provider_gangjobs.cluster.verbs import ClientStatistics
 
@@ -52,13 +53,13 @@ class _Key:
 
 
 class Informer(Generic[V]):
-    """A lease on a shared informer: its objects by key, as they change."""
+    """A lease on a shared informer: its objects by key, as they change. Ends with `give_back`."""
 
-    def __init__(self, store: Store[V], health: Health, reflector: Reflector[V]) -> None:
-        self._store = store
-        self._health = health
-        self._reflector = reflector
-        self._subscriptions: list[Subscription[V]] = []
+    __slots__ = ("_shared", "_subscriptions")
+
+    def __init__(self, shared: _Shared[V]) -> None:
+        self._shared = shared
+        self._subscriptions: list[Subscription[V]] | None = []
 
     async def synced(self, timeout_s: float | None = None) -> bool:
         """Wait until everything that exists has been seen; False if that has not happened in time.
@@ -66,41 +67,53 @@ class Informer(Generic[V]):
         Raises:
             InformerClosedError: the registry was closed.
         """
-        return await self._store.synced(timeout_s)
+        return await self._shared.store.synced(timeout_s)
 
     @property
     def is_synced(self) -> bool:
         """Before this is True, an object that is not there may exist nevertheless."""
-        return self._store.is_synced
+        return self._shared.store.is_synced
+
+    @property
+    def shows_all_of_a_moment(self) -> bool:
+        """True if what is shown is all that the server had at one moment: what is missing did not exist then.
+
+        It is not while a list is read, nor if there ever was an object that could not be decoded.
+        """
+        return self._shared.store.is_of_one_moment and not self._shared.reflector.skipped
 
     def objects(self, key: str) -> dict[str, V]:
         """The objects of a key that exist now, by uid."""
-        return self._store.objects(key)
+        return self._shared.store.objects(key)
 
-    def subscribe(self, key: str) -> Subscription[V]:
+    def subscribe(self, key: str, wake: Wake | None = None) -> Subscription[V]:
         """Be woken by changes to the objects of one key. Ends with the lease, or when closed."""
-        subscription = self._store.subscribe(key)
+        if self._subscriptions is None:
+            raise InformerClosedError("the lease has ended")
+        subscription = self._shared.store.subscribe(key, wake)
         self._subscriptions.append(subscription)
         return subscription
 
     @property
     def staleness_s(self) -> float:
         """Seconds since the server was last heard of; infinite before the first list."""
-        return self._health.staleness_s
+        return self._shared.health.staleness_s
 
     @property
     def problem(self) -> str | None:
         """Why the state shown may be old, for a log or a person; None if all is well."""
-        return self._health.problem
+        return self._shared.health.problem
 
     def statistics(self) -> InformerStatistics:
-        return self._reflector.statistics()
+        return self._shared.reflector.statistics()
 
-    def release(self) -> None:
-        """Close the subscriptions of this lease; safe to repeat."""
-        for subscription in self._subscriptions:
-            subscription.close()
-        self._subscriptions.clear()
+    def give_back(self) -> None:
+        """End the lease, and with it its subscriptions; safe to repeat."""
+        subscriptions, self._subscriptions = self._subscriptions, None
+        if subscriptions is not None:
+            for subscription in subscriptions:
+                subscription.close()
+            self._shared.give_back()
 
 
 class _Shared(Generic[V]):
@@ -130,10 +143,9 @@ class _Shared(Generic[V]):
     def lease(self) -> Informer[V]:
         self._leases += 1
         self._end_at(None)
-        return Informer(self.store, self.health, self.reflector)
+        return Informer(self)
 
-    def give_back(self, informer: Informer[V]) -> None:
-        informer.release()
+    def give_back(self) -> None:
         self._leases -= 1
         if self._leases == 0:
             self._end_at(asyncio.get_running_loop().time() + self._linger_s)
@@ -200,7 +212,27 @@ class Informers:
         decode: type[V],
         index: Callable[[V], str | None],
     ) -> AsyncGenerator[Informer[V], None]:
-        """Use the informer of these objects, opening it if it is not there.
+        """As `take`, given back with the block."""
+        informer = self.take(
+            cluster, resource, namespace, label_selector, field_selector=field_selector, decode=decode, index=index
+        )
+        try:
+            yield informer
+        finally:
+            informer.give_back()
+
+    def take(
+        self,
+        cluster: Client | ClusterConfig,
+        resource: Resource,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        *,
+        field_selector: str | None = None,
+        decode: type[V],
+        index: Callable[[V], str | None],
+    ) -> Informer[V]:
+        """Use the informer of these objects, opening it if it is not there. Who takes it gives it back.
 
         Of a Client only its config is used: the informer outlives who asks for it. `index` gives the key of an
         object, or None to leave it out; it must be a function with a name, since another one is another informer.
@@ -215,23 +247,24 @@ class Informers:
         shared = self._shared.get(key)
         if shared is None or shared.is_ending:
             shared = self._open(key, config)
-        informer: Informer[V] = shared.lease()
-        try:
-            yield informer
-        finally:
-            shared.give_back(informer)
+        return shared.lease()
 
-    @asynccontextmanager
-    async def client(self, config: ClusterConfig) -> AsyncGenerator[Client, None]:
-        """The one client of this cluster on this loop, open while anybody uses it.
+    def take_client(self, config: ClusterConfig) -> Client:
+        """The one client of this cluster on this loop. Who takes it gives it back, by the config's key.
 
         Its `config` is that of whoever came first: another connection to the same cluster, with another namespace.
         """
-        client = self._acquire(config)
-        try:
-            yield client
-        finally:
-            await self._release(config.key)
+        self._client_users[config.key] += 1
+        if config.key not in self._clients:
+            self._clients[config.key] = self._connect(config)
+        return self._clients[config.key]
+
+    async def give_back_client(self, key: str) -> None:
+        """The last to give it back closes it."""
+        self._client_users[key] -= 1
+        if not self._client_users[key]:
+            del self._client_users[key]
+            await self._clients.pop(key).aclose()
 
     def statistics(self) -> dict[str, InformerStatistics]:
         """By what is watched; for tests, metrics and people."""
@@ -255,7 +288,7 @@ class Informers:
         self._shared.clear()
 
     def _open(self, key: _Key, config: ClusterConfig) -> _Shared[Any]:
-        client = self._acquire(config)
+        client = self.take_client(config)
         shared = _Shared(
             key.target, key.kind, key.index, client, timing=self._timing, pace=self._pace, linger_s=self._linger_s
         )
@@ -274,16 +307,4 @@ class Informers:
         finally:
             if self._shared.get(key) is shared:
                 del self._shared[key]
-            await self._release(key.cluster)
-
-    def _acquire(self, config: ClusterConfig) -> Client:
-        self._client_users[config.key] += 1
-        if config.key not in self._clients:
-            self._clients[config.key] = self._connect(config)
-        return self._clients[config.key]
-
-    async def _release(self, key: str) -> None:
-        self._client_users[key] -= 1
-        if not self._client_users[key]:
-            del self._client_users[key]
-            await self._clients.pop(key).aclose()
+            await self.give_back_client(key.cluster)

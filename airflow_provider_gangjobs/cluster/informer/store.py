@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from airflow_provider_gangjobs.cluster.informer.wake import Wake
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from airflow_provider_gangjobs.cluster.pacing import Slices
 
 
 class _Metadata(Protocol):
@@ -39,18 +43,27 @@ class InformerClosedError(RuntimeError):
 
 
 class Subscription(Generic[V]):
-    """One consumer's sight of the objects of one key. Look first, then wait: `objects()`, then `changed()`."""
+    """One consumer's sight of the objects of one key. Look first, then wait: `objects()`, then `changed()`.
 
-    def __init__(self, store: Store[V], key: str) -> None:
+    Several subscriptions may share a `wake`, which is set when anything of any of them has changed.
+    """
+
+    __slots__ = ("_deleted", "_store", "_updated", "_wake", "key")
+
+    def __init__(self, store: Store[V], key: str, wake: Wake | None = None) -> None:
         self.key = key
         self._store = store
-        self._event = asyncio.Event()
+        self._wake = wake or Wake()
         self._updated: set[str] = set(store.peek(key))
         self._deleted: dict[str, V] = {}
 
     def objects(self) -> dict[str, V]:
         """The objects that exist now, by uid."""
         return self._store.objects(self.key)
+
+    def peek(self) -> Mapping[str, V]:
+        """The same, live and not copied. Not to be kept over an await."""
+        return self._store.peek(self.key)
 
     def take_updated(self) -> dict[str, V]:
         """Those that were added or changed since the last call, by uid. The first call gives all."""
@@ -72,48 +85,61 @@ class Subscription(Generic[V]):
         Raises:
             InformerClosedError: nothing will change any more.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
-        except TimeoutError:
-            return False
+        has_changed = await self._wake.sleep(timeout_s)
+        self.check()
+        return has_changed
+
+    def check(self) -> None:
+        """
+        Raises:
+            InformerClosedError: nothing will change any more.
+        """
         if self._store.closed:
             raise InformerClosedError(f"the informer that watched {self.key!r} was closed")
-        self._event.clear()
-        return True
 
     def close(self) -> None:
         """Hear of nothing more; safe to repeat."""
         self._store.unsubscribe(self)
 
     def wake(self) -> None:
-        self._event.set()
+        self._wake.set()
 
     def note_update(self, uid: str) -> None:
         self._deleted.pop(uid, None)
         self._updated.add(uid)
-        self._event.set()
+        self._wake.set()
 
     def note_deletion(self, uid: str, last: V) -> None:
         self._updated.discard(uid)
         self._deleted[uid] = last
-        self._event.set()
+        self._wake.set()
 
 
 class Relist(Generic[V]):
-    """A list being read, page by page. Finish it only if it was read to its end."""
+    """A list being read, page by page. Finish it only if it was read to its end.
+
+    Of what is known already nothing is kept twice: views of the same version are dropped at once, and uids that
+    are still to be seen are the store's own.
+    """
 
     def __init__(self, store: Store[V]) -> None:
         self._store = store
-        self._seen: set[str] = set()
+        self._unseen = store.uids()
 
     def put(self, view: V) -> None:
-        self._seen.add(view.metadata.uid)
+        self._unseen.discard(view.metadata.uid)
         self._store.put(view)
 
-    def finish(self) -> None:
-        """What was not in the list exists no more."""
-        self._store.keep_only(self._seen)
+    def keep(self, uid: str) -> None:
+        """It is in the list and cannot be read: what is known of it stays."""
+        self._unseen.discard(uid)
+
+    async def finish(self, slices: Slices) -> None:
+        """What was not in the list exists no more. A hundred thousand may have gone, so others run in between."""
+        for uid in self._unseen:
+            self._store.vanish(uid)
+            await slices.breathe()
+        self._store.listed()
 
 
 class Store(Generic[V]):
@@ -125,6 +151,7 @@ class Store(Generic[V]):
         self._objects: dict[str, dict[str, V]] = {}
         self._subscriptions: dict[str, list[Subscription[V]]] = {}
         self._synced = asyncio.Event()
+        self._is_listing = False
         self.closed = False
         self.index_errors = 0
 
@@ -137,6 +164,11 @@ class Store(Generic[V]):
     def is_synced(self) -> bool:
         """True once the whole list has been read; before, what is missing may exist."""
         return self._synced.is_set() and not self.closed
+
+    @property
+    def is_of_one_moment(self) -> bool:
+        """True if what is shown is how the server was at one moment, and no mixture of two, as while a list is read."""
+        return self.is_synced and not self._is_listing
 
     async def synced(self, timeout_s: float | None = None) -> bool:
         """Wait for the first whole list; False if it has not come in time.
@@ -160,10 +192,10 @@ class Store(Generic[V]):
         """The live objects of a key, not copied: a gang may have a hundred thousand. Not to be kept over an await."""
         return self._objects.get(key, _NOTHING)
 
-    def subscribe(self, key: str) -> Subscription[V]:
+    def subscribe(self, key: str, wake: Wake | None = None) -> Subscription[V]:
         if self.closed:
             raise InformerClosedError("the informer was closed")
-        subscription = Subscription(self, key)
+        subscription = Subscription(self, key, wake)
         self._subscriptions.setdefault(key, []).append(subscription)
         return subscription
 
@@ -207,12 +239,19 @@ class Store(Generic[V]):
             self._bury(key, uid, view)
 
     def relist(self) -> Relist[V]:
+        self._is_listing = True
         return Relist(self)
 
-    def keep_only(self, uids: set[str]) -> None:
-        """The end of a list: all others are gone, and this is the whole truth now."""
-        for uid in [uid for uid in self._keys if uid not in uids]:
-            self._drop(uid, self._objects[self._keys[uid]][uid])
+    def uids(self) -> set[str]:
+        return set(self._keys)
+
+    def vanish(self, uid: str) -> None:
+        """It is gone, and nobody saw it go: its last view is what there is of it."""
+        self._drop(uid, self._objects[self._keys[uid]][uid])
+
+    def listed(self) -> None:
+        """The end of a list: this is the whole truth now."""
+        self._is_listing = False
         if not self._synced.is_set():
             self._synced.set()
             self._wake_all()
