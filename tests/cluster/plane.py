@@ -29,14 +29,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from scripts.ports import free_port
 from tests.cluster.controlplane.build import binary, is_current
 from tests.cluster.releases import COMMON_CONTROLLERS, flags_of
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 HOW_TO_GET_THEM = "run `make clusters` (needs Go), or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
-READY_WITHIN_S = 60
-STOPPED_WITHIN_S = 75  # the API server may take up to a minute to exit on SIGTERM
+READY_WITHIN_S = STOPPED_WITHIN_S = PATIENCE_S  # the API server may take up to a minute to exit on SIGTERM
 PR_SET_PDEATHSIG = 1
 
 AUDIT_POLICY = {
