@@ -19,7 +19,7 @@ from ports import free_port
 
 PROJECT = Path(__file__).parents[1]
 PROGRAMS = ("api-server", "scheduler", "dag-processor", "triggerer")
-REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
 TOKEN_S = 600.0
 """How long a token is used; it is valid for a day."""
 
@@ -47,6 +47,10 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         # Airflow gives a task's first request five seconds, and fails the task after that; the first answers of an API
         # server take longer on a busy laptop.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        # So are the half minute for a DAG file's imports, and the five seconds that SQLite waits for another's lock.
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
+        "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",  # a DAG that is added is to appear soon, not in five minutes
         # A worker is noticed to have ended up to this late. A task that was deferred and is running again by then is

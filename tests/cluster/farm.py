@@ -16,13 +16,12 @@ from airflow_provider_gangjobs.sandbox.node.client import ApiClient
 from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
 from airflow_provider_gangjobs.sandbox.node.network import PodNetwork
 from airflow_provider_gangjobs.sandbox.node.node import Node
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.plane import ControlPlane
-
-JOINED_WITHIN_S = 30.0
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Farm:
         thread = threading.Thread(target=loop.run_until_complete, args=(main,), name="farm", daemon=True)
         thread.start()
         try:
-            yield cls(started.result(JOINED_WITHIN_S))
+            yield cls(started.result(PATIENCE_S))
         finally:
             loop.call_soon_threadsafe(stop.set)
             thread.join()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 MEET = """
-import json, os, socket
+import json, os, socket, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
@@ -25,7 +25,7 @@ def patiently(do):  # as in any cluster, a name is known a moment after its pod 
         try:
             return do()
         except OSError:
-            continue
+            time.sleep(0.05)
 
 if rank == 0:
     with patiently(lambda: socket.create_server(address)) as listener:

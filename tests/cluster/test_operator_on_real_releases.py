@@ -9,11 +9,12 @@ import pytest
 
 from tests.airflow.home import Home
 from tests.cluster.releases import RELEASES
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

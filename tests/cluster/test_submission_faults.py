@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.abilities import abilities
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.record import OperationState
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +42,6 @@ SPEC = GangSpec(
     termination_grace_s=1,
 )
 VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v1beta1", True)}
-SETTLED_WITHIN_S = 60.0
 
 
 class Died(Exception):  # noqa: N818 - no error: the process is gone
@@ -121,7 +121,7 @@ async def _placed(gangs: Gangs, ref: GangRef) -> bool:
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait for real processes; a control plane has no clock of ours."""
-    async with asyncio.timeout(SETTLED_WITHIN_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if await holds():
                 return

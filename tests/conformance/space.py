@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Obj = dict[str, Any]
 
-WITHIN_S = 40.0
+WITHIN_S = PATIENCE_S
 """PodGC, the slowest of those that tests wait for, comes round every 20 seconds."""
 POLL_S = 0.05
 TRACKING = "batch.kubernetes.io/job-tracking"
@@ -139,7 +140,7 @@ class Space:
             "watch": "1",
             "fieldSelector": f"metadata.name={metadata['name']}",
             "resourceVersion": metadata["resourceVersion"],
-            "timeoutSeconds": "5",
+            "timeoutSeconds": str(int(PATIENCE_S)),
         }
         last = self.get(plural, metadata["name"])["metadata"]["resourceVersion"]
         states = [created]

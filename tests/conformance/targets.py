@@ -21,6 +21,7 @@ import yaml
 from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
 from airflow_provider_gangjobs.sandbox.thread import running
 from tests.cluster.plane import running_plane
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,7 @@ class Target:
     def client(self, token: str | None = None) -> httpx.Client:
         """A bare HTTP client; the administrator's unless `token` is given."""
         headers = {"Authorization": f"Bearer {token or self.token}"}
-        return httpx.Client(base_url=self.url, verify=self.trust, headers=headers, timeout=30)
+        return httpx.Client(base_url=self.url, verify=self.trust, headers=headers, timeout=PATIENCE_S, trust_env=False)
 
     @classmethod
     def of(cls, name: str, kubeconfig: Path) -> Self:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.conformance.builders import job, pod
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.conformance.world import World
@@ -33,7 +34,7 @@ async def kubectl(world: World, *arguments: str, sent: Any = None) -> str:
     """What kubectl prints; it must succeed."""
     process = await start(world, *arguments)
     text = yaml.safe_dump(sent) if sent is not None else ""
-    out, err = await asyncio.wait_for(process.communicate(text.encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate(text.encode()), PATIENCE_S)
     assert process.returncode == 0, err.decode()
     return out.decode()
 
@@ -123,9 +124,9 @@ async def test_watch_prints_each_change(world: World) -> None:
     await world.create(world.core("pods"), pod())
     process = await start(world, "get", "pods", "--watch")
     assert process.stdout
-    seen = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(2)]
+    seen = [await asyncio.wait_for(process.stdout.readline(), PATIENCE_S) for _ in range(2)]
     await world.patch(world.core("pods", "a", "status"), {"status": {"phase": "Running"}})
-    seen.append(await asyncio.wait_for(process.stdout.readline(), 30))
+    seen.append(await asyncio.wait_for(process.stdout.readline(), PATIENCE_S))
     process.kill()
     await process.communicate()
     assert [line.split()[2].decode() for line in seen] == ["STATUS", "Pending", "Running"]
@@ -135,7 +136,9 @@ async def test_label_patch_and_wait(world: World) -> None:
     await world.create(world.jobs(), job())
     await kubectl(world, "label", "job", "a", "team=blue")
     await kubectl(world, "patch", "job", "a", "--type=merge", "-p", '{"spec":{"activeDeadlineSeconds":60}}')
-    await kubectl(world, "wait", "job/a", "--for=jsonpath={.spec.activeDeadlineSeconds}=60", "--timeout=10s")
+    await kubectl(
+        world, "wait", "job/a", "--for=jsonpath={.spec.activeDeadlineSeconds}=60", f"--timeout={PATIENCE_S:.0f}s"
+    )
     assert await kubectl(world, "get", "jobs", "-l", "team=blue", "-o", "name") == "job.batch/a\n"
 
 

@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.sandbox.api import create_app, serving
 from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
 from airflow_provider_gangjobs.sandbox.registry import Registry
 from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +30,6 @@ STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
 TOKEN = "conformance-token"
-DEADLINE_S = 20.0
 
 Obj = dict[str, Any]
 
@@ -86,7 +86,7 @@ class World:
 
     async def gone(self, path: str) -> None:
         """Wait until the object is not there any more."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.exists(path):  # noqa: ASYNC110 - the server is asked, nothing in this process changes
                 await asyncio.sleep(0.05)
 
@@ -97,9 +97,9 @@ class World:
 
     @asynccontextmanager
     async def watching(self, path: str, **parameters: str) -> AsyncIterator[AsyncIterator[Obj]]:
-        """The events of a watch, decoded, for at most `DEADLINE_S`."""
-        query = {"watch": "1", "timeoutSeconds": str(int(DEADLINE_S)), **parameters}
-        async with self.http.stream("GET", path, params=query, timeout=DEADLINE_S + 5) as response:
+        """The events of a watch, decoded, for at most `PATIENCE_S`."""
+        query = {"watch": "1", "timeoutSeconds": str(int(PATIENCE_S)), **parameters}
+        async with self.http.stream("GET", path, params=query, timeout=PATIENCE_S + 5) as response:
             assert response.status_code == 200, await response.aread()
             yield (json.loads(line) async for line in response.aiter_lines())
 
@@ -145,7 +145,9 @@ def _client(kubeconfig: Path) -> httpx.AsyncClient:
         cafile=cluster.get("certificate-authority"), cadata=authority and base64.b64decode(authority).decode()
     )
     headers = {"Authorization": f"Bearer {user['token']}"}
-    return httpx.AsyncClient(base_url=cluster["server"], headers=headers, verify=trust, timeout=30, trust_env=False)
+    return httpx.AsyncClient(
+        base_url=cluster["server"], headers=headers, verify=trust, timeout=PATIENCE_S, trust_env=False
+    )
 
 
 async def _release_of(http: httpx.AsyncClient) -> Release:

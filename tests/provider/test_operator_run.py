@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread
 
 TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
-FAIL = "test $RANK = 0 || exit 3; sleep 60"
+FAIL = "test $RANK = 0 || exit 3; sleep 600"
 FAIL_ALL = "echo no luck; exit 3"
 ENDLESS = "sleep 600"
 START = datetime(2026, 1, 1, tzinfo=UTC)

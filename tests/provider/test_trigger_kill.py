@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +147,7 @@ async def test_kill_is_carried_on_when_it_is_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await killing
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while is_there(embedded, gang):  # noqa: ASYNC110 - the cluster is in another thread
             await asyncio.sleep(0.02)
 

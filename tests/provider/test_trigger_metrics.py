@@ -17,12 +17,12 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.metrics import Meter, Sample, emitting
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GANG = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "100m"})
-PATIENCE_S = 20.0
 
 
 class Statsd:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 QUICK = GangSpec(image="i", command=["true"], workers=2, resources={"cpu": "100m"})
-SLOW = GangSpec(image="i", command=["sleep", "60"], workers=2, resources={"cpu": "100m"})
+SLOW = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"})
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,8 @@ async def test_deleted_gang_is_told_as_deleted(connection: str) -> None:
 
 async def test_execution_timeout_is_told_with_what_was_seen(connection: str) -> None:
     ref = submitted(connection, SLOW)
-    deadline = {"deadline": time.time() + 3, "execution_timeout_s": 3.0}
+    await events_of(GangSubmissionTrigger, connection, ref)  # it runs
+    deadline = {"deadline": time.time() + 1, "execution_timeout_s": 3.0}
 
     (event,) = await events_of(GangJobTrigger, connection, ref, **deadline)
     GangJobHook(connection).delete(ref)
