@@ -12,6 +12,9 @@ from typing import Protocol
 __all__ = ["Clock", "SystemClock", "VirtualClock", "micro_time", "parse_time", "timestamp"]
 
 
+_SECONDS_CHARS, _MICROSECONDS_CHARS = len("2026-01-01T00:00:00"), len("2026-01-01T00:00:00.000000")
+
+
 class Clock(Protocol):
     """Where the time comes from."""
 
@@ -44,12 +47,12 @@ class VirtualClock:
 
 def timestamp(moment: datetime) -> str:
     """The `metav1.Time` text: RFC 3339 in whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).isoformat(timespec="seconds")[:_SECONDS_CHARS] + "Z"
 
 
 def micro_time(moment: datetime) -> str:
     """The `metav1.MicroTime` text: RFC 3339 in microseconds, as in events.k8s.io and leases."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")[:_MICROSECONDS_CHARS] + "Z"
 
 
 def parse_time(text: str) -> datetime:

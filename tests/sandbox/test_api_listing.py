@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.sandbox.api.routing import Target, parse_path
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry import Registry
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from airflow_provider_gangjobs.sandbox.turns import at_once
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.api.listing import Page
@@ -27,7 +28,7 @@ def registry() -> Registry:
 def page(registry: Registry, **query: str) -> Page:
     target = parse_path("", "v1", "configmaps", registry.release)
     assert isinstance(target, Target)
-    return page_of(registry.store, target, query)
+    return at_once(page_of(registry.store, target, query))
 
 
 def test_page_of_a_forgotten_moment_is_expired(registry: Registry) -> None:

@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry.patching import PatchKind
 from airflow_provider_gangjobs.sandbox.registry.schema import DecodingError, Schema
 from airflow_provider_gangjobs.sandbox.resources import by_kind
+from airflow_provider_gangjobs.sandbox.store import Object, objects_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from airflow_provider_gangjobs.sandbox.api.routing import Target
-    from airflow_provider_gangjobs.sandbox.store import Object
 
 __all__ = ["FieldValidation", "decoder", "flag", "integer", "is_dry_run", "options_error", "read_object", "read_patch"]
 
@@ -165,7 +165,7 @@ def decoder(
         if not is_patch:
             _check_kind(sent, target)
         if root is None:
-            return from_version(sent, target)
+            return from_version(objects_copy(sent), target)
         unknown: list[str] = []
         try:
             decoded = schema.decode(root, sent, unknown)

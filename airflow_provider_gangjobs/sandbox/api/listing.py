@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,15 @@ import msgspec
 from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.api.bodies import integer, options_error
 from airflow_provider_gangjobs.sandbox.api.selecting import select
-from airflow_provider_gangjobs.sandbox.api.versions import encode
 from airflow_provider_gangjobs.sandbox.store import Expired, Store, Stored, Versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.sandbox.api.routing import Target
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
-__all__ = ["Page", "list_json", "page_of", "parse_revision"]
+__all__ = ["Page", "page_of", "parse_revision"]
 
 _EXPIRED_PAGE = (
     "The provided continue parameter is too old to display a consistent list result. "
@@ -58,8 +59,8 @@ class _Token(msgspec.Struct, array_like=True):
     name: str
 
 
-def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Page:
-    """The page that a request asks for.
+def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Turns[Page]:
+    """The page that a request asks for, as things were at the beginning.
 
     Raises:
         StatusError: 400, 410 the revision is no longer kept, 504 it has not been reached.
@@ -73,21 +74,15 @@ def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Page:
         found = store.list(target.resource, selection.namespace, selection.labels)
     else:
         found = _at(store, target, revision, selection.namespace, is_page=token is not None)
-    found = [stored for stored in found if selection.matches(stored)]
     if token:
-        found = [stored for stored in found if _key(stored) > (token.namespace, token.name)]
+        found = found[bisect_right(found, (token.namespace, token.name), key=_key) :]
+    if not selection.is_everything:
+        found = yield from selection.among(found)
     if not limit or len(found) <= limit:
         return Page(found, revision)
     last = found[limit - 1]
     remaining = len(found) - limit if selection.is_everything else None
     return Page(found[:limit], revision, _encode(_Token(revision, *_key(last))), remaining)
-
-
-def list_json(page: Page, target: Target) -> bytes:
-    """The `List` object of a page, put together from the objects' own JSON."""
-    head = {"kind": f"{target.resource.kind}List", "apiVersion": target.api_version, "metadata": page.metadata}
-    items = b",".join([encode(stored, target) for stored in page.items])
-    return msgspec.json.encode(head)[:-1] + b',"items":[' + items + b"]}"
 
 
 def _key(stored: Stored) -> tuple[str, str]:

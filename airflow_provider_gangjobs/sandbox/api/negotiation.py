@@ -1,24 +1,28 @@
-"""In which form a client wants objects: themselves, rows of a table, or their metadata only."""
+"""In which form a client wants objects: themselves, rows of a table, or their metadata only.
+
+A list is written in pieces, so that thousands of objects need not be written in one go.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial as bound_to
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_gangjobs.sandbox.api.listing import Page, list_json
 from airflow_provider_gangjobs.sandbox.api.tables import Table
 from airflow_provider_gangjobs.sandbox.api.tables.table import partial
 from airflow_provider_gangjobs.sandbox.api.versions import encode
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from airflow_provider_gangjobs.sandbox.api.listing import Page
     from airflow_provider_gangjobs.sandbox.api.routing import Target
     from airflow_provider_gangjobs.sandbox.clock import Clock
-    from airflow_provider_gangjobs.sandbox.store import Stored
+    from airflow_provider_gangjobs.sandbox.store import Object, Stored
 
 __all__ = ["Form", "accepts", "form_of"]
 
@@ -27,10 +31,22 @@ _JSON = {"application/json", "application/*", "*/*", ""}
 
 @dataclass(frozen=True)
 class Form:
-    """How one object, a page, and the object of a watch event are written."""
+    """How objects are written: one alone, and a list of them."""
 
     one: Callable[[Stored], bytes]
-    page: Callable[[Page], bytes]
+    """An object by itself, or of a watch event."""
+    head: Callable[[Page], Object]
+    """A list without its items."""
+    item: Callable[[Stored], bytes]
+    items: str = "items"
+    """The field of the list that has the items."""
+
+    def pieces(self, page: Page) -> Iterator[bytes]:
+        """The JSON of a list: its head, each item, its end."""
+        yield msgspec.json.encode(self.head(page))[:-1] + b',"' + self.items.encode() + b'":['
+        for position, stored in enumerate(page.items):
+            yield (b"," if position else b"") + self.item(stored)
+        yield b"]}"
 
 
 def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock) -> Form:
@@ -43,12 +59,13 @@ def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock)
         if choice["type"] not in _JSON:
             continue
         if choice.get("as") == "Table" and choice.get("v", "v1") == "v1":
-            table = Table(target, clock, include=query.get("includeObject") or "Metadata")
-            return Form(table.render_one, table.render_page)
+            return _rows(Table(target, clock, include=query.get("includeObject") or "Metadata"))
         if choice.get("as", "").startswith("PartialObjectMetadata"):
-            return Form(_partial_json, _partial_page)
+            kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+            return Form(_partial_json, bound_to(_head, kind, version), _partial_json)
         if "as" not in choice:
-            return Form(lambda stored: encode(stored, target), lambda page: list_json(page, target))
+            whole = bound_to(encode, target=target)
+            return Form(whole, bound_to(_head, f"{target.resource.kind}List", target.api_version), whole)
     message = "only the following media types are accepted: application/json"
     raise StatusError(406, "NotAcceptable", message)
 
@@ -63,15 +80,13 @@ def accepts(header: str) -> list[dict[str, str]]:
     return choices
 
 
+def _rows(table: Table) -> Form:
+    return Form(table.alone, lambda page: table.head(page.metadata), table.row, "rows")
+
+
 def _partial_json(stored: Stored) -> bytes:
     return msgspec.json.encode(partial(stored.obj))
 
 
-def _partial_page(page: Page) -> bytes:
-    listed: dict[str, Any] = {
-        "kind": "PartialObjectMetadataList",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": page.metadata,
-        "items": [partial(stored.obj) for stored in page.items],
-    }
-    return msgspec.json.encode(listed)
+def _head(kind: str, api_version: str, page: Page) -> Object:
+    return {"kind": kind, "apiVersion": api_version, "metadata": page.metadata}

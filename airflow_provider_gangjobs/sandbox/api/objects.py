@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response, StreamingResponse
@@ -18,16 +19,22 @@ from airflow_provider_gangjobs.sandbox.registry.deletion import DeleteOptions
 from airflow_provider_gangjobs.sandbox.registry.schema import schema_of
 from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.sandbox.store import Object, Stored
+from airflow_provider_gangjobs.sandbox.turns import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
     from starlette.requests import Request
 
+    from airflow_provider_gangjobs.sandbox.api.listing import Page
     from airflow_provider_gangjobs.sandbox.api.routing import Target
 
 __all__ = ["ObjectsApi"]
 
+
+AT_ONCE_MAX = 100
+"""Objects that are listed in one piece, which takes about a millisecond."""
+PART_BYTES = 64 * 1024
 
 _ORPHANS = (
     "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them "
@@ -87,7 +94,7 @@ class ObjectsApi:
         query = request.query_params
         form = self._form(request, target)
         if not bodies.flag(query, "watch"):
-            return json_response(form.page(page_of(self._registry.store, target, query)))
+            return _list_response(form, await Pace().work(page_of(self._registry.store, target, query)))
         watch = Watch(self._hub, target, query, bookmark_s=self._bookmark_s)
         return StreamingResponse(watch.stream(form.one), media_type="application/json")
 
@@ -169,11 +176,14 @@ class ObjectsApi:
         if target.resource.namespaced and target.namespace is None:
             raise errors.method_not_allowed()
         options, dry_run = await self._delete_options(request)
-        page = page_of(self._registry.store, target, request.query_params)
+        pace = Pace()
+        page = await pace.work(page_of(self._registry.store, target, request.query_params))
         for stored in page.items:
-            name = stored.obj["metadata"]["name"]
-            self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
-        return json_response(self._form(request, target).page(page))
+            with _unless_gone():
+                name = stored.obj["metadata"]["name"]
+                self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
+            await pace.breathe()
+        return _list_response(self._form(request, target), page)
 
     async def _delete_options(self, request: Request) -> tuple[DeleteOptions, bool]:
         """DeleteOptions from the body, else from the parameters; and whether nothing shall be written."""
@@ -219,6 +229,36 @@ class ObjectsApi:
             dry_run=dry_run,
         )
         return json_response(success(201), 201)
+
+
+def _list_response(form: Form, page: Page) -> Response:
+    """A short list in one piece, a long one as it is written."""
+    if len(page.items) <= AT_ONCE_MAX:
+        return json_response(b"".join(form.pieces(page)))
+    headers = {"Cache-Control": "no-cache, private"}
+    return StreamingResponse(_gathered(form.pieces(page)), headers=headers, media_type="application/json")
+
+
+async def _gathered(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """The pieces in parts of some size."""
+    pace, part = Pace(), bytearray()
+    for piece in pieces:
+        part += piece
+        if len(part) >= PART_BYTES:
+            yield bytes(part)
+            part.clear()
+        await pace.breathe()
+    yield bytes(part)
+
+
+@contextmanager
+def _unless_gone() -> Iterator[None]:
+    """What is to be deleted may have gone by itself."""
+    try:
+        yield
+    except errors.StatusError as exc:
+        if exc.code != 404:
+            raise
 
 
 def _propagation(body: Object, query: Mapping[str, str]) -> Propagation | None:

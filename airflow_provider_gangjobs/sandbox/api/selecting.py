@@ -12,9 +12,11 @@ from airflow_provider_gangjobs.sandbox.registry.selection import check_fields, m
 from airflow_provider_gangjobs.sandbox.store import Event, EventType, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_provider_gangjobs.sandbox.api.routing import Target
+    from airflow_provider_gangjobs.sandbox.store import Versions
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 __all__ = ["Selection", "select"]
 
@@ -34,6 +36,15 @@ class Selection:
 
     def matches(self, stored: Stored) -> bool:
         return self.labels.matches(stored.labels) and (not self.fields.terms or matches_fields(stored.obj, self.fields))
+
+    def among(self, found: Iterable[Stored]) -> Turns[Versions]:
+        """Those that match."""
+        matching: Versions = []
+        for stored in found:
+            if self.matches(stored):
+                matching.append(stored)
+            yield
+        return matching
 
     def events(self, changes: list[Event]) -> Iterator[tuple[EventType, Stored]]:
         """The changes as this selection sees them: who starts to match is added, who stops is deleted."""

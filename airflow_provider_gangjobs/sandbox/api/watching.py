@@ -17,7 +17,8 @@ from airflow_provider_gangjobs.sandbox import errors
 from airflow_provider_gangjobs.sandbox.api.bodies import flag, integer, options_error
 from airflow_provider_gangjobs.sandbox.api.listing import parse_revision
 from airflow_provider_gangjobs.sandbox.api.selecting import Selection, select
-from airflow_provider_gangjobs.sandbox.store import Event, EventType, Expired, Store, Stored
+from airflow_provider_gangjobs.sandbox.store import Event, EventType, Expired, Store, Stored, Versions
+from airflow_provider_gangjobs.sandbox.turns import Pace, Turns
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.api.routing import Target
@@ -30,8 +31,8 @@ Render = Callable[[Stored], bytes]
 
 TIMEOUT_S = 1800
 """A watch without a timeout ends after this time, or up to twice as long, so that not all end at once."""
-BATCH_EVENTS_MAX = 256
-"""Events written in one piece; in between, others get their turn."""
+BATCH_EVENTS_MAX = 128
+"""Events written in one piece, which takes some milliseconds; in between, others get their turn."""
 BOOKMARK_BEFORE_END_S = 2
 """A last bookmark comes this long before the end, so that the next watch starts where this one stopped."""
 
@@ -93,10 +94,12 @@ class Watch:
         try:
             cursor = self.since
             if not cursor or self.sends_initial:
-                initial, cursor = self._initial(), self.hub.store.revision
+                cursor = self.hub.store.revision
+                initial = await Pace().work(self._initial())
                 for start in range(0, len(initial), BATCH_EVENTS_MAX):
                     chunk = initial[start : start + BATCH_EVENTS_MAX]
                     yield _lines(((EventType.ADDED, stored) for stored in chunk), render)
+                    await asyncio.sleep(0)
                 if self.sends_initial and self.bookmarks:
                     yield self._bookmark(cursor, {"k8s.io/initial-events-end": "true"})
             async for lines in self._changes(cursor, waiter, render):
@@ -104,9 +107,9 @@ class Watch:
         finally:
             self.hub.unsubscribe(resource, waiter)
 
-    def _initial(self) -> list[Stored]:
+    def _initial(self) -> Turns[Versions]:
         found = self.hub.store.list(self.target.resource, self.selection.namespace, self.selection.labels)
-        return [stored for stored in found if self.selection.matches(stored)]
+        return (yield from self.selection.among(found))
 
     async def _changes(self, cursor: int, waiter: asyncio.Event, render: Render) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
@@ -124,6 +127,7 @@ class Watch:
                 cursor = batch[-1].revision
                 if lines := _lines(self.selection.events(batch), render):
                     yield lines
+                await asyncio.sleep(0)
             if self.bookmarks and loop.time() >= bookmark_at:
                 # Nothing that this watch would show has happened since, so it has seen the newest revision.
                 if not waiter.is_set():

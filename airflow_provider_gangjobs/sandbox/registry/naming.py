@@ -7,9 +7,14 @@ Each function returns the complaints about one text; none means it is fine.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from airflow_provider_gangjobs.objects import names
 
 __all__ = ["dns_label", "dns_label_1035", "dns_subdomain", "label_value", "qualified_name"]
+
+_REMEMBERED_MAX = 4096
+"""Labels and finalizers are few and are checked with every write of the objects that carry them."""
 
 _SUBDOMAIN = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
@@ -71,12 +76,14 @@ def dns_label_1035(text: str) -> list[str]:
     return too_long + ([_LABEL_1035] if names.problem_with_dns_label_1035(short) else [])
 
 
+@lru_cache(_REMEMBERED_MAX)
 def label_value(text: str) -> list[str]:
     too_long = _too_long(text, names.LABEL_VALUE_MAX, "bytes")
     short = text[: names.LABEL_VALUE_MAX].rstrip("-_.") if too_long else text
     return too_long + ([_LABEL_VALUE] if names.problem_with_label_value(short) else [])
 
 
+@lru_cache(_REMEMBERED_MAX)
 def qualified_name(text: str, what: str = "qualified name") -> list[str]:
     """Keys of labels and annotations, finalizers, names of extended resources."""
     prefix, slash, name = text.rpartition("/")

@@ -74,6 +74,7 @@ def _with_condition(status: Object, kind: str, now: str, **more: str) -> Object:
 
 class PodStrategy(Strategy):
     has_status = True
+    defaults_spec_only = True
     returns_deleted = True
 
     def default(self, obj: Object, context: Context) -> None:

@@ -33,8 +33,9 @@ __all__ = ["Registry"]
 Objects = list[Object]
 Warnings = list[str]
 Decode = Callable[[Object], Object]
-"""Checks an object against the schema and returns it without the fields that are not kept; may raise StatusError."""
+"""Checks an object against the schema and copies it without the fields that are not kept; may raise StatusError."""
 
+_NO_CONTENT = frozenset({"metadata", "status"})
 _OPTIMISTIC_LOCK = "the object has been modified; please apply your changes to the latest version and try again"
 
 
@@ -113,7 +114,7 @@ class Registry:
             StatusError: 409 it exists, 404 no such namespace, 403 the namespace is being deleted, 422, 400.
         """
         kind, strategy, context = self._open(resource)
-        new: Object = objects_copy(decode(obj) if decode else obj)
+        new: Object = decode(obj) if decode else objects_copy(obj)
         self._identify(kind, new)
         place = namespace or (new.get("metadata") or {}).get("namespace") or "default"
         meta = metadata.complete(new, kind, place, now=context.now, rng=self._rng)
@@ -149,7 +150,7 @@ class Registry:
             StatusError: 404, 409 another version or another object, 422, 400.
         """
         kind, _, _ = self._open(resource)
-        new: Object = objects_copy(decode(obj) if decode else obj)
+        new: Object = decode(obj) if decode else objects_copy(obj)
         self._identify(kind, new)
         sent = new.get("metadata") or {}
         old = self.get(kind, sent.get("name") or "", namespace or sent.get("namespace"))
@@ -182,7 +183,7 @@ class Registry:
                 f"the name of the object ({(new.get('metadata') or {}).get('name')}) "
                 f"does not match the name on the URL ({name})"
             )
-        new = objects_copy(decode(new) if decode else new)
+        new = _changed_part(new, old, decode or objects_copy)
         return self._replace(which, old, new, subresource=subresource, dry_run=dry_run)
 
     def delete(
@@ -321,7 +322,8 @@ class Registry:
         elif is_status:
             strategy.prepare_status(new, old, context)
         else:
-            strategy.default(new, context)
+            if not strategy.defaults_spec_only or new.get("spec") is not old.get("spec"):
+                strategy.default(new, context)
             strategy.prepare_update(new, old, context)
         self._refuse(kind, new, self._update_causes(strategy, new, old, context, is_status=is_status))
         if deletion.ends_with_update(new["metadata"], old["metadata"]) and strategy.may_remove(new):
@@ -374,12 +376,21 @@ class Registry:
                 self.create(kind, obj)
 
 
+def _changed_part(new: Object, old: Object, private: Decode) -> Object:
+    """The new object, private but for a spec that it has from the old one as it is: a pod's is most of it."""
+    spec = new.get("spec")
+    if spec is None or spec is not old.get("spec"):
+        return private(new)
+    rest = private({name: value for name, value in new.items() if name != "spec"})
+    return {name: spec if name == "spec" else rest[name] for name in new if name == "spec" or name in rest}
+
+
 def _metadata_causes(meta: dict[str, Any], strategy: Strategy, context: Context) -> list[errors.Cause]:
     return metadata.validate(meta, lambda name: strategy.problems_with_name(name, context))
 
 
 def _content(obj: Object) -> Object:
-    return {name: value for name, value in obj.items() if name not in {"metadata", "status"}}
+    return {name: value for name, value in obj.items() if name not in _NO_CONTENT}
 
 
 def _uid_mismatch(kind: Resource, old: Object, uid: str) -> str:

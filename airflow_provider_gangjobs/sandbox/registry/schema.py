@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.sandbox.clock import parse_time
 from airflow_provider_gangjobs.sandbox.registry.quantities import canonical
+from airflow_provider_gangjobs.sandbox.store import objects_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,7 +58,7 @@ class Schema:
         return self._types.get(name, {})
 
     def decode(self, root: str, obj: Object, unknown: list[str]) -> Object:
-        """The object with the fields it may have; the paths of all others are added to `unknown`.
+        """A copy of the object with the fields it may have; the paths of all others are added to `unknown`.
 
         Raises:
             DecodingError: a value has the wrong type.
@@ -177,7 +178,7 @@ def _time(value: Any, path: str, owner: str) -> Any:
 
 
 def _any(value: Any, path: str, owner: str) -> Any:
-    return value
+    return objects_copy(value)
 
 
 _SCALARS: dict[str, Callable[[Any, str, str], Any]] = {

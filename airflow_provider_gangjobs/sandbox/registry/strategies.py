@@ -44,6 +44,8 @@ class Strategy:
     propagation: ClassVar[Propagation] = Propagation.BACKGROUND
     unconditional_update: ClassVar[bool] = True
     """Whether an update may leave out the resourceVersion."""
+    defaults_spec_only: ClassVar[bool] = False
+    """Whether `default` is about the spec alone, so that a spec which stays as it is needs none."""
     returns_deleted: ClassVar[bool] = False
     """Whether DELETE answers with the object instead of a Status."""
 

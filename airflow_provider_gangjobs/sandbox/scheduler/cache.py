@@ -6,6 +6,7 @@ promised a node but not bound to it (only in 1.35) takes room as well.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.sandbox.controllers.meta import is_deleting, is_terminal, namespace_of, node_of, uid_of
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider_gangjobs.objects.quantity import ResourceList
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 GroupKey = tuple[str, GroupRef]
 """Namespace and group."""
+
+Rank = tuple[int, str, int, str]
+"""Of a pod: priority (negative), creation, index, name."""
 
 SCHEDULER_NAME = "default-scheduler"
 
@@ -117,14 +122,24 @@ def group_key(pod: Obj) -> GroupKey | None:
     return None if ref is None else (namespace_of(pod), ref)
 
 
-def in_order(pods: Iterable[Obj]) -> list[Obj]:
+def in_order(pods: Iterable[Obj]) -> Turns[list[Obj]]:
     """Higher priority first, then the older, then by name; pods of an index in order of it."""
-    return sorted(pods, key=_rank)
+    ranked: list[tuple[Rank, Obj]] = []
+    for pod in pods:
+        ranked.append((_rank(pod), pod))
+        yield
+    return [pod for _, pod in sorted(ranked, key=itemgetter(0))]
 
 
-def first_of(pods: Iterable[Obj]) -> Obj | None:
+def first_of(pods: Iterable[Obj]) -> Turns[Obj | None]:
     """The first by `in_order`, or None of none."""
-    return min(pods, key=_rank, default=None)
+    first: tuple[Rank, Obj] | None = None
+    for pod in pods:
+        rank = _rank(pod)
+        if first is None or rank < first[0]:
+            first = rank, pod
+        yield
+    return first[1] if first else None
 
 
 def priority_of(pod: Obj) -> int:
@@ -132,7 +147,7 @@ def priority_of(pod: Obj) -> int:
     return int(pod["spec"].get("priority") or 0)
 
 
-def _rank(pod: Obj) -> tuple[int, str, int, str]:
+def _rank(pod: Obj) -> Rank:
     metadata = pod["metadata"]
     index = (metadata.get("labels") or {}).get("batch.kubernetes.io/job-completion-index", "")
     number = int(index) if index.isascii() and index.isdigit() else 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.sandbox.controllers.meta import (
@@ -109,7 +110,11 @@ class Scheduler:
         due = [unit for unit in self._active if self._ready_at(unit, now) <= now]
         for unit in due:
             del self._active[unit]
-        for unit in sorted(filter(self._may_be_tried, due), key=self._rank):
+        ranked: list[tuple[tuple[int, str, str], Unit]] = []
+        for unit in filter(self._may_be_tried, due):
+            rank = yield from self._rank(unit)
+            ranked.append((rank, unit))
+        for _, unit in sorted(ranked, key=itemgetter(0)):
             yield from self._try(unit)
         self._wake_for_rest()
 
@@ -145,14 +150,16 @@ class Scheduler:
 
     def _try_group(self, unit: Unit, key: GroupKey) -> Turns[None]:
         group = self._ready_group(key)
-        pods = in_order(self._cache.waiting_of(key))
-        if group is None or not pods:
+        if group is None:
+            return
+        losses = self._cache.losses
+        pods = yield from in_order(self._cache.waiting_of(key))
+        if not pods:
             return
         if (yield from self._is_refused_for_priority(unit, pods, group)):
             return
         gang = Gang(group.min_count or 1, self._cache.bound_count(key))
         needed = gang.minimum - gang.bound
-        losses = self._cache.losses
         candidates = yield from _candidates(pods)
         placement = yield from place_in_turns(candidates, self._cache.nodes.values(), needed=needed)
         if losses != self._cache.losses or not all(uid in self._cache.waiting for uid in placement.nodes):
@@ -252,9 +259,10 @@ class Scheduler:
         attempts = self._attempts.get(unit)
         return attempts.ready_at if attempts else now
 
-    def _rank(self, unit: Unit) -> tuple[int, str, str]:
+    def _rank(self, unit: Unit) -> Turns[tuple[int, str, str]]:
         kind, key = unit
-        first = self._cache.waiting.get(str(key)) if kind == "pod" else first_of(self._cache.waiting_of(key))  # type: ignore[arg-type]
+        pods = [self._cache.waiting[str(key)]] if kind == "pod" else self._cache.waiting_of(key)  # type: ignore[arg-type]
+        first = yield from first_of(pods)
         if first is None:
             return 0, "", str(key)
         return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)

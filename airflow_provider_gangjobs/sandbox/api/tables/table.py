@@ -10,9 +10,8 @@ from airflow_provider_gangjobs.sandbox.api.tables.rows import layout_of
 from airflow_provider_gangjobs.sandbox.api.versions import to_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.sandbox.api.listing import Page
     from airflow_provider_gangjobs.sandbox.api.routing import Target
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.store import Object, Stored
@@ -35,26 +34,25 @@ class Table:
         self._include = include
         self._shown_columns = False
 
-    def render(self, stored: Iterable[Stored], metadata: Mapping[str, Any]) -> bytes:
-        """A table of these objects."""
+    def head(self, metadata: Mapping[str, Any]) -> Object:
+        """The table without its rows."""
         columns = None if self._shown_columns else self._layout.definitions()
         self._shown_columns = True
-        table = {
+        return {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
             "metadata": metadata,
             "columnDefinitions": columns,
-            "rows": [self._row(item.obj) for item in stored],
         }
-        return msgspec.json.encode(table)
 
-    def render_page(self, page: Page) -> bytes:
-        """A table of the objects of a list."""
-        return self.render(page.items, page.metadata)
+    def row(self, stored: Stored) -> bytes:
+        """The row of one object."""
+        return msgspec.json.encode(self._row(stored.obj))
 
-    def render_one(self, stored: Stored) -> bytes:
+    def alone(self, stored: Stored) -> bytes:
         """A table of one object, for an event of a watch."""
-        return self.render([stored], {"resourceVersion": str(stored.revision)})
+        metadata = {"resourceVersion": str(stored.revision)}
+        return msgspec.json.encode({**self.head(metadata), "rows": [self._row(stored.obj)]})
 
     def _row(self, obj: Object) -> dict[str, Any]:
         row: dict[str, Any] = {"cells": self._layout.cells(obj, self._clock.now())}
