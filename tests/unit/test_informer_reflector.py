@@ -206,6 +206,12 @@ async def test_undecodable_object_in_a_list_is_skipped(odd: Any) -> None:
     assert reflector.statistics().decode_errors == 1
 
 
+async def test_known_object_that_is_undecodable_in_a_later_list_is_not_gone() -> None:
+    odd = {"metadata": {"uid": "a", "resourceVersion": "8"}, "value": 7}
+    _, store, _ = await play(page(5, obj("a", 1, "old"), obj("b", 1)), [expired()], page(9, odd), [Lives(300)])
+    assert values(store) == {"a": "old"}
+
+
 async def test_undecodable_event_is_skipped_and_not_repeated() -> None:
     odd = event("MODIFIED", {"metadata": {"uid": "a", "resourceVersion": "6"}, "value": 7})
     script, store, reflector = await play(page(5, obj("a", 1, "old")), [odd, Lives(300)], [Lives(300)])

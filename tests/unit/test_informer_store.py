@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from airflow_provider_gangjobs.cluster.informer.store import InformerClosedError, Store, Subscription
+from airflow_provider_gangjobs.cluster.pacing import Slices
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -144,8 +146,36 @@ async def test_list_tells_what_has_vanished() -> None:
     subscription = store.subscribe("k")
     relist = store.relist()
     relist.put(view("b"))
-    relist.finish()
+    await relist.finish(Slices())
     assert (subscription.objects(), subscription.take_deleted()) == ({"b": view("b")}, {"a": view("a")})
+
+
+async def test_object_of_a_list_that_cannot_be_read_stays_as_it_was() -> None:
+    store = store_with(view("a"), view("b"))
+    relist = store.relist()
+    relist.put(view("b", 2))
+    relist.keep("a")
+    await relist.finish(Slices())
+    assert store.objects("k") == {"a": view("a"), "b": view("b", 2)}
+
+
+async def test_others_run_while_many_are_found_to_have_vanished() -> None:
+    store = store_with(*(view(str(number)) for number in range(1000)))
+    relist = store.relist()
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while len(store):
+            turns += 1
+            await asyncio.sleep(0)
+
+    clock = itertools.count()
+    running = asyncio.create_task(others())
+    await relist.finish(Slices(slice_s=10, clock=lambda: next(clock)))
+    await running
+    assert turns > 50
+    assert await store.synced(0)
 
 
 async def test_unfinished_list_removes_nothing() -> None:
@@ -158,7 +188,7 @@ async def test_unfinished_list_removes_nothing() -> None:
 async def test_first_list_wakes_those_who_have_nothing() -> None:
     store = store_with()
     subscription = store.subscribe("nothing")
-    store.relist().finish()
+    await store.relist().finish(Slices())
     assert await store.synced(timeout_s=0)
     assert await woken(subscription)
 
@@ -257,7 +287,7 @@ class StoreMachine(RuleBasedStateMachine):
             relist.put(new)
             self._put(new)
         if finishes:
-            relist.finish()
+            self.loop.run_until_complete(relist.finish(Slices()))
             self.model = {uid: v for uid, v in self.model.items() if uid in alive}
 
     @rule(target=subscriptions, key=st.sampled_from(["k1", "k2"]))

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
 from airflow_provider_gangjobs.objects.sharing import sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 V = TypeVar("V", bound=HasMetadata)
 
@@ -39,16 +39,17 @@ class WatchEvent(msgspec.Struct):
 
 
 class _Meta(msgspec.Struct):
+    uid: str = ""
     resource_version: str = msgspec.field(name="resourceVersion", default="")
 
 
-class _Versioned(msgspec.Struct):
+class _Identified(msgspec.Struct):
     metadata: _Meta
 
 
 _pages = msgspec.json.Decoder(Page)
 _events = msgspec.json.Decoder(WatchEvent)
-_versions = msgspec.json.Decoder(_Versioned)
+_identified = msgspec.json.Decoder(_Identified)
 
 
 def read_page(body: bytes) -> Page:
@@ -78,10 +79,19 @@ def read_event(line: bytes) -> WatchEvent:
 
 def version_of(raw: msgspec.Raw) -> str:
     """The version of any object, of a bookmark too; empty if it has none."""
+    return _meta_of(raw).resource_version
+
+
+def uid_of(raw: msgspec.Raw) -> str:
+    """The uid of an object of which nothing else may be readable; empty if that is not either."""
+    return _meta_of(raw).uid
+
+
+def _meta_of(raw: msgspec.Raw) -> _Meta:
     try:
-        return _versions.decode(raw).metadata.resource_version
+        return _identified.decode(raw).metadata
     except msgspec.MsgspecError:
-        return ""
+        return _Meta()
 
 
 class Views(Generic[V]):
@@ -108,9 +118,3 @@ class Views(Generic[V]):
         if self._share is not None:
             self._share(view, self._one)
         return view
-
-    def read_all(self, raws: list[msgspec.Raw] | None) -> Iterator[V]:
-        for raw in raws or ():
-            view = self.read(raw)
-            if view is not None:
-                yield view
