@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
 from airflow_provider_gangjobs.cluster.kubeconfig import CredentialSource, Material
+from airflow_provider_gangjobs.cluster.logline import tell
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
 
@@ -60,6 +61,7 @@ class Credentials:
         self._tls: TlsMaterial | None = None
         self._renew_at: float | None = None
         self._forced_at = float("-inf")
+        self._renewal_failed = False
         self.renewals = 0
 
     @property
@@ -96,7 +98,9 @@ class Credentials:
             if self._timing.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
                 return refused
             self._forced_at = self._timing.monotonic()
-            return await self._reload()
+            renewed = await self._reload()
+            tell(log, logging.DEBUG, "credentials renewed, the API server refused the others", connection=self._conn_id)
+            return renewed
 
     def _is_due(self) -> bool:
         return self._renew_at is not None and self._timing.monotonic() >= self._renew_at
@@ -106,7 +110,12 @@ class Credentials:
             await self._reload()
         except ClusterError as error:
             self._renew_at = self._timing.monotonic() + RETRY_RENEWAL_S
-            log.warning("keeping the credentials at hand, they could not be renewed: %s", error)
+            level, self._renewal_failed = logging.DEBUG if self._renewal_failed else logging.WARNING, True
+            tell(log, level, "credentials could not be renewed, they are kept", cause=str(error))
+        else:
+            if self._renewal_failed:
+                tell(log, logging.INFO, "credentials are renewed again", connection=self._conn_id)
+            self._renewal_failed = False
 
     async def _reload(self) -> Access:
         material, context = await asyncio.to_thread(self._load_blocking)

@@ -13,7 +13,6 @@ Knows the pods it is given and nothing of Airflow.
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -25,6 +24,7 @@ from airflow_provider_gangjobs.gang.outcomes import Outcome, most_telling, outco
 from airflow_provider_gangjobs.gang.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.finalizer import PATCHES_IN_FLIGHT_MAX, release_all
 from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
+from airflow_provider_gangjobs.tracking.telling import HarvestTelling
 from airflow_provider_gangjobs.tracking.tempo import HELD_MAX, TRICKLE_PODS, Step, Tempo
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.pacing import Timing
     from airflow_provider_gangjobs.objects.views import PodView
     from airflow_provider_gangjobs.tracking.ledger import Ledger
-
-log = logging.getLogger(__name__)
 
 BATCH_PODS_MAX: Final = 500
 """As many as the Job controller counts in one sync (KEP-2307), so neither side piles up work for the other."""
@@ -101,6 +99,7 @@ class Harvester:
         self._offered = asyncio.Event()
         self._one_batch = asyncio.Lock()
         """Two batches at once would be the same pods twice."""
+        self._telling = HarvestTelling(str(ledger.ref) if ledger else None)
         self._ended_pods = 0
         self._recorded_pods = 0
         self._released_pods = 0
@@ -183,7 +182,6 @@ class Harvester:
     async def run(self, *, timing: Timing) -> NoReturn:
         """Harvest what is offered, for ever. A cluster's faults are waited out, and logged when they begin."""
         tempo, backoff = Tempo(), Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
-        failing = ""
         ended_pods = 0
         while True:
             now = timing.monotonic()
@@ -199,13 +197,13 @@ class Harvester:
                 tempo.recorded(timing.monotonic(), self._recorded_pods)
             elif step is Step.TRICKLE:
                 tempo.trickled(timing.monotonic(), timing.monotonic() - now)
+            self._telling.backlog_is(self.backlog)
             if error is None:
                 backoff.reset()
-                failing = ""
+                self._telling.goes_on(timing.monotonic(), backlog=self.backlog)
                 continue
-            if failing != type(error).__name__:
-                failing = type(error).__name__
-                log.warning("harvest waits, %d pods are held until their outcome is stored: %s", self.backlog, error)
+            storing = step is Step.RECORD
+            self._telling.hindered(error, timing.monotonic(), storing=storing, backlog=self.backlog)
             await timing.sleep(backoff.next(at_least_s=retry_after_s(error)))
 
     async def _offered_within(self, time_s: float | None) -> None:

@@ -116,7 +116,7 @@ class Ledger:
 
     def __init__(self, client: Client, ref: GangRef, *, shard_bytes_max: int = SHARD_BYTES_MAX) -> None:
         self._client = client
-        self._ref = ref
+        self.ref = ref
         self._shard_bytes_max = shard_bytes_max
         self._recorded: set[str] | None = None
         self._shard = _Shard()
@@ -141,7 +141,7 @@ class Ledger:
             ClusterError: it could not be read.
         """
         found: dict[str, Outcome] = {}
-        async for shard in _shards(self._client, self._ref):
+        async for shard in _shards(self._client, self.ref):
             _collect(shard, found)
             seen = self._seen(shard)
             self._shard = seen if seen.number >= self._shard.number else self._shard
@@ -179,7 +179,7 @@ class Ledger:
 
     def _next_shard(self) -> None:
         if self._shard.number + 1 >= SHARDS_MAX:
-            raise LedgerUnavailable(str(self._ref), f"its ledger has {SHARDS_MAX} ConfigMaps, more are not made")
+            raise LedgerUnavailable(str(self.ref), f"its ledger has {SHARDS_MAX} ConfigMaps, more are not made")
         self._shard = _Shard(self._shard.number + 1)
 
     async def _store(self, part: Mapping[str, str]) -> None:
@@ -205,21 +205,21 @@ class Ledger:
                     return
                 # Left by an earlier Job of this name, or somebody else's: it is not ours to write to.
                 self._next_shard()
-        raise LedgerUnavailable(str(self._ref), f"ConfigMap {self._ref.namespace}/{name} keeps changing")
+        raise LedgerUnavailable(str(self.ref), f"ConfigMap {self.ref.namespace}/{name} keeps changing")
 
     async def _write(self, part: Mapping[str, str]) -> dict[str, Any]:
         """The metadata of what is stored now. Its data, up to 1 MiB, is not sent back."""
         if not self._shard.uid:
             try:
                 manifest = self._manifest(part)
-                return await self._client.create(CONFIGMAPS, manifest, self._ref.namespace, answer=Answer.METADATA)
+                return await self._client.create(CONFIGMAPS, manifest, self.ref.namespace, answer=Answer.METADATA)
             except AlreadyExists:
-                there = await self._client.get(CONFIGMAPS, self._name, self._ref.namespace)
+                there = await self._client.get(CONFIGMAPS, self._name, self.ref.namespace)
                 if not self._is_ours(there):
                     return there
                 self._shard = self._seen(there)
         patch = {"metadata": {"uid": self._shard.uid}, "data": dict(part)}
-        return await self._client.patch(CONFIGMAPS, self._name, self._ref.namespace, patch, answer=Answer.METADATA)
+        return await self._client.patch(CONFIGMAPS, self._name, self.ref.namespace, patch, answer=Answer.METADATA)
 
     def _seen(self, shard: Mapping[str, Any]) -> _Shard:
         number = int(shard["metadata"]["name"].rpartition("-")[2])
@@ -228,19 +228,19 @@ class Ledger:
 
     @property
     def _name(self) -> str:
-        return f"{self._ref.name}-ledger-{self._shard.number}"
+        return f"{self.ref.name}-ledger-{self._shard.number}"
 
     def _is_ours(self, shard: Mapping[str, Any]) -> bool:
         meta = shard["metadata"]
-        ours = (meta.get("labels") or {}).get(LABEL_JOB_UID) == self._ref.uid
+        ours = (meta.get("labels") or {}).get(LABEL_JOB_UID) == self.ref.uid
         return ours and meta.get("deletionTimestamp") is None
 
     def _manifest(self, data: Mapping[str, str]) -> dict[str, Any]:
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._ref.name, "uid": self._ref.uid}
-        labels = {LABEL_GANG: self._ref.name, LABEL_ROLE: str(Role.LEDGER), LABEL_JOB_UID: self._ref.uid}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.ref.name, "uid": self.ref.uid}
+        labels = {LABEL_GANG: self.ref.name, LABEL_ROLE: str(Role.LEDGER), LABEL_JOB_UID: self.ref.uid}
         meta = {
             "name": self._name,
-            "namespace": self._ref.namespace,
+            "namespace": self.ref.namespace,
             "labels": labels,
             "ownerReferences": [owner],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,3 +213,9 @@ def test_line_is_what_happened_and_its_fields(
     caplog.set_level(logging.INFO)
     tell(logging.getLogger("x"), logging.INFO, "what", **fields)
     assert caplog.messages == [text]
+
+
+def test_every_line_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    said = {what for _, lines in TABLE.values() for _, what, _ in lines}
+    assert [what for what in sorted(said) if f"`{what}`" not in documented] == []

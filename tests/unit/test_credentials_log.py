@@ -1,0 +1,66 @@
+"""What is said of credentials: that they cannot be renewed, once, and that they can again. Never what they are."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.credentials import RETRY_RENEWAL_S, Credentials
+from airflow_provider_gangjobs.cluster.errors import CredentialsFailed
+from airflow_provider_gangjobs.cluster.kubeconfig import Material
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.tls import TlsMaterial
+
+if TYPE_CHECKING:
+    import pytest
+
+SECRET = "Bearer sesame-open-the-door"
+
+
+class Source:
+    """Gives a token that is good for a minute, unless it is broken."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.is_broken = False
+
+    def load(self) -> Material:
+        if self.is_broken:
+            raise CredentialsFailed("k8s", "the issuer is away")
+        return Material("http://x", SECRET, TlsMaterial(), None, None, 60.0)
+
+    def credentials(self) -> Credentials:
+        config = ClusterConfig.from_extras("k8s", {"kube_config_path": "/nowhere"})
+        return Credentials(config, timing=Timing(monotonic=lambda: self.now), load=self.load)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(one.levelname, one.what, one.fields) for one in caplog.records if hasattr(one, "fields")]
+
+
+async def test_renewal_that_fails_is_told_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    source = Source()
+    credentials = source.credentials()
+    await credentials.current()
+    source.is_broken = True
+    for _ in range(5):
+        source.now += RETRY_RENEWAL_S + 1
+        await credentials.current()
+    source.is_broken = False
+    source.now += RETRY_RENEWAL_S + 1
+    await credentials.current()
+    (_, kept, why), (_, renewed, whose) = told(caplog)
+    assert (kept, renewed) == ("credentials could not be renewed, they are kept", "credentials are renewed again")
+    assert "the issuer is away" in why["cause"]
+    assert whose == {"connection": "k8s"}
+
+
+async def test_renewal_after_a_refusal_is_told_without_them(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    credentials = Source().credentials()
+    await credentials.renew(await credentials.current())
+    what = "credentials renewed, the API server refused the others"
+    assert told(caplog) == [("DEBUG", what, {"connection": "k8s"})]
+    assert "sesame" not in caplog.text

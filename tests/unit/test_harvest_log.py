@@ -1,0 +1,122 @@
+"""What the harvest says in the log, as a table: error -> level, line; once while it lasts, and once when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import (
+    Conflict,
+    Forbidden,
+    ReplyLost,
+    ServerError,
+    TooLarge,
+    TooManyRequests,
+)
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.tracking.harvest import Harvester
+from airflow_provider_gangjobs.tracking.telling import (
+    BACKLOG_HIGH,
+    BACKLOG_LOW,
+    NOT_RELEASED,
+    NOT_STORED,
+    SLOWED_DOWN,
+    HarvestTelling,
+)
+from tests.unit.builders import REF, pod
+
+TABLE: dict[str, tuple[Exception, bool, tuple[int, str]]] = {
+    "ledger forbidden": (Forbidden(403, request="patch configmaps"), True, NOT_STORED),
+    "ledger in conflict": (Conflict(409, request="patch configmaps"), True, NOT_STORED),
+    "ledger too large": (TooLarge(413, request="patch configmaps"), True, NOT_STORED),
+    "ledger unavailable": (LedgerUnavailable("team/train", "it keeps changing"), True, NOT_STORED),
+    "server down": (ServerError(503, request="patch configmaps"), True, NOT_STORED),
+    "release refused": (Forbidden(403, request="patch pods"), False, NOT_RELEASED),
+    "release lost": (ReplyLost("patch pods", "reset"), False, NOT_RELEASED),
+    "busy while storing": (TooManyRequests(429, request="patch configmaps"), True, SLOWED_DOWN),
+    "busy while releasing": (TooManyRequests(429, request="patch pods"), False, SLOWED_DOWN),
+}
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [record for record in caplog.records if hasattr(record, "fields")]
+
+
+@pytest.mark.parametrize(("error", "storing", "line"), TABLE.values(), ids=TABLE)
+def test_what_hinders_is_told_once_and_its_end(
+    error: Exception, storing: bool, line: tuple[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    telling = HarvestTelling("team/train")
+    telling.goes_on(0.0, backlog=0)
+    for now in (10.0, 20.0, 30.0):
+        telling.hindered(error, now, storing=storing, backlog=7)
+    telling.goes_on(40.0, backlog=1)
+    telling.goes_on(50.0, backlog=0)
+    first, last = told(caplog)
+    assert (first.levelno, first.what) == line
+    assert first.fields == {"gang": "team/train", "pods": 7, "cause": f"{type(error).__name__}: {error}"}
+    assert (last.levelname, last.what) == ("INFO", "harvest goes on")
+    assert last.fields == {"gang": "team/train", "pods": 1, "after_s": 30.0, "tries": 3}
+
+
+def test_another_hindrance_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    telling = HarvestTelling("team/train")
+    for name in ("busy while storing", "ledger forbidden", "ledger forbidden", "release refused"):
+        error, storing, _ = TABLE[name]
+        telling.hindered(error, 1.0, storing=storing, backlog=1)
+    assert [record.what for record in told(caplog)] == [SLOWED_DOWN[1], NOT_STORED[1], NOT_RELEASED[1]]
+
+
+def test_backlog_is_told_when_it_is_high_and_when_it_has_fallen(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    telling = HarvestTelling("team/train")
+    for pods in (0, BACKLOG_HIGH - 1, BACKLOG_HIGH, BACKLOG_HIGH + 1, BACKLOG_LOW, BACKLOG_HIGH, BACKLOG_LOW - 1, 0):
+        telling.backlog_is(pods)
+    assert [(record.levelname, record.what, record.fields["pods"]) for record in told(caplog)] == [
+        ("WARNING", "many pods have ended and are still held", BACKLOG_HIGH),
+        ("INFO", "few pods are held again", BACKLOG_LOW - 1),
+    ]
+
+
+async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The whole harvester, with a ledger that is refused three times."""
+    caplog.set_level(logging.INFO)
+    refusals = [Forbidden(403, request="patch configmaps", reason="Forbidden", message="may not")] * 3
+    stored = asyncio.Event()
+
+    class Refused:
+        ref = REF
+        recorded: frozenset[str] = frozenset()
+
+        async def load(self) -> list[Any]:
+            return []
+
+        async def record(self, outcomes: Any) -> None:
+            if refusals:
+                raise refusals.pop()
+            stored.set()
+
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        await asyncio.sleep(0)
+
+    harvester = Harvester(None, Refused())  # type: ignore[arg-type]
+    harvester.offer([pod("a").failed(1).view()])
+    timing = Timing(monotonic=lambda: now, sleep=sleep, random=random.Random(1))
+    running = asyncio.create_task(harvester.run(timing=timing))
+    await stored.wait()
+    while len(told(caplog)) < 2:  # noqa: ASYNC110 - what is waited for is the log of the code under test
+        await asyncio.sleep(0)
+    running.cancel()
+    assert [record.what for record in told(caplog)] == [NOT_STORED[1], "harvest goes on"]
+    assert told(caplog)[1].fields["tries"] == 3
