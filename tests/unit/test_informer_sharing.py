@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Info
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from tests.patience import PATIENCE_S
-from tests.unit.fault_server import FaultServer, ModelApi, config_for
+from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, config_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -239,6 +239,30 @@ def test_end_of_the_loop_closes_everything() -> None:
     tasks, registry = asyncio.run(once())
     assert tasks > 1
     assert (registry._tasks, registry._clients) == (set(), {})
+
+
+async def test_silence_of_the_server_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The watch over staleness runs with each informer, and ends with it."""
+    waits = asyncio.Queue[float]()
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        waits.put_nowait(seconds)
+        await asyncio.sleep(0)
+        now += seconds
+
+    async def never(_: Request, __: ModelApi, connection: Connection) -> None:
+        await connection.silence()
+
+    api = ModelApi(list_faults=[never])
+    registry = Informers(timing=Timing(monotonic=lambda: now, sleep=sleep), linger_s=0)
+    async with FaultServer(api.handle) as server:
+        async with registry.lease(server.config, JOBS, decode=View, index=by_name):
+            while "informer is stale" not in caplog.text:
+                await asyncio.wait_for(waits.get(), 60)
+        await until(lambda: not registry._tasks)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("health")]
 
 
 async def test_defect_is_logged_and_begun_anew(caplog: pytest.LogCaptureFixture) -> None:

@@ -185,6 +185,19 @@ async def test_unfinished_list_removes_nothing() -> None:
     assert not store.is_synced
 
 
+async def test_closed_store_lets_go_of_all_in_turns_with_others() -> None:
+    store = store_with(*(view(str(number), key=f"k{number % 3}") for number in range(1000)))
+    clock = itertools.count()
+    store.close()
+    forgetting = asyncio.create_task(store.forget(Slices(slice_s=10, clock=lambda: next(clock))))
+    turns = 0
+    while not forgetting.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 50
+    assert not any(store.objects(f"k{number}") for number in range(3))
+
+
 async def test_first_list_wakes_those_who_have_nothing() -> None:
     store = store_with()
     subscription = store.subscribe("nothing")

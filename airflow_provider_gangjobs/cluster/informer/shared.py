@@ -19,7 +19,8 @@ from airflow_provider_gangjobs.cluster.informer.health import Health, InformerSt
 from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, InformerClosedError, Store, Subscription
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
+from airflow_provider_gangjobs.cluster.logline import tell
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
 from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 
 if TYPE_CHECKING:
@@ -157,10 +158,13 @@ class _Shared(Generic[V]):
     async def serve(self) -> None:
         """Run until nobody has leased this for a while."""
         try:
-            async with asyncio.timeout_at(self._ends_at) as self._lifetime:
+            async with asyncio.timeout_at(self._ends_at) as self._lifetime, asyncio.TaskGroup() as beside:
+                beside.create_task(self.health.attend(), name=f"health of {self._target}")
                 await self._run()
         except TimeoutError:
-            log.debug("informer of %s ends, nobody uses it", self._target)
+            tell(log, logging.DEBUG, "informer ends, nobody uses it", informer=str(self._target))
+            self.store.close()
+            await self.store.forget(Slices())
         finally:
             self.store.close()
 
@@ -171,7 +175,7 @@ class _Shared(Generic[V]):
             try:
                 await self.reflector.run()
             except Exception:
-                log.exception("informer of %s begins anew after a defect", self._target)
+                log.exception("informer begins anew after a defect informer=%r", str(self._target))
             await self._timing.sleep(backoff.next())
 
     def _end_at(self, when: float | None) -> None:

@@ -262,6 +262,15 @@ class Store(Generic[V]):
         self._synced.set()
         self._wake_all()
 
+    async def forget(self, slices: Slices) -> None:
+        """Let go of all objects, once nobody looks any more. To free a hundred thousand at once takes a while."""
+        self._keys.clear()
+        while self._objects:
+            _, of_key = self._objects.popitem()
+            while of_key:
+                of_key.popitem()
+                await slices.breathe()
+
     def _key_of(self, view: V) -> str | None:
         """The consumer's index; one that fails for an object leaves it where it was."""
         try:
