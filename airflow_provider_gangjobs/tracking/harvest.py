@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
@@ -88,8 +88,9 @@ class Harvester:
     def __init__(self, client: Client, ledger: Ledger | None) -> None:
         self._client = client
         self._ledger = ledger
-        # A pod is in one of these three at most, by uid: not recorded yet; recorded, and deleted by somebody who
-        # waits for it to go; recorded.
+        # A pod is in one of these at most, by uid: to be recorded, those first that are deleted by somebody who waits
+        # for them to go; recorded and to be released, and again those first.
+        self._due_first: dict[str, _Due] = {}
         self._due: dict[str, _Due] = {}
         self._awaited: dict[str, PodView] = {}
         self._held: dict[str, PodView] = {}
@@ -116,7 +117,11 @@ class Harvester:
     @property
     def backlog(self) -> int:
         """Pods that wait to be recorded or released."""
-        return len(self._due) + len(self._awaited) + len(self._held)
+        return self._unrecorded + len(self._awaited) + len(self._held)
+
+    @property
+    def _unrecorded(self) -> int:
+        return len(self._due_first) + len(self._due)
 
     def offer(self, pods: Iterable[PodView]) -> None:
         """Take note of pods as they are seen now; those that are not due are ignored."""
@@ -138,8 +143,9 @@ class Harvester:
         if self._is_recorded(due.pod):
             self._keep(due)
         else:
-            self._ended_pods += uid not in self._due
-            self._due[uid] = due
+            self._ended_pods += uid not in self._due and uid not in self._due_first
+            self._forget(uid)
+            (self._due_first if due.is_awaited else self._due)[uid] = due
             self._offered.set()
 
     def _keep(self, recorded: _Due) -> None:
@@ -151,7 +157,7 @@ class Harvester:
             self._offered.set()
 
     def _forget(self, uid: str) -> None:
-        for pods in (self._due, self._awaited, self._held):
+        for pods in (self._due_first, self._due, self._awaited, self._held):
             pods.pop(uid, None)
 
     def holds(self, pod: PodView) -> bool:
@@ -188,7 +194,7 @@ class Harvester:
             if ended_pods != self._ended_pods:
                 ended_pods = self._ended_pods
                 tempo.pods_ended(now)
-            step, wait_s = tempo.next(now, due=len(self._due), awaited=len(self._awaited), held=len(self._held))
+            step, wait_s = tempo.next(now, due=self._unrecorded, awaited=len(self._awaited), held=len(self._held))
             if step is Step.WAIT:
                 await self._offered_within(wait_s)
                 continue
@@ -245,7 +251,7 @@ class Harvester:
 
     async def _record_batch(self) -> tuple[int, Exception | None]:
         """Record some of what is due: how many were new, or what hindered."""
-        batch = sorted(self._due.values(), key=lambda due: not due.is_awaited)[:BATCH_PODS_MAX]
+        batch = list(islice(chain(self._due_first.values(), self._due.values()), BATCH_PODS_MAX))
         if not batch:
             return 0, None
         try:
@@ -256,7 +262,9 @@ class Harvester:
             self._failures += 1
             return 0, exc
         for due in batch:
-            self._keep(self._due.get(due.pod.metadata.uid, due))
+            # It may have been offered again meanwhile.
+            uid = due.pod.metadata.uid
+            self._keep(self._due_first.get(uid) or self._due.get(uid) or due)
         return recorded, None
 
     async def _release(self, pods: dict[str, PodView], at_most: int) -> tuple[int, Exception | None]:

@@ -74,6 +74,10 @@ class Sights:
         return self._gone
 
     @property
+    def pod_count(self) -> int:
+        return len(self._pods.peek())
+
+    @property
     def pods(self) -> list[PodView]:
         return list(self._pods.peek().values())
 
