@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RANKS = 2
 FOLLOWED = f"running: {RANKS}/{RANKS} ranks"
 """What a trigger tells once it sees all ranks run."""
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 """How long anything may take on a machine that is busy with other things."""
 
 

@@ -14,10 +14,10 @@ from tests.airflow.waiting import wait_for
 if TYPE_CHECKING:
     from tests.airflow.postgres.held import HeldRun, Stage
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
 
 MANY = 30
-LONGER_S = 3 * PATIENCE_S
+LONGER_S = 2 * PATIENCE_S
 """Thirty tasks, each in a process of its own, and two at a time."""
 WATCH_LASTS_S = 240
 """At least; then it is opened again."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.airflow.postgres.held import HeldRun, Stage
     from tests.airflow.postgres.server import Postgres
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.airflow.waiting import wait_for
 if TYPE_CHECKING:
     from tests.airflow.postgres.held import Stage
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 
 def test_gang_of_a_task_marked_failed_or_successful_is_deleted(stage: Stage) -> None:

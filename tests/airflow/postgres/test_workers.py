@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.airflow.postgres.held import HeldRun, Stage
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 JOBS = r"/namespaces/default/jobs$"
 
@@ -70,7 +70,7 @@ def test_worker_killed_between_submission_and_deferral(stage: Stage) -> None:
 
 def test_worker_killed_while_it_fetches_the_results(stage: Stage, held: HeldRun) -> None:
     held.wait_until_followed()
-    fetching = stage.door.hold_after("GET", held.path_of_log)
+    fetching = stage.door.hold_before("GET", held.path_of_log)
     held.open()
     stage.door.wait_for_hit(fetching, PATIENCE_S)
 
