@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 RANKS = 2
 FOLLOWED = f"running: {RANKS}/{RANKS} ranks"
 """What a trigger tells once it sees all ranks run."""
-PATIENCE_S = 300.0
-"""How long anything may take on a machine that is busy with other things."""
 
 
 @dataclass(frozen=True)
@@ -143,18 +141,18 @@ class HeldRun:
             process = self.stage.airflow.processes[job["hostname"]]
             return process if process.is_alive and process is not but_not_by else None
 
-        return wait_for("a triggerer that follows the gang", follower, PATIENCE_S)
+        return wait_for("a triggerer that follows the gang", follower)
 
     def wait_until_gone(self, map_index: int = -1) -> None:
         """Until nothing of the gang is left in the cluster, which is some time after the task's success."""
         key, witness = self.key(map_index), self.stage.witness
-        wait_for("deletion of the gang", lambda: not witness.jobs(key) and not witness.pods(key), PATIENCE_S)
+        wait_for("deletion of the gang", lambda: not witness.jobs(key) and not witness.pods(key))
 
     # -- what must hold at the end -----------------------------------------------------------------------------
 
     def succeeded_exactly_once(self, *, tries: int = 1) -> None:
         """One gang was ever made, each rank's outcome was recorded once, and the results were delivered once."""
-        assert self.run.wait(PATIENCE_S) == "success"
+        assert self.run.wait() == "success"
         assert self.task["try_number"] == tries
         self.wait_until_gone()
         ran_once(self.stage.witness, self.key())

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.postgres.held import PATIENCE_S, RANKS
+from tests.airflow.postgres.held import RANKS
 from tests.airflow.waiting import wait_for
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tests.airflow.postgres.held import HeldRun, Stage
     from tests.airflow.postgres.server import Postgres
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_gang_ends_while_the_scheduler_is_dead(stage: Stage, held: HeldRun) -> N
 
     stage.scheduler.kill()
     held.open()
-    wait_for("the trigger's event", lambda: held.task["state"] != "deferred", PATIENCE_S)
+    wait_for("the trigger's event", lambda: held.task["state"] != "deferred")
     stage.scheduler.start()
 
     held.succeeded_exactly_once()
@@ -48,7 +49,7 @@ def test_gang_outlives_an_outage_of_the_database(stage: Stage, held: HeldRun, po
         # All of Airflow but its API server ends when it has no database; whoever runs it starts it again.
         for process in stage.airflow.processes.values():
             if process.name != "api-server":
-                wait_for(f"the end of {process.name}", lambda one=process: not one.is_alive, PATIENCE_S)
+                wait_for(f"the end of {process.name}", lambda one=process: not one.is_alive)
         assert held.ranks("Running") == RANKS
     finally:
         postgres.start()

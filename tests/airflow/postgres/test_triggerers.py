@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.postgres.held import PATIENCE_S, RANKS
+from tests.airflow.postgres.held import RANKS
 from tests.airflow.waiting import wait_for
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.airflow.postgres.held import HeldRun, Stage
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_triggerer_that_was_out_for_a_while_leaves_the_gangs_alone_that_it_lost(
         follower.signal(signal.SIGCONT)
     # The trigger's own log is closed if that takes long.
     spared = f"another triggerer waits for gang default/{held.name_of_job}"
-    wait_for("the answer to on_kill", lambda: spared in held.trigger_log + follower.output, PATIENCE_S)
+    wait_for("the answer to on_kill", lambda: spared in held.trigger_log + follower.output)
 
     held.open()
     held.succeeded_exactly_once()
@@ -84,7 +85,7 @@ def test_gang_that_ends_while_no_triggerer_lives_is_told_by_a_new_one(stage: Sta
     for triggerer in stage.triggerers:
         triggerer.kill()
     held.open()
-    wait_for("the end of all ranks", lambda: held.ranks("Succeeded") == RANKS, PATIENCE_S)
+    wait_for("the end of all ranks", lambda: held.ranks("Succeeded") == RANKS)
     stage.triggerers[0].start()
 
     held.succeeded_exactly_once()

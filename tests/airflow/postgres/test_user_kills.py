@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from tests.airflow.postgres.held import PATIENCE_S, RANKS
+from tests.airflow.postgres.held import RANKS
 from tests.airflow.waiting import wait_for
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.airflow.postgres.held import Stage
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 def test_gang_of_a_task_marked_failed_or_successful_is_deleted(stage: Stage) -> None:
@@ -38,11 +39,11 @@ def test_cleared_task_ends_with_one_gang(stage: Stage) -> None:
     held.wait_until_followed()
 
     held.run.clear("gang")
-    wait_for("the next try", lambda: held.task["try_number"] == 2 and held.task["state"] == "deferred", PATIENCE_S)
-    wait_for("its ranks", lambda: held.ranks("Running") == RANKS, PATIENCE_S)
+    wait_for("the next try", lambda: held.task["try_number"] == 2 and held.task["state"] == "deferred")
+    wait_for("its ranks", lambda: held.ranks("Running") == RANKS)
 
     held.open()
-    assert held.run.wait(PATIENCE_S) == "success"
+    assert held.run.wait() == "success"
     held.wait_until_gone()
     assert stage.witness.live_at_once(held.key()) == 1
     assert stage.witness.deliveries(held.key()) == 1
@@ -53,8 +54,8 @@ def test_gang_outlives_its_task_if_no_triggerer_was_there_to_be_told(stage: Stag
     for triggerer in stage.triggerers:
         triggerer.kill()
     held = stage.start()
-    held.run.wait_for_task("gang", "deferred", PATIENCE_S)
-    wait_for("running ranks", lambda: held.ranks("Running") == RANKS, PATIENCE_S)
+    held.run.wait_for_task("gang", "deferred")
+    wait_for("running ranks", lambda: held.ranks("Running") == RANKS)
 
     held.run.set_task_state("gang", "failed")
     stage.airflow.revive()

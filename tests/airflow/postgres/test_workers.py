@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from tests.airflow.postgres.held import PATIENCE_S
+from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.airflow.postgres.held import HeldRun, Stage
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 JOBS = r"/namespaces/default/jobs$"
 
@@ -27,7 +27,7 @@ def start_and_kill(stage: Stage, *, supervisor: bool = False) -> HeldRun:
     held = stage.plan()
     let_run = stage.door.hold_after("PATCH", held.path_of_job)
     held.start()
-    stage.door.wait_for_hit(let_run, PATIENCE_S)
+    stage.door.wait_for_hit(let_run)
     held.kill_worker(supervisor=supervisor)
     return held
 
@@ -52,7 +52,7 @@ def held(gangs: Iterator[HeldRun]) -> HeldRun:
 def test_worker_killed_after_it_created_the_job(stage: Stage) -> None:
     created = stage.door.hold_after("POST", JOBS)
     held = stage.start()
-    stage.door.wait_for_hit(created, PATIENCE_S)
+    stage.door.wait_for_hit(created)
 
     held.kill_worker()
 
@@ -72,7 +72,7 @@ def test_worker_killed_while_it_fetches_the_results(stage: Stage, held: HeldRun)
     held.wait_until_followed()
     fetching = stage.door.hold_before("GET", held.path_of_log)
     held.open()
-    stage.door.wait_for_hit(fetching, PATIENCE_S)
+    stage.door.wait_for_hit(fetching)
 
     held.kill_worker()
 
@@ -84,7 +84,7 @@ def test_worker_killed_when_airflow_has_noted_the_success(stage: Stage, held: He
     held.wait_until_followed()
     marking = stage.door.hold_before("PATCH", held.path_of_job)
     held.open()
-    stage.door.wait_for_hit(marking, PATIENCE_S)
+    stage.door.wait_for_hit(marking)
     assert held.task["state"] == "success"
 
     held.kill_worker()
@@ -98,7 +98,7 @@ def test_worker_killed_after_it_marked_the_gang_as_delivered(stage: Stage, held:
     held.wait_until_followed()
     marked = stage.door.hold_after("PATCH", held.path_of_job)
     held.open()
-    stage.door.wait_for_hit(marked, PATIENCE_S)
+    stage.door.wait_for_hit(marked)
 
     held.kill_worker()
 
