@@ -1,0 +1,108 @@
+"""The end of a gang: what is asked of the server before it is told, and what is never taken on trust."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.event import GangEvent, Status
+from airflow_provider_gangjobs.sandbox.registry import PatchKind
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from airflow_provider_gangjobs.tracking.follow import follow
+from tests.provider.guarantees import check_harvest
+from tests.provider.mortal import Mortal
+from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, timing
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+
+class Asking:
+    """Follows a gang, and keeps what it asked of the server since `forget`."""
+
+    def __init__(self, plane: Plane, ref: GangRef) -> None:
+        self.client = Mortal(plane.config)
+        options = {"report": lambda _: None, "now": plane.clock.now, "timing": timing()}
+        self.task = asyncio.create_task(follow(self.client, ref, **options))
+
+    def forget(self) -> None:
+        self.client.requests.clear()
+
+    async def event(self) -> GangEvent:
+        async with asyncio.timeout(PATIENCE_S):
+            event = await self.task
+        await self.client.aclose()
+        return event
+
+    def asked(self, what: str) -> int:
+        return self.client.requests.count(what)
+
+
+def uids(plane: Plane) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in plane.pods()}
+
+
+@in_virtual_time
+async def test_gang_that_succeeded_in_sight_costs_one_look_at_its_job():
+    async with Plane.running() as plane:
+        asking = Asking(plane, plane.submit(workers=3))
+        await plane.until(lambda: plane.running_ranks() == 3)
+        await asyncio.sleep(5)
+        asking.forget()
+        plane.finish_all()
+        assert (await asking.event()).status is Status.SUCCEEDED
+        assert (asking.asked("GET jobs"), asking.asked("LIST pods")) == (1, 0)
+        check_harvest(plane, uids(plane))
+
+
+@in_virtual_time
+async def test_gang_that_failed_is_asked_for_its_pods():
+    async with Plane.running() as plane:
+        asking = Asking(plane, plane.submit(workers=3))
+        await plane.until(lambda: plane.running_ranks() == 3)
+        asking.forget()
+        there = uids(plane)
+        plane.finish("train", 1, exit_code=3)
+        assert (await asking.event()).status is Status.FAILED
+        assert asking.asked("LIST pods") >= 1
+        check_harvest(plane, there)
+
+
+@in_virtual_time
+async def test_gang_that_a_queue_had_suspended_is_asked_for_its_pods():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2)
+        asking = Asking(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        first = uids(plane)
+        for suspend in (True, False):
+            plane.registry.patch(JOBS, ref.name, NAMESPACE, {"spec": {"suspend": suspend}}, PatchKind.MERGE)
+            await asyncio.sleep(30)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        asking.forget()
+        second = uids(plane)
+        plane.finish_all()
+        assert (await asking.event()).status is Status.SUCCEEDED
+        assert asking.asked("LIST pods") >= 1
+        check_harvest(plane, first | second)
+
+
+@in_virtual_time
+async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whole_gang():
+    """One more pod of a Job that succeeded, as a controller that has lost its memory makes it."""
+    async with Plane.running() as plane:
+        asking = Asking(plane, plane.submit(workers=2))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(5)
+        plane.arm("status", method="GET", path="/pods$", query="watch=", times=None, code=410)
+        plane.arm("drop-after", method="GET", path="/pods$", query="watch=", times=1, chunks=1)
+        twin = plane.pod("train", 0)
+        meta = {key: twin["metadata"][key] for key in ("labels", "annotations", "ownerReferences", "finalizers")}
+        await asyncio.sleep(400)  # the watch has ended, and the next is refused: the list is read again
+        twin = plane.registry.create(PODS, {"metadata": {**meta, "name": "twin"}, "spec": {**twin["spec"]}}, NAMESPACE)
+        plane._end(twin, 0, "")
+        plane.finish_all()
+        assert (await asking.event()).status is Status.SUCCEEDED
+        assert plane.held() == []
+        assert twin["metadata"]["uid"] in plane.ledger()

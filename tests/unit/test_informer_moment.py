@@ -1,0 +1,53 @@
+"""When an informer's picture is one moment of the server's, and complete: only then does what is missing not exist."""
+
+from __future__ import annotations
+
+from airflow_provider_gangjobs.cluster.informer.store import Store
+from airflow_provider_gangjobs.cluster.pacing import Slices
+from airflow_provider_gangjobs.objects.views import Meta, PodView
+
+
+def by_name(pod: PodView) -> str:
+    return pod.metadata.name
+
+
+def pod(name: str, version: str = "1") -> PodView:
+    return PodView(metadata=Meta(name=name, uid=f"uid-{name}", resource_version=version))
+
+
+async def test_before_the_first_whole_list_nothing_is_certain() -> None:
+    store = Store(by_name)
+    assert not store.is_of_one_moment
+    listing = store.relist()
+    listing.put(pod("a"))
+    assert not store.is_of_one_moment
+    await listing.finish(Slices())
+    assert store.is_of_one_moment
+
+
+async def test_a_list_that_is_half_read_is_a_mixture_until_one_was_read_to_its_end() -> None:
+    store = Store(by_name)
+    await store.relist().finish(Slices())
+    given_up = store.relist()
+    given_up.put(pod("a"))
+    assert not store.is_of_one_moment
+    again = store.relist()
+    again.put(pod("a"))
+    assert not store.is_of_one_moment
+    await again.finish(Slices())
+    assert store.is_of_one_moment
+
+
+async def test_events_go_from_one_moment_to_the_next() -> None:
+    store = Store(by_name)
+    await store.relist().finish(Slices())
+    store.put(pod("a"))
+    store.remove(pod("a", "2"))
+    assert store.is_of_one_moment
+
+
+async def test_a_closed_informer_shows_nothing_for_certain() -> None:
+    store = Store(by_name)
+    await store.relist().finish(Slices())
+    store.close()
+    assert not store.is_of_one_moment

@@ -1,0 +1,82 @@
+"""The roll call lets a question be left out, so every doubt must make it ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.gang.rollcall import all_are_here
+from tests.unit.builders import REF, JobBuilder, PodBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.objects.views import PodView
+
+RANKS = 3
+
+
+def complete_job() -> JobBuilder:
+    job = JobBuilder(RANKS).started(1).complete(10)
+    job.obj["metadata"]["generation"] = 2
+    return job
+
+
+def pod(rank: int, name: str = "") -> PodBuilder:
+    return PodBuilder(name or f"pod-{rank}").rank(rank).on("node").succeeded(9)
+
+
+def pods() -> list[PodView]:
+    return [pod(rank).view() for rank in range(RANKS)]
+
+
+def uids(seen: list[PodView]) -> set[str]:
+    return {one.metadata.uid for one in seen}
+
+
+def test_one_pod_for_each_rank_that_all_succeeded_are_all() -> None:
+    assert all_are_here(complete_job().view(), pods(), set(), REF)
+    assert all_are_here(complete_job().view(), pods(), uids(pods()), REF)
+
+
+DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
+    "its spec has changed since it was let run": lambda job: job.obj["metadata"].update(generation=3),
+    "nobody tells whether its spec has changed": lambda job: job.obj["metadata"].pop("generation"),
+    "a pod has failed": lambda job: job.counts(failed=1),
+    "fewer have succeeded than it has ranks": lambda job: job.counts(succeeded=RANKS - 1),
+    "it has more ranks": lambda job: job.spec(completions=RANKS + 1),
+    "it runs more pods at once than it has ranks": lambda job: job.spec(parallelism=RANKS + 1),
+    "it is another Job": lambda job: job.obj["metadata"].update(uid="another"),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS.values(), ids=DOUBTS)
+def test_a_job_that_may_have_had_others_is_asked(doubt: Callable[[JobBuilder], object]) -> None:
+    job = complete_job()
+    doubt(job)
+    assert not all_are_here(job.view(), pods(), set(), REF)
+
+
+@pytest.mark.parametrize("job", [None, JobBuilder(RANKS).started(1), JobBuilder(RANKS).started(1).failed(10)])
+def test_a_job_that_has_not_succeeded_is_asked(job: JobBuilder | None) -> None:
+    assert not all_are_here(job.view() if job else None, pods(), set(), REF)
+
+
+SIGHTS = {
+    "a rank is missing": pods()[:-1],
+    "a rank has two pods": [*pods(), pod(0, "again").view()],
+    "a rank has two pods and another none": [*pods()[:-1], pod(0, "again").view()],
+    "a rank still runs as far as is seen": [*pods()[:-1], PodBuilder("pod-2").rank(2).on("node").running(3).view()],
+    "a rank has failed": [*pods()[:-1], PodBuilder("pod-2").rank(2).on("node").failed(1, 9).view()],
+    "a pod has no rank": [*pods()[:-1], PodBuilder("pod-2").on("node").succeeded(9).view()],
+}
+
+
+@pytest.mark.parametrize("seen", SIGHTS.values(), ids=SIGHTS)
+def test_pods_that_are_not_one_success_for_each_rank_are_asked_for(seen: list[PodView]) -> None:
+    assert not all_are_here(complete_job().view(), seen, set(), REF)
+
+
+def test_a_pod_that_is_recorded_and_gone_is_a_sign_of_others() -> None:
+    assert not all_are_here(complete_job().view(), pods(), {"a-pod-that-was-preempted"}, REF)
