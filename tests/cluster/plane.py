@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-HOW_TO_GET_THEM = "run `make clusters` (needs Go), or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
+HOW_TO_GET_THEM = "run `make clusters`, or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
 READY_WITHIN_S = STOPPED_WITHIN_S = PATIENCE_S  # the API server may take up to a minute to exit on SIGTERM
+NODE_GRACE = "24h"
 PR_SET_PDEATHSIG = 1
 
 AUDIT_POLICY = {
@@ -129,6 +130,11 @@ class ControlPlane:
             timeout=30,
         )
 
+    def async_client(self) -> httpx.AsyncClient:
+        """A bare client without credentials and without limits, for those who bring their own."""
+        trust = ssl.create_default_context(cafile=str(self.ca_file))
+        return httpx.AsyncClient(base_url=self.url, verify=trust, timeout=None, limits=httpx.Limits(), trust_env=False)
+
     def audited(self) -> Iterator[dict[str, Any]]:
         """The audit events so far."""
         with self.audit_log.open() as lines:
@@ -214,6 +220,9 @@ class ControlPlane:
             f"--secure-port={ports['kube-controller-manager']}",
             f"--cert-dir={self.folder / 'certs-kcm'}",
             "--controllers=" + ",".join(COMMON_CONTROLLERS + flags.controllers),
+            # Hollow nodes say nothing by themselves. A test writes down what this controller would find after a while.
+            f"--node-monitor-grace-period={NODE_GRACE}",
+            "--node-eviction-rate=100",
             *self._gates(flags.api_gates),
         )
         self._run(

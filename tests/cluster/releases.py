@@ -67,4 +67,6 @@ COMMON_CONTROLLERS = (
     "ttl-after-finished-controller",
     "namespace-controller",
     "pod-garbage-collector-controller",
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
 )

@@ -89,9 +89,19 @@ class Plane:
     @classmethod
     @asynccontextmanager
     async def running(
-        cls, *, release: str = "1.37", nodes: int = 1, cpu: str = "64", plays_nodes: bool = True, jobs: bool = True
+        cls,
+        *,
+        release: str = "1.37",
+        nodes: int = 1,
+        cpu: str = "64",
+        plays_nodes: bool = True,
+        jobs: bool = True,
+        node_grace_s: float | None = None,
     ) -> AsyncIterator[Plane]:
-        """Serve a plane. With `jobs=False` no controller runs, and pods are the test's to make."""
+        """Serve a plane. With `jobs=False` no controller runs, and pods are the test's to make.
+
+        Nodes may be silent; with `node_grace_s` they are looked after, and lost when they are silent for so long.
+        """
         clock = LoopClock()
         registry = Registry(clock=clock, release=release, rng=random.Random(1))
         faults = Faults()
@@ -109,8 +119,10 @@ class Plane:
                 plane.node(f"node-{number}", cpu=cpu)
             work = [plane._play_nodes()]
             if jobs:
-                controllers = build_controllers(registry, clock, ControllerSettings())
-                controllers = [one for one in controllers if one.name != "node-lifecycle"]
+                settings = ControllerSettings(node_grace_s=node_grace_s or 0)
+                controllers = build_controllers(registry, clock, settings)
+                if node_grace_s is None:
+                    controllers = [one for one in controllers if one.name != "node-lifecycle"]
                 work.append(ControllerManager(registry, clock, [*controllers, Scheduler(registry, clock)]).run())
             tasks = [asyncio.create_task(one) for one in work]
             stack.push_async_callback(_end, tasks)

@@ -1,0 +1,141 @@
+"""A gateway between one process of the provider and a real API server, in which one request comes to grief.
+
+The request is told by its kind ("PATCH pods"), and what befalls it by a fault of the sandbox's own API server. A fatal
+one is the last thing that the process behind the gateway ever does: whatever it sends afterwards goes nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.sandbox.api.faults import Fault, FaultKind, FaultMiddleware, Faults
+from airflow_provider_gangjobs.sandbox.api.server import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx
+    from starlette.types import Receive, Scope, Send
+
+    from tests.cluster.plane import ControlPlane
+    from tests.cluster.tenant import Tenant
+
+GONE = Fault(FaultKind.DROP_BEFORE, times=None)
+PASSED_ON = ("authorization", "content-type", "accept", "user-agent")
+PASSED_BACK = ("content-type", "retry-after")
+NONE_SPARED = "/of-the-gateway-itself"
+
+_OBJECTS = re.compile(r"/namespaces/[^/]+/(?P<plural>[a-z]+)(?P<name>/[^/]+)?$")
+
+
+def kind_of(method: str, path: str, query: str) -> str:
+    """`LIST pods`, `WATCH jobs`, `PATCH configmaps`; what is not in a namespace is discovery."""
+    found = _OBJECTS.search(path)
+    if found is None:
+        return f"{method} discovery"
+    if method == "GET" and not found["name"]:
+        method = "WATCH" if "watch=true" in query else "LIST"
+    return f"{method} {found['plural']}"
+
+
+class Trouble(Faults):
+    """The first request of a kind is hit by the fault; `made` lists the kinds of all requests."""
+
+    def __init__(self, kind: str = "", fault: Fault = GONE, *, is_fatal: bool = False) -> None:
+        super().__init__()
+        self.kind = kind
+        self.made: list[str] = []
+        self.has_struck = asyncio.Event()
+        self._fault = fault
+        self._is_fatal = is_fatal
+
+    @property
+    def is_dead(self) -> bool:
+        """The process behind the gateway is no more."""
+        return self._is_fatal and self.has_struck.is_set()
+
+    def take(self, method: str, path: str, query: str) -> Fault | None:
+        if self.is_dead:
+            return GONE
+        kind = kind_of(method, path, query)
+        self.made.append(kind)
+        if kind != self.kind or self.has_struck.is_set():
+            return None
+        self.has_struck.set()
+        return self._fault
+
+
+class Gateway:
+    """What processes take for their API server; each comes in by an entrance of its own."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self._closing = asyncio.Event()
+        self._url = ""
+        self._entrances: dict[str, FaultMiddleware] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, plane: ControlPlane) -> AsyncIterator[Gateway]:
+        """A gateway to this control plane, while the block runs."""
+        async with plane.async_client() as http:
+            gateway = cls(http)
+            app = Starlette(routes=[Mount("/", gateway.enter)])
+            app.state.hub = SimpleNamespace(close=gateway._closing.set)
+            async with serving(app) as address:
+                gateway._url = address.url
+                yield gateway
+
+    def for_one(self, tenant: Tenant, trouble: Trouble) -> ClusterConfig:
+        """The tenant's connection, for one process that will have this trouble."""
+        entrance = f"process-{len(self._entrances)}"
+        self._entrances[entrance] = FaultMiddleware(self.forward, trouble, spared=NONE_SPARED)
+        content: dict[str, Any] = yaml.safe_load(tenant.kubeconfig.read_text())
+        content["clusters"][0]["cluster"] = {"server": f"{self._url}/{entrance}"}
+        return ClusterConfig.from_extras("gateway", {"kube_config": content, "namespace": tenant.namespace})
+
+    async def enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take what comes to where its process belongs."""
+        _, entrance, path = scope["path"].split("/", 2)
+        await self._entrances[entrance]({**scope, "path": f"/{path}"}, receive, send)
+
+    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back piece by piece, until either side has enough."""
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        answering = asyncio.create_task(self._answer(scope, body, send), name="gateway")
+        ends = [asyncio.create_task(_left(receive)), asyncio.create_task(self._closing.wait())]
+        try:
+            await asyncio.wait([answering, *ends], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (answering, *ends):
+                task.cancel()
+            await asyncio.gather(answering, *ends, return_exceptions=True)
+
+    async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
+        url = scope["path"] + (f"?{scope['query_string'].decode()}" if scope["query_string"] else "")
+        headers = {name.decode(): value.decode() for name, value in scope["headers"] if name.decode() in PASSED_ON}
+        headers["accept-encoding"] = "identity"
+        async with self._http.stream(scope["method"], url, headers=headers, content=body) as answer:
+            told = [(name.encode(), answer.headers[name].encode()) for name in PASSED_BACK if name in answer.headers]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": told})
+            async for piece in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

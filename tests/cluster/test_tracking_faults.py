@@ -1,0 +1,244 @@
+"""A gang that is followed on a real control plane, while each kind of request in turn comes to grief.
+
+Always: each pod's outcome is recorded exactly once and before the pod is let go, no finalizer is left, and the verdict
+is the Job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster import per_loop
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.informer import Informers
+from airflow_provider_gangjobs.cluster.informer.pace import Pace
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
+from airflow_provider_gangjobs.gang.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.labels import LABEL_JOB_UID
+from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.sandbox.api.faults import Fault, FaultKind
+from airflow_provider_gangjobs.tracking.follow import follow
+from tests.cluster.gateway import Gateway, Trouble
+from tests.endings.kubelets import Kubelets
+from tests.endings.running import check, told
+from tests.endings.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_provider_gangjobs.cluster.transport import Exchange
+    from tests.cluster.tenant import Tenant
+
+PATIENCE_S = 3.0
+HURRIED = Pace(watch_s=(3.0, 5.0), silence_margin_s=1.0)
+"""A watch that has fallen silent is noticed soon."""
+
+ALL_ON = "1.36"
+"""Elsewhere only what has to do with writes and a process's death."""
+ELSEWHERE = ("dies before", "dies after", "500 after")
+
+READS = ("LIST jobs", "WATCH jobs", "LIST pods", "WATCH pods", "LIST configmaps", "GET jobs")
+READS_OF_GROUPS = ("LIST podgroups", "WATCH podgroups")
+WRITES = ("POST configmaps", "PATCH configmaps", "PATCH pods")
+
+DISCOVERY = "GET discovery"
+
+TROUBLES: dict[str, tuple[Fault, bool]] = {
+    "dies before": (Fault(FaultKind.DROP_BEFORE), True),
+    "dies after": (Fault(FaultKind.DROP_AFTER), True),
+    "409": (Fault(FaultKind.STATUS, code=409), False),
+    "410": (Fault(FaultKind.STATUS, code=410), False),
+    "429": (Fault(FaultKind.STATUS, code=429, retry_after_s=1), False),
+    "500 before": (Fault(FaultKind.STATUS, code=500), False),
+    "500 after": (Fault(FaultKind.STATUS_AFTER, code=500), False),
+    "503": (Fault(FaultKind.STATUS, code=503), False),
+    "dropped before": (Fault(FaultKind.DROP_BEFORE), False),
+    "dropped after": (Fault(FaultKind.DROP_AFTER), False),
+    "no answer": (Fault(FaultKind.HALF_OPEN), False),
+    "carried out too late": (Fault(FaultKind.DELAY, delay_s=PATIENCE_S + 1), False),
+}
+"""What befalls a request, and whether it is the process's last."""
+
+ENDS = {0: (Ending.SUCCEEDED,), 1: (Ending.FAILED,)}
+
+
+BEFORE = ("dies before", "500 before", "dropped before", "carried out too late")
+"""Of a request that changes nothing, the same as its counterpart."""
+
+
+def kinds(release: str) -> tuple[str, ...]:
+    """All requests of a whole tracking run."""
+    return (DISCOVERY, *READS, *(READS_OF_GROUPS if release != "1.35" else ()), *WRITES)
+
+
+def concerned(release: str, trouble: str) -> list[str]:
+    """What can be answered so, and on releases that are not looked at in full, what writes."""
+    if trouble == "410":
+        return [kind for kind in kinds(release) if kind.startswith(("LIST", "WATCH"))]
+    only_writes = trouble in (*BEFORE, "409") or release != ALL_ON
+    return [kind for kind in kinds(release) if kind in WRITES or not only_writes]
+
+
+class Impatient(Client):
+    """Waits for an answer for `PATIENCE_S`, instead of half a minute and more."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        super().__init__(config)
+        send = self._transport.send
+
+        async def send_impatiently(exchange: Exchange, *, timeout_s: float) -> bytes:
+            return await send(exchange, timeout_s=min(timeout_s, PATIENCE_S))
+
+        self._transport.send = send_impatiently  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class World:
+    """A tenant's namespace with hollow nodes, and a gateway for those who follow its gangs, whose informers hurry."""
+
+    tenant: Tenant
+    kubelets: Kubelets
+    gateway: Gateway
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, tenant: Tenant) -> AsyncIterator[World]:
+        plane = tenant.plane
+        config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
+        hurried = Informers(connect=Impatient, pace=HURRIED, linger_s=0)
+        per_loop._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = hurried
+        async with AsyncExitStack() as stack:
+            gateway = await stack.enter_async_context(Gateway.opened(plane))
+            kubelets = Kubelets(await stack.enter_async_context(Client(config)))
+            stack.push_async_callback(hurried.aclose)
+            await stack.enter_async_context(kubelets.playing())
+            yield cls(tenant, kubelets, gateway)
+
+    @asynccontextmanager
+    async def a_gang(self, workers: int = 2) -> AsyncIterator[Trial]:
+        tenant, kubelets = self.tenant, self.kubelets
+        async with Trial.begun(
+            kubelets.admin, tenant.config, tenant.namespace, kubelets, nodes=(workers,), workers=workers
+        ) as trial:
+            yield trial
+
+    def follow(self, trial: Trial, trouble: Trouble, **options: Any) -> asyncio.Task[GangEvent]:
+        """A process that follows the gang, by way of the gateway."""
+        config = self.gateway.for_one(self.tenant, trouble)
+        return asyncio.create_task(follow(config, trial.ref, report=lambda _: None, **options))
+
+
+async def ends_in_two_steps(trial: Trial, trouble: Trouble) -> None:
+    """One rank succeeds and is recorded, then the other fails: so the ledger is created, and then added to."""
+    await trial.running()
+    await trial.end(0)
+    await trial.until(lambda: _is_recorded(trial, trouble))
+    await trial.end(1, 42)
+
+
+async def _is_recorded(trial: Trial, trouble: Trouble) -> bool:
+    if trouble.is_dead:
+        return True
+    selector = f"{LABEL_JOB_UID}={trial.ref.uid}"
+    return bool(await trial.admin.list(CONFIGMAPS, trial.namespace, label_selector=selector))
+
+
+async def tracked(world: World, trial: Trial, trouble: Trouble) -> GangEvent:
+    """The event of the gang's follower, or of the next one if that dies."""
+    following = world.follow(trial, trouble)
+    striking = asyncio.create_task(trouble.has_struck.wait())
+    try:
+        await ends_in_two_steps(trial, trouble)
+        await asyncio.wait([following, striking], return_when=asyncio.FIRST_COMPLETED)
+        if not trouble.is_dead:
+            return await following
+    finally:
+        await ended(following, striking)
+    return await trial.follow()
+
+
+async def ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def survives(world: World, kind: str, trouble: str) -> None:
+    fault, is_fatal = TROUBLES[trouble]
+    armed = Trouble(kind, fault, is_fatal=is_fatal)
+    async with world.a_gang() as trial:
+        event = await tracked(world, trial, armed)
+        assert armed.has_struck.is_set(), f"no {kind} was made: {armed.made}"
+        assert (event.status, event.reason, event.notes) == (Status.FAILED, "AppFailed", ()), event
+        assert told(event) == ENDS, event
+        await check(trial, event)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_each_request_may_go_wrong_and_nothing_is_lost_or_doubled(tenant: Tenant, trouble: str) -> None:
+    release = tenant.plane.release
+    if release != ALL_ON and trouble not in ELSEWHERE:
+        pytest.skip(f"tried on {ALL_ON}")
+    async with World.of(tenant) as world:
+        tries = {kind: survives(world, kind, trouble) for kind in concerned(release, trouble)}
+        errors = dict(zip(tries, await asyncio.gather(*tries.values(), return_exceptions=True), strict=True))
+    failed = {kind: error for kind, error in errors.items() if error is not None}
+    assert not failed, failed
+    assert tenant.refused() == []
+
+
+async def test_requests_of_a_whole_run_are_those_that_go_wrong_here(tenant: Tenant) -> None:
+    async with World.of(tenant) as world, world.a_gang() as trial:
+        nothing = Trouble()
+        await check(trial, await tracked(world, trial, nothing))
+        assert set(nothing.made) == set(kinds(tenant.plane.release))
+
+
+async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> None:
+    async with World.of(tenant) as world, world.a_gang(workers=12) as trial:
+        followers = [world.follow(trial, Trouble()) for _ in range(2)]
+        await trial.running(12)
+        await trial.end_all()
+        for event in await asyncio.gather(*followers):
+            assert event.status is Status.SUCCEEDED
+            await check(trial, event)
+
+
+async def test_two_harvesters_of_which_one_dies(tenant: Tenant) -> None:
+    fault, _ = TROUBLES["dies after"]
+    async with World.of(tenant) as world, world.a_gang() as trial:
+        mortal = world.follow(trial, Trouble("POST configmaps", fault, is_fatal=True))
+        living = world.follow(trial, Trouble())
+        await ends_in_two_steps(trial, Trouble())
+        event = await living
+        await ended(mortal)
+        assert told(event) == ENDS
+        await check(trial, event)
+
+
+@pytest.mark.parametrize("trouble", ["dies before", "dies after", "409", "500 after", "no answer"])
+async def test_halt_may_go_wrong(tenant: Tenant, trouble: str) -> None:
+    """A gang whose time is over is halted, by whoever follows it then."""
+    if tenant.plane.release != ALL_ON:
+        pytest.skip(f"tried on {ALL_ON}")
+    fault, is_fatal = TROUBLES[trouble]
+    armed = Trouble("PATCH jobs", fault, is_fatal=is_fatal)
+    deadlines = Deadlines(run_s=1)
+    async with World.of(tenant) as world, world.a_gang() as trial:
+        following = world.follow(trial, armed, deadlines=deadlines)
+        await armed.has_struck.wait()
+        if is_fatal:
+            await ended(following)
+            following = asyncio.create_task(trial.follow(deadlines=deadlines))
+        event = await following
+        assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.running.ranks")
+        assert told(event) == {0: (Ending.DELETED,), 1: (Ending.DELETED,)}
+        await check(trial, event)
+        assert (await trial.job())["spec"]["suspend"] is True

@@ -1,0 +1,179 @@
+"""The kubelets of hollow nodes: they run nothing, and write of each pod what a kubelet would write.
+
+A pod that is placed starts at once. One that is being deleted ends by SIGTERM a moment later and then goes, whatever
+its grace period. How a pod ends by itself is the test's to say. All goes over the API, so any control plane will do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.resources import NODES, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+Obj = dict[str, Any]
+
+HOSTNAME = "kubernetes.io/hostname"
+STOP_S = 0.1
+"""How long a program takes to end after SIGTERM."""
+SIGTERM_CODE = 143
+WATCH_S = 60.0
+AGAIN_S = 0.5
+
+
+def machine_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class Kubelets:
+    """Plays the nodes that have joined, until they are dead."""
+
+    admin: Client
+    now: Callable[[], datetime] = machine_now
+    alive: set[str] = field(default_factory=set)
+    _done: set[tuple[str, str]] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def join(self, name: str, *, cpu: int, labels: dict[str, str]) -> None:
+        """A ready node with room for `cpu` pods of one CPU each."""
+        metadata = {"name": name, "labels": {HOSTNAME: name, **labels}}
+        await self.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+        await self.report(name, ready="True", cpu=cpu)
+        await self.admin.patch(NODES, name, None, {"spec": {"taints": None}})
+        self.alive.add(name)
+
+    async def report(self, name: str, *, ready: str, cpu: int | None = None) -> None:
+        """Write the node's Ready condition, and its size if given."""
+        moment = _text(self.now())
+        condition = {
+            "type": "Ready",
+            "status": ready,
+            "reason": "Played",
+            "message": "",
+            "lastHeartbeatTime": moment,
+            "lastTransitionTime": moment,
+        }
+        status: Obj = {"conditions": [condition]}
+        if cpu is not None:
+            room = {"cpu": str(cpu), "memory": "8Gi", "pods": "110"}
+            status |= {"capacity": room, "allocatable": room}
+        body = {"status": status}
+        await self.admin.patch(NODES, name, None, body, kind=Patch.STRATEGIC, subresource="status")
+
+    @asynccontextmanager
+    async def playing(self) -> AsyncIterator[None]:
+        """Play while the block runs."""
+        task = asyncio.create_task(self._run(), name="kubelets")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                with suppress(ClusterError):
+                    await self._watch()
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def end(self, pod: Obj, exit_code: int = 0, message: str = "") -> None:
+        """The pod's program ends by itself."""
+        ended = {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "message": message}
+        times = {"startedAt": _text(_started(pod) or self.now()), "finishedAt": _text(self.now())}
+        await self._status(pod, "Failed" if exit_code else "Succeeded", {"terminated": ended | times})
+
+    async def come_back(self, name: str) -> None:
+        """A node that was dead reports again, and does what it has missed."""
+        self.alive.add(name)
+        await self.report(name, ready="True")
+        for pod in await self.admin.list(PODS, field_selector=f"spec.nodeName={name}"):
+            self._see(pod)
+
+    async def _watch(self) -> None:
+        """From what is there now, so that a watch that ended misses nothing."""
+        watch = self.admin.watch(PODS, None, resource_version="0", field_selector="spec.nodeName!=", timeout_s=WATCH_S)
+        async with aclosing(watch):
+            async for line in watch:
+                event = msgspec.json.decode(line)
+                if event["type"] in ("ADDED", "MODIFIED"):
+                    self._see(event["object"])
+
+    def _see(self, pod: Obj) -> None:
+        if pod["spec"].get("nodeName") not in self.alive:
+            return
+        is_terminal = pod["status"].get("phase") in ("Succeeded", "Failed")
+        if "deletionTimestamp" in pod["metadata"]:
+            self._once(pod, "remove" if is_terminal else "stop", self._remove(pod) if is_terminal else self._stop(pod))
+        elif pod["status"].get("phase", "Pending") == "Pending":
+            started = {"running": {"startedAt": _text(self.now())}}
+            self._once(pod, "start", self._status(pod, "Running", started))
+
+    def _once(self, pod: Obj, what: str, work: Coroutine[Any, Any, None]) -> None:
+        key = (pod["metadata"]["uid"], what)
+        if key in self._done:
+            work.close()
+            return
+        self._done.add(key)
+        task = asyncio.create_task(_tolerantly(work), name=f"kubelet: {what} {pod['metadata']['name']}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stop(self, pod: Obj) -> None:
+        await asyncio.sleep(STOP_S)
+        if pod["spec"]["nodeName"] in self.alive:
+            await self.end(pod, SIGTERM_CODE)
+
+    async def _remove(self, pod: Obj) -> None:
+        await self.admin.delete(
+            PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], uid=pod["metadata"]["uid"], grace_period_s=0
+        )
+
+    async def _status(self, pod: Obj, phase: str, state: Obj) -> None:
+        meta, container = pod["metadata"], pod["spec"]["containers"][0]
+        running = phase == "Running"
+        told = {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": running,
+            "started": running,
+            "restartCount": 0,
+            "state": state,
+        }
+        ready = {"type": "Ready", "status": str(running), "lastTransitionTime": _text(self.now())}
+        status = {"phase": phase, "containerStatuses": [told], "conditions": [ready]}
+        body = {"metadata": {"uid": meta["uid"]}, "status": status}
+        await self.admin.patch(PODS, meta["name"], meta["namespace"], body, kind=Patch.STRATEGIC, subresource="status")
+
+
+async def _tolerantly(work: Coroutine[Any, Any, None]) -> None:
+    """A pod that is gone needs no kubelet."""
+    with suppress(NotFound, Conflict):
+        await work
+
+
+def _started(pod: Obj) -> datetime | None:
+    for status in pod["status"].get("containerStatuses") or ():
+        if running := status["state"].get("running"):
+            return datetime.fromisoformat(running["startedAt"])
+    return None
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,84 @@
+"""Play a scenario, and check what always holds: each pod's outcome once, none left held, the verdict the Job's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.outcomes import Outcome
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from tests.provider.guarantees import check_harvest, no_finalizer_left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.gang.outcomes import Ending
+    from tests.endings.scenarios import Endings, Scenario
+    from tests.endings.trial import Trial
+
+Obj = dict[str, Any]
+
+
+async def play(trial: Trial, scenario: Scenario) -> None:
+    """The scenario from its submission to its event, and all that is to be true then."""
+    following = asyncio.create_task(trial.follow(deadlines=scenario.deadlines))
+    try:
+        hit = await scenario.act(trial)
+        event = await following
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert (event.status, event.reason) == (scenario.status, scenario.code), event
+    assert scenario.notes in {None, len(event.notes)}, event.notes
+    assert told(event) == {rank: scenario.hit if rank in hit else scenario.others for rank in (0, 1)}, event
+    await check(trial, event)
+
+
+async def check(trial: Trial, event: GangEvent) -> None:
+    """What holds whatever has happened, by what the server has stored."""
+    name = trial.ref.name
+    record = await trial.record()
+    uids = record.uids(name)
+    assert verdict_of(record.job(name)) in {event.status, None}
+    assert len(event.ranks) == len(uids)
+    assert event.counts["held"] == 0
+    no_finalizer_left(record, name)
+    if event.status is not Status.DELETED:
+        check_harvest(record, uids, name)
+        assert _recorded(record.ledger(name)) == told(event)
+    if any("deletionTimestamp" not in job["metadata"] for job in record.last(JOBS, name)):
+        async with Gangs.of(trial.config) as gangs:
+            assert {outcome.uid for outcome in await gangs.outcomes(trial.ref)} == uids
+
+
+def verdict_of(job: Obj) -> Status | None:
+    """What the Job itself said last; None if it ended without a word."""
+    said = {c["type"] for c in job["status"].get("conditions") or () if c["status"] == "True"}
+    if "Complete" in said:
+        return Status.SUCCEEDED
+    was_deleted = "deletionTimestamp" in job["metadata"]
+    return Status.FAILED if "Failed" in said and not was_deleted else None
+
+
+def told(event: GangEvent) -> dict[int | None, Endings]:
+    """The ends of each rank's pods: what went wrong in the order in which it did, then its success."""
+    return _by_rank((end.rank, end.outcome) for end in event.ranks)
+
+
+def _recorded(ledger: dict[str, str]) -> dict[int | None, Endings]:
+    """The same by the ledger, in the order in which the pods were made."""
+    outcomes = [msgspec.json.decode(text, type=Outcome) for text in ledger.values()]
+    return _by_rank((outcome.rank, outcome.outcome) for outcome in sorted(outcomes, key=lambda o: str(o.created)))
+
+
+def _by_rank(ends: Iterable[tuple[int | None, Ending]]) -> dict[int | None, Endings]:
+    found: defaultdict[int | None, list[Ending]] = defaultdict(list)
+    for rank, ending in ends:
+        found[rank].append(ending)
+    return {rank: tuple(endings) for rank, endings in found.items()}

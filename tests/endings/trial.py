@@ -1,0 +1,260 @@
+"""One gang of a scenario, followed as a trigger follows it, and the hands of all those who can end its pods."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.errors import Forbidden
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
+from airflow_provider_gangjobs.cluster.verbs import Propagation
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.tracking.follow import follow
+from tests.endings.kubelets import HOSTNAME
+from tests.endings.record import Record, revision_now
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.gang.event import GangEvent
+    from tests.endings.kubelets import Kubelets
+
+Obj = dict[str, Any]
+
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+NODE_LABEL = "example.org/trial"
+POLL_S = 0.2
+WITHIN_S = 150.0
+"""PodGC ends the pods of a node that is gone after 40 to 60 s; pods that never end are given up after 60 s."""
+OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+LEAVES_AT_ONCE = [
+    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}
+    for key in ("unreachable", "not-ready")
+]
+
+
+@dataclass
+class Trial:
+    """A namespace, a gang in it, nodes of its own, and the event that its follower comes to."""
+
+    admin: Client
+    """The administrator's, for the hands."""
+    config: ClusterConfig
+    """The provider's, with no more rights than documented."""
+    namespace: str
+    kubelets: Kubelets
+    timing: Timing
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:6])
+    nodes: list[str] = field(default_factory=list)
+    ref: GangRef = field(init=False)
+    _since: str = field(init=False)
+
+    @classmethod
+    @asynccontextmanager
+    async def begun(
+        cls,
+        admin: Client,
+        config: ClusterConfig,
+        namespace: str,
+        kubelets: Kubelets,
+        *,
+        timing: Timing | None = None,
+        nodes: Sequence[int] = (1, 1),
+        **spec: Any,
+    ) -> AsyncIterator[Trial]:
+        """Submit a gang of two ranks of one CPU for nodes of these CPUs. At the end the nodes are gone."""
+        trial = cls(admin, config, namespace, kubelets, timing or Timing())
+        for number, cpu in enumerate(nodes):
+            name = f"{trial.id}-{number}"
+            trial.nodes.append(name)
+            await kubelets.join(name, cpu=cpu, labels={NODE_LABEL: trial.id})
+        try:
+            trial._since = await revision_now(admin, namespace)
+            await trial._submit(spec)
+            yield trial
+        finally:
+            for name in trial.nodes:
+                kubelets.alive.discard(name)
+                await admin.delete(NODES, name)
+
+    async def _submit(self, changes: dict[str, Any]) -> None:
+        defaults: dict[str, Any] = {
+            "image": "trainer:1",
+            "command": ["train"],
+            "workers": 2,
+            "resources": {"cpu": "1"},
+            "node_selector": {NODE_LABEL: self.id},
+            "namespace": self.namespace,
+        }
+        async with Gangs.of(self.config) as gangs:
+            key = TaskKey("dag", self.id, "task", -1)
+            submission = await gangs.submit(GangSpec(**defaults | changes), key=key, claim="somebody")
+        self.ref = submission.ref
+
+    async def follow(self, **options: Any) -> GangEvent:
+        """As a trigger does."""
+        options = {"now": self.kubelets.now, "timing": self.timing, "report": lambda _: None} | options
+        async with asyncio.timeout(WITHIN_S):
+            return await follow(self.config, self.ref, **options)
+
+    async def record(self) -> Record:
+        """What the server has stored of the gang."""
+        return await Record.since(self.admin, self.namespace, self._since)
+
+    # -- what is there --
+
+    async def until(self, what: Callable[[], Awaitable[Any]], within_s: float = WITHIN_S) -> Any:
+        """What this gives as soon as it is true."""
+        async with asyncio.timeout(within_s):
+            while True:
+                if found := await what():
+                    return found
+                await asyncio.sleep(POLL_S)
+
+    async def pods(self) -> list[Obj]:
+        """In the order of their ranks; of each rank the newest last."""
+        found = await self.admin.list(PODS, self.namespace, label_selector=f"{LABEL_GANG}={self.ref.name}")
+        return sorted(found, key=lambda pod: (_rank(pod), pod["metadata"]["creationTimestamp"]))
+
+    async def pod(self, rank: int) -> Obj:
+        """The rank's newest pod."""
+        return [pod for pod in await self.pods() if _rank(pod) == rank][-1]
+
+    async def job(self) -> Obj:
+        return await self.admin.get(JOBS, self.ref.name, self.namespace)
+
+    async def running(self, count: int = 2) -> list[Obj]:
+        """The ranks' pods, once so many run."""
+
+        async def run() -> list[Obj]:
+            found = await self.at_work()
+            return found if len(found) == count else []
+
+        found: list[Obj] = await self.until(run)
+        return found
+
+    async def at_work(self) -> list[Obj]:
+        """The pods that run and are not being deleted."""
+        pods = [pod for pod in await self.pods() if pod["status"].get("phase") == "Running"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    async def pending(self, count: int = 2) -> None:
+        """Wait until so many pods are there that no node has taken."""
+
+        async def wait() -> bool:
+            return len([pod for pod in await self.pods() if not pod["spec"].get("nodeName")]) == count
+
+        await self.until(wait)
+
+    # -- the hands --
+
+    async def end(self, rank: int, exit_code: int = 0, message: str = "") -> None:
+        """The rank's program ends by itself."""
+        await self.kubelets.end(await self.pod(rank), exit_code, message)
+
+    async def end_all(self) -> None:
+        for pod in await self.at_work():
+            await self.kubelets.end(pod)
+
+    async def delete_pod(self, rank: int, *, grace_s: int | None = None) -> None:
+        """As `kubectl delete pod`, with `--grace-period` and, at 0, `--force`."""
+        pod = await self.pod(rank)
+        await self.admin.delete(PODS, pod["metadata"]["name"], self.namespace, grace_period_s=grace_s)
+
+    async def evict(self, rank: int) -> None:
+        """As `kubectl drain`."""
+        name = (await self.pod(rank))["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        await self.admin.create(_Evictions(name), eviction, self.namespace)
+
+    async def delete_job(self, propagation: Propagation) -> None:
+        await self.admin.delete(JOBS, self.ref.name, self.namespace, propagation=propagation)
+
+    async def patch_job(self, spec: Obj) -> None:
+        await self.admin.patch(JOBS, self.ref.name, self.namespace, {"spec": spec})
+
+    async def more_important_pod(self, node: str) -> None:
+        """A pod that needs the place of a rank, on this node."""
+        name = f"urgent-{self.id}"
+        urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        await self.admin.create(PRIORITY_CLASSES, {**urgent, "value": 1000})
+        try:
+            await self.until(lambda: self._accepted(_urgent(name, node)))
+        finally:
+            await self.admin.delete(PRIORITY_CLASSES, name)
+
+    async def _accepted(self, pod: Obj) -> bool:
+        """An API server learns of a new priority class a moment after it has stored it."""
+        try:
+            await self.admin.create(PODS, pod, self.namespace)
+        except Forbidden:
+            return False
+        return True
+
+    async def node_of(self, rank: int) -> str:
+        name: str = (await self.pod(rank))["spec"]["nodeName"]
+        return name
+
+    async def kill_node(self, rank: int) -> str:
+        """The rank's node does and says nothing any more."""
+        name = await self.node_of(rank)
+        self.kubelets.alive.discard(name)
+        return name
+
+    async def not_seen(self, node: str) -> None:
+        """The node lifecycle controller has not heard of the node for its grace period, and notes that."""
+        await self.kubelets.report(node, ready="Unknown")
+
+    async def out_of_service(self, node: str) -> None:
+        """A person says that the node is off for certain."""
+        there = (await self.admin.get(NODES, node))["spec"].get("taints") or []
+        await self.admin.patch(NODES, node, None, {"spec": {"taints": [*there, OUT_OF_SERVICE]}})
+
+    async def delete_node(self, node: str) -> None:
+        await self.admin.delete(NODES, node)
+        self.nodes.remove(node)
+
+    async def going(self, rank: int) -> None:
+        """Wait until the rank's pod is being deleted."""
+
+        async def is_going() -> bool:
+            return "deletionTimestamp" in (await self.pod(rank))["metadata"]
+
+        await self.until(is_going)
+
+
+class _Evictions(Resource):
+    """The eviction subresource of one pod, to be created."""
+
+    def __init__(self, pod: str) -> None:
+        super().__init__("", "v1", f"pods/{pod}/eviction", "Eviction")
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        return f"/api/v1/namespaces/{namespace}/{self.plural}"
+
+
+def _rank(pod: Obj) -> int:
+    return int(pod["metadata"]["annotations"][ANNOTATION_COMPLETION_INDEX])
+
+
+def _urgent(priority_class: str, node: str) -> Obj:
+    container = {"name": "main", "image": "trainer:1", "resources": {"requests": {"cpu": "1"}}}
+    spec = {
+        "restartPolicy": "Never",
+        "priorityClassName": priority_class,
+        "nodeSelector": {HOSTNAME: node},
+        "containers": [container],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
+
+
+__all__ = ["LEAVES_AT_ONCE", "Patch", "Propagation", "Trial"]
