@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.tracking import follow
 from airflow_provider_gangjobs.tracking.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane, is_held
@@ -33,6 +34,26 @@ async def test_gang_that_succeeds_is_told_once():
         assert following.phases[-1] is Phase.SUCCEEDED
         assert plane.held() == []
         assert [found.result for found in await outcomes(plane.client, ref)] == [{"acc": 0.9}] * 3
+
+
+@in_virtual_time
+async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkeypatch):
+    monkeypatch.setattr(follow, "PODS_COUNTED_ANEW_MAX", 2)
+    monkeypatch.setattr(follow, "PODS_IN_PASSING", 2)
+    workers = 7
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=workers)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == workers)
+        await asyncio.sleep(5)
+        for rank in range(workers):
+            plane.finish("train", rank)
+        event = await following.event()
+        assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, f"0-{workers - 1}")
+        lines = [report.line for report in following.reports]
+        assert f"running: {workers}/{workers} ranks" in lines
+        assert event.counts["succeeded"] == len(await outcomes(plane.client, ref)) == workers
+        assert plane.held() == []
 
 
 @in_virtual_time
