@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.pods import has_ended, pods_of
 from airflow_provider_gangjobs.gang.rollcall import all_are_here
+from airflow_provider_gangjobs.objects.sharing import sharing
 from airflow_provider_gangjobs.objects.views import PodView
 from airflow_provider_gangjobs.tracking.asking import ask, together
 from airflow_provider_gangjobs.tracking.harvest import Harvester, retry_after_s
@@ -184,10 +185,13 @@ async def list_pods(client: Client, ref: GangRef) -> list[PodView]:
         ClusterError: they could not be listed.
     """
     found: dict[str, PodView] = {}
+    one = sharing()
     pages = client.views(PodView, PODS, ref.namespace, label_selector=of_gang(ref))
     async with aclosing(pages):
         async for page in pages:
-            found |= {pod.metadata.uid: pod for pod in page}
+            for pod in page:
+                pod.share(one)
+                found[pod.metadata.uid] = pod
     return pods_of(ref, found.values())
 
 
