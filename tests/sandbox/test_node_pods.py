@@ -118,7 +118,7 @@ with socket.create_server((os.environ["MASTER_ADDR"], 29500)) as server:
 """
 CALLER = """
 import os, socket, time
-deadline = time.monotonic() + 15
+deadline = time.monotonic() + 120
 while True:
     peer = socket.socket()
     try:
