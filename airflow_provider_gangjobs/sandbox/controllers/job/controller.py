@@ -133,7 +133,8 @@ class JobController:
             self._enqueue_owner(old)
         if controller_of(pod) is not None:
             job = self._enqueue_owner(pod)
-            if job is None or conditions.is_finished(job):
+            # One that comes late is let go when it is deleted, or when something else of the Job changes.
+            if is_deleting(pod) and (job is None or conditions.is_finished(job)):
                 self._enqueue_orphan(pod)
             return
         self._enqueue_orphan(pod)
