@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.sandbox import tls
 from airflow_provider_gangjobs.sandbox.api import Address, create_app, serving
 from airflow_provider_gangjobs.sandbox.clock import SystemClock
 from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings, controller_manager
-from airflow_provider_gangjobs.sandbox.journal import CorruptJournal, Journal
+from airflow_provider_gangjobs.sandbox.journal import CorruptJournal, Journal, UnwritableJournal
 from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
 from airflow_provider_gangjobs.sandbox.node.client import ApiClient
 from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
@@ -113,8 +113,9 @@ class Sandbox:
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(_folder(self.config.data_dir))
             self.registry = stack.enter_context(_registry(self.config, folder / "objects"))
-            self.token = self.config.token or _kept_token(folder / "token")
-            certificate = tls.kept(folder / "certificate.pem")
+            with _writing(self.config.data_dir):
+                self.token = self.config.token or _kept_token(folder / "token")
+                certificate = tls.kept(folder / "certificate.pem")
             app = create_app(self.registry, token=self.token, logs=self)
             self.url = (await stack.enter_async_context(_serving(app, self.config.port, certificate))).url
             settings = ControllerSettings(workload_with_job=self.config.workload_with_job)
@@ -124,8 +125,10 @@ class Sandbox:
             await stack.enter_async_context(self._running(scheduler.run(), "scheduler"))
             client = ApiClient(self.url, token=self.token, verify=certificate.client_context())
             await self._add_nodes(folder / "nodes", await stack.enter_async_context(client), stack)
-            authority = certificate.certificate
-            self.kubeconfig_path = write_kubeconfig(folder / "kubeconfig", self.url, self.token, authority=authority)
+            with _writing(self.config.data_dir):
+                self.kubeconfig_path = write_kubeconfig(
+                    folder / "kubeconfig", self.url, self.token, authority=certificate.certificate
+                )
             self._stack = stack.pop_all()
         return self
 
@@ -205,11 +208,24 @@ def _folder(data_dir: Path | None) -> Iterator[Path]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return
-    try:
+    if data_dir.exists() and not data_dir.is_dir():
+        raise SandboxError(f"data_dir {data_dir} is no folder. Choose another name.")
+    with _writing(data_dir):
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise SandboxError(f"data_dir {data_dir}: {error.strerror}") from error
     yield data_dir.resolve()
+
+
+@contextmanager
+def _writing(data_dir: Path | None) -> Iterator[None]:
+    """Tell what cannot be read or written, with the name of the file."""
+    try:
+        yield
+    except OSError as error:
+        if data_dir is None:
+            raise SandboxError(f"{error.filename}: {error.strerror}. Set TMPDIR to a folder with room.") from error
+        raise SandboxError(f"data_dir {error.filename}: {error.strerror}. Choose another one.") from error
+    except UnwritableJournal as error:
+        raise SandboxError(str(error)) from error
 
 
 @contextmanager
@@ -219,13 +235,17 @@ def _registry(config: SandboxConfig, folder: Path) -> Iterator[Registry]:
         yield Registry(Store(), clock=SystemClock(), release=_release(config))
         return
     try:
-        journal = Journal(folder)
+        with _writing(config.data_dir):
+            journal = Journal(folder)
     except RuntimeError as error:
         raise SandboxError(str(error)) from error
     try:
-        yield Registry(Store(journal), clock=SystemClock(), release=_release(config))
-    except CorruptJournal as error:
-        raise SandboxError(str(error)) from error
+        try:
+            with _writing(config.data_dir):
+                registry = Registry(Store(journal), clock=SystemClock(), release=_release(config))
+        except CorruptJournal as error:
+            raise SandboxError(str(error)) from error
+        yield registry
     finally:
         journal.close()
 
@@ -236,8 +256,14 @@ def _release(config: SandboxConfig) -> Release:
 
 
 def _kept_token(path: Path) -> str:
-    """The token of last time, or a new one."""
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_urlsafe(TOKEN_BYTES))
-    return path.read_text()
+    """The token of last time, or a new one. It is written whole or not at all: an empty one would open the API."""
+    kept = path.read_text() if path.exists() else ""
+    if kept:
+        return kept
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)
+    temporary.write_text(token)
+    temporary.replace(path)
+    return token

@@ -2,13 +2,17 @@
 
 Each change is one line, written by one `write` to a file opened for appending, before anybody hears
 of the change: a killed process loses nothing that was answered. A power cut may; nothing is synced.
-A last line without its end was never answered, and is cut off.
+A last line without its end was never answered, and is cut off. What cannot be written, as on a full disk, is
+refused, and nothing of it is left.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["CorruptJournal", "Journal", "Record"]
+__all__ = ["CorruptJournal", "Journal", "Record", "UnwritableJournal"]
+
+log = logging.getLogger(__name__)
 
 SNAPSHOT = "snapshot.jsonl"
 LOG = "log.jsonl"
@@ -32,6 +38,14 @@ class CorruptJournal(Exception):  # noqa: N818 - says what is wrong, as the rest
         super().__init__(f"{path} is damaged at line {line}. Remove the folder {path.parent} to start empty.")
         self.path = path
         self.line = line
+
+
+class UnwritableJournal(Exception):  # noqa: N818 - as above
+    """A change cannot be kept, and was not made. It may be tried again when there is room."""
+
+    def __init__(self, directory: Path, error: OSError) -> None:
+        super().__init__(f"{directory} cannot be written: {error.strerror}. Nothing is changed until it can.")
+        self.directory = directory
 
 
 class Record(NamedTuple):
@@ -60,6 +74,7 @@ class Journal:
             raise RuntimeError(f"{directory} is in use by another sandbox. Stop it, or choose another folder.") from exc
         self._log = os.open(directory / LOG, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._log_bytes = os.fstat(self._log).st_size
+        self._compact_at = log_bytes_max
 
     def load(self) -> Iterator[Record]:
         """Every record that counts, oldest first: the snapshot's, then those of the log that are newer.
@@ -77,28 +92,43 @@ class Journal:
                 yield record
 
     def append(self, record: Record) -> None:
-        """Write one change; it is in the file when this returns."""
+        """Write one change; it is in the file when this returns.
+
+        Raises:
+            UnwritableJournal: it is not, and the file is as before.
+        """
         line = msgspec.json.encode(record) + b"\n"
-        written = os.write(self._log, line)
-        assert written == len(line), "short write to the journal"
-        self._log_bytes += written
+        try:
+            if os.write(self._log, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # only a full disk takes a part
+        except OSError as exc:
+            os.ftruncate(self._log, self._log_bytes)
+            raise UnwritableJournal(self.directory, exc) from exc
+        self._log_bytes += len(line)
 
     @property
     def is_long(self) -> bool:
         """Whether it is time to `compact`."""
-        return self._log_bytes > self.log_bytes_max
+        return self._log_bytes > self._compact_at
 
     def compact(self, revision: int, records: Iterable[Record]) -> None:
-        """Replace everything by these records, which are the state at this revision."""
+        """Replace everything by these records, which are the state at this revision; if that fails, all stays."""
         temporary = self.directory / f"{SNAPSHOT}.new"
-        with temporary.open("wb") as file:
-            for record in records:
-                file.write(msgspec.json.encode(record) + b"\n")
-            # A record without a resource keeps the revision when the state is empty or its newest objects are gone.
-            file.write(msgspec.json.encode(Record(revision, "", "", "", None)) + b"\n")
-        temporary.replace(self.directory / SNAPSHOT)
+        try:
+            with temporary.open("wb") as file:
+                for record in records:
+                    file.write(msgspec.json.encode(record) + b"\n")
+                # A record without a resource keeps the revision when the state is empty or its newest objects are gone.
+                file.write(msgspec.json.encode(Record(revision, "", "", "", None)) + b"\n")
+            temporary.replace(self.directory / SNAPSHOT)
+        except OSError as exc:
+            log.warning("%s cannot be written: %s. Its log goes on growing.", temporary, exc.strerror)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            self._compact_at = self._log_bytes + self.log_bytes_max
+            return
         os.ftruncate(self._log, 0)
-        self._log_bytes = 0
+        self._log_bytes, self._compact_at = 0, self.log_bytes_max
 
     def close(self) -> None:
         """Give the directory free; safe to repeat."""

@@ -162,6 +162,33 @@ def test_folder_in_use_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.parametrize(
+    ("taken", "complaint"),
+    [(".", "is no folder"), ("objects", "objects: File exists"), ("token", "token: Is a directory")],
+    ids=["the folder", "the store", "the token"],
+)
+def test_folder_that_cannot_be_used_is_told_by_name(tmp_path, taken, complaint):
+    data = tmp_path / "data"
+    if taken == "token":
+        (data / taken).mkdir(parents=True)
+    elif taken == "objects":
+        data.mkdir()
+        (data / taken).touch()
+    else:
+        data.touch()
+    with pytest.raises(SandboxError, match=complaint), running(SandboxConfig(nodes=0, data_dir=data)):
+        pass
+
+
+def test_token_that_was_never_written_is_made_anew(tmp_path):
+    """An empty one would let everybody in."""
+    (tmp_path / "token").touch()
+    with running(SandboxConfig(nodes=0, data_dir=tmp_path)) as sandbox:
+        assert len(sandbox.token) > 20
+        assert (tmp_path / "token").read_text() == sandbox.token
+        assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+
+
 async def test_error_of_the_body_comes_out_as_it_is():
     with pytest.raises(KeyError, match="mine"):
         async with Sandbox(SandboxConfig(nodes=0)):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.journal import LOG, SNAPSHOT, CorruptJournal, Journal
+from airflow_provider_gangjobs.sandbox.journal import LOG, SNAPSHOT, CorruptJournal, Journal, UnwritableJournal
 from airflow_provider_gangjobs.sandbox.registry import Registry
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
 from airflow_provider_gangjobs.sandbox.store import Expired, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -183,3 +186,45 @@ def test_killed_process_loses_nothing_that_it_has_told(tmp_path: Path) -> None:
     names = {obj["metadata"]["name"] for obj in registry.list("configmaps")}
     assert {f"c{number}" for number in told} <= names
     store.close()
+
+
+@contextmanager
+def full_disk_at(size: int) -> Iterator[None]:
+    """No file may grow over this size: the part that fits is written, as on a disk that fills up."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 10], ids=["no room", "room for a part of the line"])
+def test_change_that_cannot_be_written_is_not_made(tmp_path: Path, room: int) -> None:
+    state = written(tmp_path)
+    store = Store(Journal(tmp_path))
+    with full_disk_at((tmp_path / LOG).stat().st_size + room), pytest.raises(UnwritableJournal, match="cannot be writ"):
+        store.put(CONFIGMAPS, thing("late"))
+    assert (store.revision, contents(store)) == state
+    store.put(CONFIGMAPS, thing("later"))
+    now = store.revision, contents(store)
+    store.close()
+    assert reopened(tmp_path) == now
+    assert "later" in now[1]
+
+
+def test_snapshot_that_cannot_be_written_leaves_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(Journal(tmp_path, log_bytes_max=1000))
+    value = 0
+    while (tmp_path / LOG).stat().st_size < 900:
+        store.put(CONFIGMAPS, thing(f"t{value}", value))
+        value += 1
+    with full_disk_at(1020):
+        while (tmp_path / LOG).stat().st_size <= 1000:
+            store.put(CONFIGMAPS, {"metadata": {"name": f"t{value}", "namespace": "n"}})
+            value += 1
+    state = store.revision, contents(store)
+    store.close()
+    assert reopened(tmp_path) == state
+    assert [path.name for path in tmp_path.glob("*.new")] == []
+    assert "Its log goes on growing" in caplog.text

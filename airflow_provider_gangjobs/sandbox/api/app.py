@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.sandbox.api.responses import failure, json_respon
 from airflow_provider_gangjobs.sandbox.api.routing import groups, parse_path
 from airflow_provider_gangjobs.sandbox.api.watching import WatchHub
 from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.journal import UnwritableJournal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -65,6 +66,7 @@ def create_app(
         ],
         exception_handlers={
             StatusError: _on_status_error,
+            UnwritableJournal: _on_unwritable,
             404: _on_no_route,
             405: _on_wrong_method,
             Exception: _on_bug,
@@ -201,6 +203,11 @@ def _no_such_page() -> StatusError:
 async def _on_status_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StatusError)
     return failure(error)
+
+
+async def _on_unwritable(request: Request, error: Exception) -> Response:
+    """What the real one answers when its etcd has no room."""
+    return failure(StatusError(500, "InternalError", f"Internal error occurred: {error}"))
 
 
 async def _on_no_route(request: Request, error: Exception) -> Response:

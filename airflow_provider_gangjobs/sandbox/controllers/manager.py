@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.sandbox.errors import StatusError
+from airflow_provider_gangjobs.sandbox.journal import UnwritableJournal
 from airflow_provider_gangjobs.sandbox.turns import Pace, Turns, at_once
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class ControllerManager:
         if self._errors.get((controller.name, key)) == kind:
             return
         self._errors[controller.name, key] = kind
-        # A refusal by the API is an expected answer; anything else is a defect and needs its traceback.
+        # A refusal is an expected answer, and so is a full disk; anything else is a defect and needs its traceback.
         log.log(
             logging.DEBUG if isinstance(exc, StatusError) and exc.code in OVERTAKEN else logging.WARNING,
             "%s could not handle %s, trying again in %.0f s: %s",
@@ -143,7 +144,7 @@ class ControllerManager:
             key,
             delay_s,
             exc,
-            exc_info=None if isinstance(exc, StatusError) else exc,
+            exc_info=None if isinstance(exc, StatusError | UnwritableJournal) else exc,
         )
 
     def _observe(self, event: Event) -> None:
