@@ -10,7 +10,7 @@ import sys
 from datetime import UTC, datetime
 
 from airflow_provider_gangjobs.sandbox.cluster import Sandbox, SandboxConfig
-from airflow_provider_gangjobs.sandbox.live import Snapshot, changes, tables
+from airflow_provider_gangjobs.sandbox.live import Snapshot, changes
 from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODS
 
 __all__ = ["keep_up"]
@@ -42,7 +42,9 @@ def _print_how_to_use(sandbox: Sandbox) -> None:
 
 
 async def _show_picture(sandbox: Sandbox, stop: asyncio.Event) -> None:
-    from rich.live import Live
+    from rich.live import Live  # here, with what draws, because rich takes long to import and plain lines do without
+
+    from airflow_provider_gangjobs.sandbox.picture import tables
 
     with Live(tables(snapshot(sandbox)), auto_refresh=False, redirect_stderr=False) as live:
         while not await _is_set(stop, within_s=REFRESH_S):

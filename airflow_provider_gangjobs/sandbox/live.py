@@ -1,30 +1,21 @@
-"""What goes on in a cluster, for a person: tables of nodes, Jobs and pods, or a line per change.
+"""What goes on in a cluster, for a person: the word for where a Job or a pod stands, and a line per change.
 
 Works on plain Kubernetes objects, wherever they come from; the caller fetches them and says what time it is.
+`picture` draws the same as tables.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.objects.quantity import add, format_bytes, format_cpu, parse_list, requests_of
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from decimal import Decimal
+    from collections.abc import Sequence
+    from datetime import datetime
 
-    from rich.console import RenderableType
-    from rich.table import Table
-
-__all__ = ["ROWS_MAX", "Snapshot", "changes", "job_phase", "pod_phase", "tables"]
+__all__ = ["COLORS", "Snapshot", "changes", "job_phase", "node_phase", "path_of", "pod_phase", "progress_of"]
 
 Object = dict[str, Any]
-
-ROWS_MAX = 24
-"""Rows of a table: more do not fit on a screen; the newest are shown."""
 
 COLORS = {
     "Running": "green",
@@ -74,13 +65,6 @@ def pod_phase(pod: Object) -> str:
     return str(status.get("phase") or "Pending")
 
 
-def tables(snapshot: Snapshot) -> RenderableType:
-    """Nodes, Jobs and pods as three tables below each other."""
-    from rich.console import Group  # here, because rich takes long to import and plain lines do without
-
-    return Group(_nodes_table(snapshot), _jobs_table(snapshot), _pods_table(snapshot))
-
-
 def changes(before: Snapshot | None, after: Snapshot) -> list[str]:
     """A line per Job or pod that is new, looks different, or is gone."""
     old = {} if before is None else _lines(before)
@@ -93,82 +77,26 @@ def _lines(snapshot: Snapshot) -> dict[str, str]:
     lines: dict[str, str] = {}
     for node in snapshot.nodes:
         name = f"node {node['metadata']['name']}"
-        lines[name] = f"{name} {_readiness(node)}"
+        lines[name] = f"{name} {node_phase(node)}"
     for job in snapshot.jobs:
-        name = f"job {_path(job)}"
-        lines[name] = f"{name} {job_phase(job)} {_ready(job)}"
+        name = f"job {path_of(job)}"
+        lines[name] = f"{name} {job_phase(job)} {progress_of(job)}"
     for pod in snapshot.pods:
-        name = f"pod {_path(pod)}"
+        name = f"pod {path_of(pod)}"
         host = (pod.get("spec") or {}).get("nodeName")
         lines[name] = f"{name} {pod_phase(pod)}" + (f" on {host}" if host else "")
     return lines
 
 
-def _nodes_table(snapshot: Snapshot) -> Table:
-    table = _table("node", "state", "pods", "cpu", "memory", "gpu")
-    for node in snapshot.nodes:
-        name = node["metadata"]["name"]
-        mine = [pod for pod in snapshot.pods if _holds_resources(pod, name)]
-        used = add(*(requests_of(pod["spec"]) for pod in mine))
-        room = parse_list((node.get("status") or {}).get("allocatable"))
-        shares = [_share(used, room, resource) for resource in ("cpu", "memory", "nvidia.com/gpu")]
-        table.add_row(name, _readiness(node), str(len(mine)), *shares)
-    return table
-
-
-def _jobs_table(snapshot: Snapshot) -> Table:
-    table = _table("job", "phase", "ready", "age")
-    for job in _newest(snapshot.jobs):
-        table.add_row(_path(job), _colored(job_phase(job)), _ready(job), _age(job, snapshot.now))
-    return table
-
-
-def _pods_table(snapshot: Snapshot) -> Table:
-    table = _table("pod", "phase", "node", "age")
-    for pod in _newest(snapshot.pods):
-        node = (pod.get("spec") or {}).get("nodeName") or "-"
-        table.add_row(_path(pod), _colored(pod_phase(pod)), node, _age(pod, snapshot.now))
-    hidden = Counter(pod_phase(pod) for pod in snapshot.pods)
-    table.caption = ", ".join(f"{count} {phase}" for phase, count in sorted(hidden.items())) or "no pods"
-    return table
-
-
-def _table(*columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True, caption_justify="left")
-    for column in columns:
-        table.add_column(column, no_wrap=True, ratio=3 if column in {"job", "pod"} else 1)
-    return table
-
-
-def _newest(objects: Iterable[Object]) -> list[Object]:
-    ordered = sorted(objects, key=lambda obj: (str(obj["metadata"].get("creationTimestamp")), obj["metadata"]["name"]))
-    return ordered[-ROWS_MAX:]
-
-
-def _holds_resources(pod: Object, node: str) -> bool:
-    return (pod.get("spec") or {}).get("nodeName") == node and (pod.get("status") or {}).get("phase") not in {
-        "Succeeded",
-        "Failed",
-    }
-
-
-def _share(used: Mapping[str, Decimal], room: Mapping[str, Decimal], resource: str) -> str:
-    if resource not in room:
-        return "-"
-    text = format_bytes if resource == "memory" else format_cpu
-    return f"{text(used[resource]) if used.get(resource) else 0} / {text(room[resource])}"
-
-
-def _readiness(node: Object) -> str:
+def node_phase(node: Object) -> str:
+    """Ready or NotReady."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
     return "Ready" if ready else "NotReady"
 
 
-def _ready(job: Object) -> str:
+def progress_of(job: Object) -> str:
+    """How many of a Job's pods are ready, or have ended, of how many."""
     status, spec = job.get("status") or {}, job.get("spec") or {}
     total = spec.get("parallelism") or 1
     if status.get("succeeded") or status.get("failed"):
@@ -176,20 +104,6 @@ def _ready(job: Object) -> str:
     return f"{status.get('ready') or 0}/{total}"
 
 
-def _path(obj: Object) -> str:
+def path_of(obj: Object) -> str:
+    """Namespace and name."""
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
-
-
-def _age(obj: Object, now: datetime) -> str:
-    created = obj["metadata"].get("creationTimestamp")
-    if not created:
-        return ""
-    seconds = max(0, int((now - datetime.fromisoformat(created)).total_seconds()))
-    if seconds < 120:
-        return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
-
-
-def _colored(phase: str) -> str:
-    color = COLORS.get(phase)
-    return f"[{color}]{phase}[/]" if color else phase

@@ -1,11 +1,13 @@
-"""The view of a cluster: phases in a word, shares of nodes, and one line per change."""
+"""The view of a cluster: phases in a word, shares of nodes, one line per change, and a picture that fits."""
 
+import io
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.console import Console
 
 from airflow_provider_gangjobs.sandbox import live
+from airflow_provider_gangjobs.sandbox.picture import middle_cut, shares, tables
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -86,13 +88,57 @@ def test_everything_is_told_at_first():
     ]
 
 
+def drawn(shot, *, width=80, height=24):
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(tables(shot))
+    return console.export_text().splitlines()
+
+
 def test_tables_count_what_running_pods_hold():
     pods = [pod("a"), pod("b", cpu="500m"), pod("c", phase="Succeeded"), pod("d", node=None, phase="Pending")]
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    with console.file:
-        console.print(live.tables(snapshot(nodes=[node()], jobs=[job(active=2)], pods=pods)))
-    lines = console.export_text().splitlines()
+    lines = drawn(snapshot(nodes=[node()], jobs=[job(active=2)], pods=pods))
     assert next(line for line in lines if "node-0" in line).split() == [
         *("node-0", "Ready", "2", "2", "/", "4", "2Gi", "/", "8Gi", "-")
     ]
-    assert "1 Pending, 2 Running, 1 Succeeded" in "\n".join(lines)
+    assert lines[-1].strip() == "1 Pending, 2 Running, 1 Succeeded"
+
+
+@pytest.mark.parametrize("height", [16, 24, 50])
+@pytest.mark.parametrize(("nodes", "jobs", "pods"), [(0, 0, 0), (4, 1, 4), (4, 1, 300), (50, 40, 300)])
+def test_picture_is_no_higher_than_the_terminal(nodes, jobs, pods, height):
+    shot = snapshot(
+        nodes=[node(f"node-{number}") for number in range(nodes)],
+        jobs=[job() for _ in range(jobs)],
+        pods=[pod(f"train-{number}") for number in range(pods)],
+    )
+    assert len(drawn(shot, height=height)) < height
+
+
+def test_what_is_not_shown_is_counted():
+    lines = drawn(snapshot(pods=[pod(f"train-{number}") for number in range(300)]))
+    shown = sum("default/train-" in line for line in lines)
+    assert f"… {300 - shown} more" in "\n".join(lines)
+
+
+def test_names_of_one_gang_stay_told_apart():
+    names = [f"a-task-with-a-name-that-fills-more-than-half-of-the-terminal-{number}" for number in range(4)]
+    lines = drawn(snapshot(pods=[pod(name) for name in names]))
+    assert [line.split()[0][-3:] for line in lines if "default/" in line] == ["l-0", "l-1", "l-2", "l-3"]
+
+
+def test_pod_with_something_to_tell_comes_first():
+    pods = [pod("a", phase="Succeeded"), pod("b"), pod("c", phase="Failed")]
+    lines = drawn(snapshot(pods=pods))
+    assert [line.split()[0] for line in lines if "default/" in line] == ["default/c", "default/b", "default/a"]
+
+
+def test_room_is_left_to_the_table_that_needs_it():
+    assert shares([1, 100, 3], 20) == [1, 16, 3]
+    assert shares([100, 100, 100], 0) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("width", [5, 10, 63])
+def test_cut_name_has_the_width_it_may_have(width):
+    cut = middle_cut("default/" + "x" * 55 + "-17", width)
+    assert len(cut) == width
+    assert cut.endswith("17")
