@@ -8,9 +8,6 @@ and later). That takes turns: if nodes or members were lost meanwhile, nothing i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -26,6 +23,7 @@ from airflow_provider_gangjobs.sandbox.controllers.queue import WorkQueue
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.resources import NODES, PODGROUPS, PODS, WORKLOADS
 from airflow_provider_gangjobs.sandbox.scheduler import groups
+from airflow_provider_gangjobs.sandbox.scheduler.backlog import Backlog, Unit
 from airflow_provider_gangjobs.sandbox.scheduler.cache import (
     ClusterCache,
     GroupKey,
@@ -41,6 +39,8 @@ from airflow_provider_gangjobs.sandbox.scheduler.report import Reporter
 from airflow_provider_gangjobs.sandbox.scheduler.wording import Gang, Wording, priorities_differ
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping
+
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.registry import Registry
     from airflow_provider_gangjobs.sandbox.scheduler.groups import Group
@@ -48,21 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.store import Event
     from airflow_provider_gangjobs.sandbox.turns import Turns
 
-BACKOFF_BASE_S = 1.0
-BACKOFF_MAX_S = 10.0
-
 _CYCLE = "cycle"
-
-Unit = tuple[str, Hashable]
-"""("pod", uid) or ("group", GroupKey)."""
-
-
-@dataclass(frozen=True)
-class Attempts:
-    """How often a unit has failed, and when it may be tried again."""
-
-    failures: int
-    ready_at: datetime
 
 
 class Scheduler:
@@ -72,16 +58,14 @@ class Scheduler:
 
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self._registry = registry
-        self._clock = clock
         self._release = registry.release
         self._cache = ClusterCache()
         self._wording = Wording(registry.release)
         self._report = Reporter(registry, clock, self._release.pod_group_condition)
         self._permits = Permits(clock)
         self._evictor = Evictor(registry, clock, self._cache)
-        self._active: dict[Unit, None] = {}
+        self._backlog = Backlog(clock)
         self._has_new_room = False
-        self._attempts: dict[Unit, Attempts] = {}
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for node in registry.list(NODES):
             self._cache.put_node(node)
@@ -102,16 +86,12 @@ class Scheduler:
 
     def sync(self, key: Hashable) -> Turns[None]:
         """Try what is due. Raises StatusError if the registry refuses a write that it must not."""
-        now = self._clock.now()
         self._end_permits()
         if self._has_new_room:
             self._has_new_room = False
             self._activate_all()
-        due = [unit for unit in self._active if self._ready_at(unit, now) <= now]
-        for unit in due:
-            del self._active[unit]
         ranked: list[tuple[tuple[int, str, str], Unit]] = []
-        for unit in filter(self._may_be_tried, due):
+        for unit in filter(self._may_be_tried, self._backlog.take_due()):
             rank = yield from self._rank(unit)
             ranked.append((rank, unit))
         for _, unit in sorted(ranked, key=itemgetter(0)):
@@ -125,7 +105,7 @@ class Scheduler:
             return self._ready_group(key) is not None  # type: ignore[arg-type]
         pod = self._cache.waiting.get(str(key))
         if pod is None:
-            self._attempts.pop(unit, None)
+            self._backlog.forget(unit)
             return False
         group = group_key(pod)
         return group is None or self._ready_group(group) is not None
@@ -187,7 +167,7 @@ class Scheduler:
             self._report.refused(pod, message, reason="SchedulerError")
             yield
         self._report.group_refused(group.pod_group, message, reason="SchedulerError")
-        self._failed(unit)
+        self._backlog.failed(unit)
         return True
 
     def _ready_group(self, key: GroupKey) -> Group | None:
@@ -211,9 +191,9 @@ class Scheduler:
                 self._report.refused(pod, told[uid_of(pod)])
             yield
         if placement.is_feasible and not placement.refused:
-            self._attempts.pop(unit, None)
+            self._backlog.forget(unit)
         else:
-            self._failed(unit)
+            self._backlog.failed(unit)
 
     def _accept(self, pod: Obj, node: str) -> Turns[None]:
         """Bind the pod; in 1.35 a gang's pod first waits, on its reserved place, for the others."""
@@ -246,18 +226,8 @@ class Scheduler:
             uid = uid_of(permit.pod)
             self._cache.withdraw(uid)
             self._report.refused(self._cache.pods[uid], permit.timeout_message)
-            self._failed(("pod", uid))
+            self._backlog.failed(("pod", uid))
             self._room_changed()
-
-    def _failed(self, unit: Unit) -> None:
-        failures = self._attempts[unit].failures + 1 if unit in self._attempts else 1
-        backoff_s = min(BACKOFF_BASE_S * 2.0 ** min(failures - 1, 10), BACKOFF_MAX_S)
-        self._attempts[unit] = Attempts(failures, self._clock.now() + timedelta(seconds=backoff_s))
-
-    def _ready_at(self, unit: Unit, now: datetime) -> datetime:
-        """When the unit may be tried; `now` if it has not failed, as the clock itself has gone on since."""
-        attempts = self._attempts.get(unit)
-        return attempts.ready_at if attempts else now
 
     def _rank(self, unit: Unit) -> Turns[tuple[int, str, str]]:
         kind, key = unit
@@ -268,11 +238,9 @@ class Scheduler:
         return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)
 
     def _wake_for_rest(self) -> None:
-        now = self._clock.now()
-        moments = [self._ready_at(unit, now) for unit in self._active]
-        moments.extend(self._permits.deadlines())
-        if moments:
-            self.queue.add(_CYCLE, after_s=(min(moments) - now).total_seconds())
+        after_s = self._backlog.next_s(self._permits.deadlines())
+        if after_s is not None:
+            self.queue.add(_CYCLE, after_s=after_s)
 
     def _pod_changed(self, pod: Obj, old: Obj | None) -> None:
         held_room = old is not None and node_of(old) is not None and not is_terminal(old)
@@ -288,7 +256,7 @@ class Scheduler:
     def _pod_gone(self, pod: Obj) -> None:
         self._permits.drop(pod)
         self._cache.drop_pod(pod)
-        self._attempts.pop(("pod", uid_of(pod)), None)
+        self._backlog.forget(("pod", uid_of(pod)))
         self._room_changed()
 
     def _node_changed(self, node: Obj, old: Obj | None, *, is_gone: bool) -> None:
@@ -326,10 +294,7 @@ class Scheduler:
             self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
 
     def _activate(self, unit: Unit) -> None:
-        self._active[unit] = None
-        now = self._clock.now()
-        after_s = (self._ready_at(unit, now) - now).total_seconds()
-        self.queue.add(_CYCLE, after_s=after_s)
+        self.queue.add(_CYCLE, after_s=self._backlog.activate(unit))
 
 
 def _offer(node: Obj) -> tuple[object, ...]:
