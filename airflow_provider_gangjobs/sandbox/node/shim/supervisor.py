@@ -40,7 +40,9 @@ from .spec import (
 
 _MEMORY_INTERVAL_S = 0.5
 _DRAIN_TIMEOUT_S = 1.0
-"""Output that is still in the pipes when all is dead is read within this time."""
+"""Output that is still in the pipes when all is dead is waited for within this time."""
+_DRAIN_LATE_S = 30.0
+"""What has come by then is read for so much longer, by a supervisor that gets the processor late."""
 _READ_BYTES = 64 * 1024
 
 
@@ -170,8 +172,11 @@ class Supervisor:
 
     def _drain(self) -> None:
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
-        while self._streams and time.monotonic() < deadline:
-            ready, _, _ = select.select(list(self._streams), [], [], deadline - time.monotonic())
+        while self._streams:
+            left_s = deadline - time.monotonic()
+            ready, _, _ = select.select(list(self._streams), [], [], max(0.0, left_s))
+            if not ready or left_s < -_DRAIN_LATE_S:
+                break
             for fd in ready:
                 self._copy(fd)
         self._output.close()
