@@ -23,8 +23,10 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralTimeout,
     TaskDeferred,
 )
+from airflow_provider_gangjobs.operators import gang_job
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +112,12 @@ class Task:
 
 
 TaskMaker = Callable[..., Task]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow gives a killed task five seconds; a busy machine takes what it takes."""
+    monkeypatch.setattr(gang_job, "KILL_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.fixture
