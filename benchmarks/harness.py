@@ -11,19 +11,37 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
+MANY = 1000
+
+
+_BEGAN = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Progress, on standard error, with the seconds since the benchmark began."""
+    print(f"{time.monotonic() - _BEGAN:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+
+def told(names: Sequence[str], what: str) -> Iterator[str]:
+    """The names, and progress at each tenth of many."""
+    for number, name in enumerate(names):
+        if len(names) >= MANY and number % (len(names) // 10) == 0:
+            say(f"{what}: {number:,} of {len(names):,}")
+        yield name
 
 
 def median(values: Iterable[float]) -> float:
@@ -127,6 +145,15 @@ def _shown(value: object) -> str:
         if isinstance(value, int)
         else str(value)
     )
+
+
+def line_of(output: IO[str]) -> dict[str, Any]:
+    """The next line that a process under test prints, as JSON; an error if it has ended instead."""
+    line = output.readline()
+    if not line:
+        raise RuntimeError("the process under test has ended without a result, or ran into its time limit")
+    read: dict[str, Any] = json.loads(line)
+    return read
 
 
 def with_bytecode(environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
-from benchmarks.harness import ROOT, Report, arguments, median, quantile, with_bytecode
+from benchmarks.harness import ROOT, Report, arguments, line_of, median, quantile, say, told, with_bytecode
 from benchmarks.world import (
     admin_config,
     airflow_environment,
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 WITHIN_S = 10.0
 CONTROLLER_LAG_S = 1.0
-TIMEOUT_S = 120
+START_LIMIT_S = 120
+END_LIMIT_S = 120
+"""A process that takes longer to begin to wait, or to tell of all ends, is ended."""
 
 
 def main() -> None:
@@ -43,13 +45,14 @@ def main() -> None:
     gangs = options.gangs or (300 if options.quick else 1000)
     peers = options.peers if options.peers is not None else 200
     rounds = options.rounds or (1 if options.quick else 3)
-    report = Report("notice", "write_ms: what the API server takes to answer one such write, in the same run")
+    counts = {who: count for who, count in (("nobody", gangs), ("ours", gangs), ("peer", peers)) if count}
+    report = Report("notice", "write_ms: what the API server takes to answer the last write, with `nobody` waiting too")
     with api_server() as plane:
-        runs: dict[str, list[dict[str, Any]]] = {}
-        for _ in range(rounds):
-            for who, count in (("ours", gangs), ("peer", peers)):
-                if count:
-                    runs.setdefault(who, []).append(_measure(plane, who, count))
+        runs: dict[str, list[dict[str, Any]]] = {who: [] for who in counts}
+        for number in range(rounds):
+            for who, count in counts.items():
+                say(f"round {number + 1} of {rounds}: {count:,} gangs, {who}")
+                runs[who].append(_measure(plane, who, count))
     for who, results in runs.items():
         figures = {name: round(median(result[name] for result in results), 3) for name in results[0]}
         report.add(who=who, **figures)
@@ -64,41 +67,62 @@ def _measure(plane: ControlPlane, who: str, count: int) -> dict[str, Any]:
 
 
 async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
+    names = [f"gang-{number}" for number in range(count)]
     async with Client(admin_config(tenant.plane, tenant.namespace)) as client:
-        uids = await write_gangs(client, tenant.namespace, [f"gang-{number}" for number in range(count)])
+        uids = await write_gangs(client, tenant.namespace, told(names, "written"))
+        if who == "nobody":
+            server = cpu_s(tenant.plane)
+            _, writes_ms = await _end_all(client, tenant.namespace, names)
+            return _of_writes(count, writes_ms, cpu_s(tenant.plane) - server)
         path = tenant.plane.folder / f"{tenant.namespace}.json"
         path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
         with subprocess.Popen(  # noqa: ASYNC220 - started once, read in a thread
-            [sys.executable, "-m", "benchmarks.waiting", who, str(path), "events", str(TIMEOUT_S)],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.waiting",
+                who,
+                str(path),
+                "events",
+                str(END_LIMIT_S),
+                str(START_LIMIT_S),
+            ],
             cwd=ROOT,
             env=with_bytecode(os.environ | airflow_environment(tenant)),
             stdout=subprocess.PIPE,
             text=True,
         ) as process:
             assert process.stdout is not None
-            await asyncio.to_thread(process.stdout.readline)
+            await asyncio.to_thread(line_of, process.stdout)
+            say("all wait")
             server = cpu_s(tenant.plane)
-            written, writes_ms = await _end_all(client, tenant.namespace, list(uids))
-            result = json.loads(await asyncio.to_thread(process.stdout.readline))
+            written, writes_ms = await _end_all(client, tenant.namespace, names)
+            result = await asyncio.to_thread(line_of, process.stdout)
             server = cpu_s(tenant.plane) - server
     delays_ms = [(at - written[name]) * 1000 for name, (at, _) in result["events"].items()]
     statuses = Counter(status for _, status in result["events"].values())
     figures = {
-        "gangs": count,
+        **_of_writes(count, writes_ms, server),
         "events": len(delays_ms),
         "p50_ms": quantile(delays_ms, 0.5),
         "p99_ms": quantile(delays_ms, 0.99),
         "max_ms": max(delays_ms),
-        "write_p50_ms": quantile(writes_ms, 0.5),
-        "write_p99_ms": quantile(writes_ms, 0.99),
         "client_cpu_ms_per_gang": result["cpu_s"] / count * 1000,
-        "server_cpu_ms_per_gang": server / count * 1000,
         "longest_block_ms": result["steady"]["longest_callback_ms"],
         "longest_gc_ms": result["steady"]["longest_gc_ms"],
         "lag_p99_ms": result["steady"]["lag_p99_ms"],
     }
     print(who, json.dumps({**figures, "statuses": statuses}), file=sys.stderr)
     return figures
+
+
+def _of_writes(count: int, writes_ms: list[float], server_s: float) -> dict[str, Any]:
+    return {
+        "gangs": count,
+        "write_p50_ms": quantile(writes_ms, 0.5),
+        "write_p99_ms": quantile(writes_ms, 0.99),
+        "server_cpu_ms_per_gang": server_s / count * 1000,
+    }
 
 
 async def _end_all(client: Client, namespace: str, names: list[str]) -> tuple[dict[str, float], list[float]]:

@@ -1,7 +1,8 @@
 """The process under test: triggers of one provider, as many as asked for, run as a triggerer runs them.
 
-`python -m benchmarks.waiting ours|peer GANGS.json idle|events SECONDS`. Prints one JSON object a line:
+`python -m benchmarks.waiting ours|peer GANGS.json idle|events SECONDS START_LIMIT`. Prints one JSON object a line:
 `ready` when all wait, and the result at the end. With BENCH_PROFILE set, a profile of the time between goes there.
+Ends itself if it has not begun within its limit, or not finished within the seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from cProfile import Profile
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
 PEER_POLL_S = 10.0
+END_LIMIT_S = 30
 
 
 def ours(name: str, uid: str, namespace: str) -> BaseTrigger:
@@ -71,11 +74,21 @@ async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> No
     await asyncio.sleep(0)
     watch.take()
     began, cpu = time.monotonic(), time.process_time()
-    tasks = [first, *(asyncio.create_task(wait(name, uid)) for name, uid in names)]
+    full_gcs = gc.get_stats()[2]["collections"]
+    tasks = [first]
+    for name, uid in names:
+        await asyncio.sleep(0)  # as a triggerer does before each
+        tasks.append(asyncio.create_task(wait(name, uid)))
     await settled(who)
-    start = {"start_s": time.monotonic() - began, "start_cpu_s": time.process_time() - cpu, **watch.take()}
+    start = {
+        "start_s": time.monotonic() - began,
+        "start_cpu_s": time.process_time() - cpu,
+        "full_gcs": gc.get_stats()[2]["collections"] - full_gcs,
+        **watch.take(),
+    }
     gang_kb = (rss_kb() - idle_kb) / len(gangs["uids"])
     tell(ready=True)
+    signal.alarm(round(seconds) + END_LIMIT_S)
     await asyncio.sleep(0)
     watch.take()
     since, cpu, began = datetime.now(UTC), time.process_time(), time.monotonic()
@@ -154,4 +167,5 @@ def tell(**line: Any) -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.INFO)
+    signal.alarm(int(sys.argv[5]))
     asyncio.run(main(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), sys.argv[3], float(sys.argv[4])))
