@@ -43,6 +43,12 @@ CLOSE_TIMEOUT_S = 1.0
 REQUEST_CONNECTIONS_MAX = 100
 """Requests in flight to one cluster; streams have connections of their own and are bounded by their informers."""
 
+GULP_S = 0.02
+"""A stream that says something more often is read at these intervals: to be woken for each event of a burst costs
+more than the event does. One that speaks now and then is heard at once."""
+GULPS_AFTER_CHUNKS = 4
+"""In a row, each so soon after the one before."""
+
 _READ_BUFFER_BYTES = 2**18
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 """A peer that vanished without a word is noticed within 90 s also by an idle watch."""
@@ -124,7 +130,7 @@ class Transport:
             async with response:
                 if response.status >= 300:
                     raise await _refusal(exchange, response)
-                yield response.content.iter_any()
+                yield _in_gulps(response)
 
     async def _answer(
         self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout
@@ -218,6 +224,27 @@ class _mapped_errors:  # noqa: N801 - reads as a statement
             raise UnexpectedReply(200, request=str(self._exchange), message=str(exc)) from exc
         if isinstance(exc, aiohttp.ClientError | asyncio.TimeoutError | OSError):
             raise _transport_error(str(self._exchange), exc) from exc
+
+
+async def _in_gulps(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body in chunks as they come, in a burst as many at once as came within `GULP_S`."""
+    clock = asyncio.get_running_loop().time
+    soon = 0
+    heard_at = clock()
+    while chunk := await response.content.readany():
+        yield chunk
+        now = clock()
+        soon = soon + 1 if now - heard_at < GULP_S else 0
+        connection = response.connection  # none once the body has ended
+        if soon >= GULPS_AFTER_CHUNKS and connection is not None and connection.transport is not None:
+            transport = connection.transport
+            transport.pause_reading()
+            try:
+                await asyncio.sleep(GULP_S)
+            finally:
+                transport.resume_reading()
+            soon = GULPS_AFTER_CHUNKS - 1
+        heard_at = clock()
 
 
 async def _refusal(exchange: Exchange, response: aiohttp.ClientResponse) -> ApiError:
