@@ -67,3 +67,14 @@ def test_gang_that_lost_a_member_is_not_bound_without_it(release):
         bench.run(0.5)
         assert moment.bound_before == 0
         assert bench.bound() == []
+
+
+def test_refused_write_leaves_no_unit_behind():
+    bench = Bench()
+    bench.node(cpu="4")
+    refusals = iter(["before"])
+    bench.controllers_registry.refuses = lambda call: next(refusals, None) if call == "bind" else None
+    for name in ("a", "b", "c"):
+        bench.pod(name)
+    bench.run(30)
+    assert len(bench.bound()) == 3

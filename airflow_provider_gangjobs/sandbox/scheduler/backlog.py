@@ -42,13 +42,14 @@ class Backlog:
         now = self._clock.now()
         return (self._ready_at(unit, now) - now).total_seconds()
 
-    def take_due(self) -> list[Unit]:
-        """The units that may be tried now; they are active no more."""
+    def due(self) -> list[Unit]:
+        """The active units that may be tried now."""
         now = self._clock.now()
-        due = [unit for unit in self._active if self._ready_at(unit, now) <= now]
-        for unit in due:
-            del self._active[unit]
-        return due
+        return [unit for unit in self._active if self._ready_at(unit, now) <= now]
+
+    def deactivate(self, unit: Unit) -> None:
+        """It is about to be tried: only what happens from now on makes it active again."""
+        self._active.pop(unit, None)
 
     def failed(self, unit: Unit) -> None:
         """It waits before it is tried again: 1 s, doubled by each failure, to 10 s."""

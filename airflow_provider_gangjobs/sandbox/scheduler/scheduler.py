@@ -91,11 +91,19 @@ class Scheduler:
             self._has_new_room = False
             self._activate_all()
         ranked: list[tuple[tuple[int, str, str], Unit]] = []
-        for unit in filter(self._may_be_tried, self._backlog.take_due()):
-            rank = yield from self._rank(unit)
-            ranked.append((rank, unit))
+        for unit in self._backlog.due():
+            if self._may_be_tried(unit):
+                rank = yield from self._rank(unit)
+                ranked.append((rank, unit))
+            else:
+                self._backlog.deactivate(unit)
         for _, unit in sorted(ranked, key=itemgetter(0)):
-            yield from self._try(unit)
+            self._backlog.deactivate(unit)
+            try:
+                yield from self._try(unit)
+            except Exception:
+                self._backlog.activate(unit)  # the cycle is tried again, with this unit and the rest
+                raise
         self._wake_for_rest()
 
     def _may_be_tried(self, unit: Unit) -> bool:
