@@ -33,7 +33,7 @@ async def test_no_pod_stays_held_after_the_end(tenant: Tenant) -> None:
 
 
 async def test_one_failed_rank_is_told_apart_from_those_it_took_down(tenant: Tenant) -> None:
-    code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(60)"
+    code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(3000)"
     async with Gangs.of(tenant.config) as gangs:
         event = await followed(tenant, await submitted(gangs, a_gang(code=code)))
     assert (event.status, event.ranks[0].rank, event.ranks[0].exit_code) == (Status.FAILED, 1, 3)

@@ -20,7 +20,7 @@ import os, sys, time
 if os.environ["RANK"] == "1":
     print("rank 1 gives up")
     sys.exit(3)
-time.sleep(60)
+time.sleep(3000)
 """
 RESOURCES = {"cpu": "100m", "memory": "64Mi"}
 
@@ -33,8 +33,8 @@ def gang(program: str, **parameters: object) -> GangJobOperator:
         files={"program.py": program},
         workers=3,
         resources=RESOURCES,
-        assemble_timeout=timedelta(seconds=60),
-        run_timeout=timedelta(seconds=60),
+        assemble_timeout=timedelta(minutes=30),
+        run_timeout=timedelta(minutes=30),
         **parameters,
     )
 
@@ -54,7 +54,7 @@ with DAG("failing_rank", schedule=None):
     gang(RANK_1_FAILS, on_finish="delete")
 
 with DAG("endless", schedule=None):
-    gang("import time\ntime.sleep(600)\n", execution_timeout=timedelta(minutes=5))
+    gang("import time\ntime.sleep(3000)\n", execution_timeout=timedelta(minutes=30))
 
 with DAG("endless_in_worker", schedule=None):
-    gang("import time\ntime.sleep(600)\n", deferrable=False)
+    gang("import time\ntime.sleep(3000)\n", deferrable=False)
