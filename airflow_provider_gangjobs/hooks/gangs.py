@@ -183,8 +183,11 @@ class Gangs:
         return await ending.delete(self.client, ref)
 
     async def delete_claimed(self, ref: GangRef, claim: str) -> bool:
-        """Delete the gang if `claim` answers for it, and leave it alone otherwise."""
-        return bool(claim) and await holds_claim(self.client, ref, claim) and await self.delete(ref)
+        """Delete the gang if `claim` answers for it, and leave it alone otherwise.
+
+        Its pods are let go, too: nobody follows it any more who would record how they end.
+        """
+        return bool(claim) and await holds_claim(self.client, ref, claim) and await self._delete_unfollowed(ref)
 
     async def end_live(
         self, key: TaskKey, claim: str, *, namespace: str | None, delete: bool, reason: str
@@ -195,8 +198,13 @@ class Gangs:
             ref_of(job) for job in jobs if state_of(job) is JobState.LIVE and annotation(job, ANNOTATION_CLAIM) == claim
         ]
         for ref in ours:
-            await (self.delete(ref) if delete else self.halt(ref, reason=reason))
+            await (self._delete_unfollowed(ref) if delete else self.halt(ref, reason=reason))
         return ours
+
+    async def _delete_unfollowed(self, ref: GangRef) -> bool:
+        deleted = await self.delete(ref)
+        await release(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+        return deleted
 
     async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> Released:
         """Free the pods of one gang, of a namespace, or (with neither) of the cluster. See `tracking.release`."""

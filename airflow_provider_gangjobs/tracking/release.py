@@ -35,9 +35,12 @@ class Released:
     """`namespace/name: error` of the first few of them."""
 
 
-async def release(client: Client, *, namespace: str | None = None, gang: str | None = None) -> Released:
+async def release(
+    client: Client, *, namespace: str | None = None, gang: str | None = None, job_uid: str | None = None
+) -> Released:
     """Free the pods of one gang, of a namespace, or (with neither) of the cluster; running ones too.
 
+    With `job_uid`, only those of exactly this Job: the name of one that was deleted may be another's by now.
     Safe to repeat and to run at any time, by several at once. One pod that fails does not stop the others.
 
     Raises:
@@ -52,12 +55,17 @@ async def release(client: Client, *, namespace: str | None = None, gang: str | N
     async with aclosing(pages):
         async for page in pages:
             total.pods += len(page)
-            await _release_page(client, [view(PodView, pod) for pod in page if _is_held(pod)], total)
+            ours = [pod for pod in page if _is_held(pod) and (job_uid is None or _is_owned(pod, job_uid))]
+            await _release_page(client, [view(PodView, pod) for pod in ours], total)
     return total
 
 
 def _is_held(pod: dict[str, Any]) -> bool:
     return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
+
+
+def _is_owned(pod: dict[str, Any], job_uid: str) -> bool:
+    return any(owner["uid"] == job_uid for owner in pod["metadata"].get("ownerReferences") or ())
 
 
 async def _release_page(client: Client, pods: list[PodView], total: Released) -> None:

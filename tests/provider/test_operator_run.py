@@ -16,7 +16,8 @@ from airflow.sdk import DAG
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
 from airflow_provider_gangjobs.gang.event import UnreadableEventError
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowFailException,
     TaskDeferralError,
@@ -25,7 +26,8 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
 )
 from airflow_provider_gangjobs.operators import gang_job
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
+from tests.airflow.waiting import wait_for
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -104,6 +106,13 @@ class Task:
         name = json.dumps(self.run_id)[1:-1]
         listed = self.cluster.call(lambda it: it.registry.list(JOBS))
         return [job for job in listed if name in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")]
+
+    @property
+    def pods(self) -> list[dict[str, Any]]:
+        """Pods of this task, also those that are about to go."""
+        selector = f"{LABEL_TASK}={TaskKey('d', self.run_id, 'train').digest}"
+        listed: list[dict[str, Any]] = self.cluster.call(lambda it: it.registry.list(PODS, label_selector=selector))
+        return listed
 
     @property
     def halted(self) -> bool:
@@ -396,6 +405,7 @@ def test_kill_in_the_worker_deletes_the_gang(task: TaskMaker) -> None:
     operator.on_kill()
 
     assert train.jobs == []
+    wait_for("the end of its pods, which nobody records any more", lambda: not train.pods)
 
 
 def test_kill_before_anything_was_done_does_nothing(task: TaskMaker) -> None:

@@ -13,10 +13,12 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.sandbox.resources import JOBS
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from tests.airflow.waiting import wait_for
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -66,6 +68,11 @@ def trigger_of(gang: GangRef, connection: str, *, task_instance: Any = TI, **wat
     return trigger
 
 
+def pods_of(embedded: SandboxThread, gang: GangRef) -> list[Any]:
+    listed: list[Any] = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"{LABEL_GANG}={gang.name}"))
+    return listed
+
+
 def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
     uids = embedded.call(lambda it: [job["metadata"]["uid"] for job in it.registry.list(JOBS)])
     return gang.uid in uids
@@ -88,6 +95,19 @@ async def test_killed_task_takes_its_gang_along(
     await trigger_of(gang, connection).on_kill()
 
     assert not is_there(embedded, gang)
+
+
+async def test_pods_of_a_killed_gang_are_not_held(connection: str, embedded: SandboxThread, airflow_says: Any) -> None:
+    """Their trigger has ended, so nobody would ever record how they end."""
+    spec = GangSpec(image="i", command=["sleep", "600"], workers=2)
+    key = TaskKey("d", uuid4().hex, "train")
+    gang = GangJobHook(connection).submit(spec, key=key, claim=CLAIM).ref
+    await asyncio.to_thread(wait_for, "its pods", lambda: len(pods_of(embedded, gang)) == 2)
+    airflow_says({"r": {"train": "failed"}})
+
+    await trigger_of(gang, connection).on_kill()
+
+    await asyncio.to_thread(wait_for, "the end of its pods", lambda: not pods_of(embedded, gang))
 
 
 @pytest.mark.parametrize(
