@@ -25,7 +25,9 @@ pytestmark = [
 
 async def start(world: World, *arguments: str) -> asyncio.subprocess.Process:
     assert KUBECTL
-    command = [KUBECTL, "--kubeconfig", str(world.kubeconfig), "--namespace", world.namespace, *arguments]
+    # What kubectl remembers of a server goes by its address, and addresses come back.
+    cache = f"--cache-dir={world.kubeconfig.with_name('cache')}"
+    command = [KUBECTL, "--kubeconfig", str(world.kubeconfig), cache, "--namespace", world.namespace, *arguments]
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
 

@@ -76,9 +76,15 @@ def processes_with(text):
     return found
 
 
+def kubectl_of(kubeconfig):
+    """What kubectl remembers of a server goes by its address, and addresses come back."""
+    return ["kubectl", f"--kubeconfig={kubeconfig}", f"--cache-dir={kubeconfig}.cache"]
+
+
 def kubectl(kubeconfig, *arguments, **options):
-    argv = ["kubectl", f"--kubeconfig={kubeconfig}", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=PATIENCE_S, **options).stdout
+    return subprocess.run(
+        [*kubectl_of(kubeconfig), *arguments], capture_output=True, text=True, check=True, timeout=PATIENCE_S, **options
+    ).stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -110,7 +116,7 @@ def test_pods_end_with_the_sandbox(start, number):
 def test_kubectl_watches_and_follows(start, tmp_path):
     program = start("up")
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
-    watch = ["kubectl", f"--kubeconfig={kubeconfig}", "get", "pods", "-w", "--no-headers"]
+    watch = [*kubectl_of(kubeconfig), "get", "pods", "-w", "--no-headers"]
     with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
         states = (line.split()[2] for line in watching.stdout)
         kubectl(kubeconfig, "apply", "-f", "-", input=WAITERS % (tmp_path / "go"))
