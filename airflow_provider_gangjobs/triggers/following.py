@@ -31,7 +31,7 @@ async def event_of(watch: Watch, until: Until, log: Logger) -> GangEvent:
     phases = PhaseLog(log)
     try:
         async with asyncio.timeout(_remaining_s(watch)) as limit:
-            return await _follow(watch, until, phases)
+            return await watch.hook.afollow(watch.ref, until=until, deadlines=watch.deadlines, report=phases)
     except TimeoutError:
         if limit.expired():
             return _timed_out(watch, phases)
@@ -56,10 +56,6 @@ async def _on_own_loop(watch: Watch, log: Logger) -> GangEvent:
         return await event_of(watch, "ended", log)
     finally:
         await informers().aclose()  # they would linger for gangs to come, but this loop ends
-
-
-async def _follow(watch: Watch, until: Until, phases: PhaseLog) -> GangEvent:
-    return await watch.hook.afollow(watch.ref, until=until, deadlines=watch.deadlines, report=phases)
 
 
 def _remaining_s(watch: Watch) -> float | None:

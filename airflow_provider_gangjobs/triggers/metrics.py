@@ -10,14 +10,14 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from airflow_provider_gangjobs.cluster.informer import InformerStatistics
 
@@ -44,15 +44,9 @@ class Sink(Protocol):
     def gauge(self, stat: str, value: float, /) -> None: ...
 
 
-@contextmanager
-def emitting() -> Iterator[None]:
+def emitting() -> AbstractContextManager[None]:
     """For the length of the block a gang is waited for, and the loop's metrics are sent."""
-    emitter = of_running_loop(_Emitter)
-    emitter.enter()
-    try:
-        yield
-    finally:
-        emitter.leave()
+    return of_running_loop(_Emitter)
 
 
 @dataclass(frozen=True)
@@ -84,8 +78,8 @@ class Meter:
                 sink.incr(PREFIX + name, count)
 
 
-class _Emitter:
-    """One a loop. Its task lives while any gang is waited for, and sends once more at the end."""
+class _Emitter(AbstractContextManager[None]):
+    """One a loop, entered by each gang. Its task lives while any gang is waited for, and sends once more at the end."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -93,7 +87,7 @@ class _Emitter:
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         self._waiting += 1
         self._idle.clear()
         if self._task is None or self._task.done():
@@ -102,7 +96,7 @@ class _Emitter:
                 self._run(), name="metrics of gangs", context=contextvars.Context()
             )
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._waiting -= 1
         if not self._waiting:
             self._idle.set()
