@@ -187,24 +187,31 @@ class Gangs:
 
         Its pods are let go, too: nobody follows it any more who would record how they end.
         """
-        return bool(claim) and await holds_claim(self.client, ref, claim) and await self._delete_unfollowed(ref)
+        if not claim or not await holds_claim(self.client, ref, claim):
+            return False
+        deleted = await self.delete(ref)
+        await self._let_go(ref)
+        return deleted
 
     async def end_live(
         self, key: TaskKey, claim: str, *, namespace: str | None, delete: bool, reason: str
     ) -> list[GangRef]:
-        """End the task's gangs that still run and that `claim` answers for: delete, or else halt them. Returns them."""
+        """End the task's gangs that still run and that `claim` answers for: delete, or else halt them. Returns them.
+
+        What their pods that still ran come to is not recorded.
+        """
         jobs = await self.client.list(JOBS, namespace or self.namespace, label_selector=f"{LABEL_TASK}={key.digest}")
         ours = [
             ref_of(job) for job in jobs if state_of(job) is JobState.LIVE and annotation(job, ANNOTATION_CLAIM) == claim
         ]
         for ref in ours:
-            await (self._delete_unfollowed(ref) if delete else self.halt(ref, reason=reason))
+            await (self.delete(ref) if delete else self.halt(ref, reason=reason))
+            await self._let_go(ref)
         return ours
 
-    async def _delete_unfollowed(self, ref: GangRef) -> bool:
-        deleted = await self.delete(ref)
+    async def _let_go(self, ref: GangRef) -> None:
+        """Free the pods of a gang that was ended and that nobody follows, or they would be held for ever."""
         await release(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
-        return deleted
 
     async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> Released:
         """Free the pods of one gang, of a namespace, or (with neither) of the cluster. See `tracking.release`."""

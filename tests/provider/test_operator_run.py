@@ -382,6 +382,7 @@ def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
         train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
 
     assert train.halted
+    wait_for("the end of its pods, which nobody records any more", lambda: not train.pods)
 
 
 @pytest.mark.parametrize("retries_left", [True, False])
