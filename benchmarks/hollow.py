@@ -11,19 +11,33 @@ import sys
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.client import Answer, Client
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from airflow_provider_gangjobs.objects.views import PodView
 from benchmarks.world import many, running, succeeded
 
 WRITERS = 12
 RESULT = '{"accuracy": 0.98}'
 CAPACITY = {"cpu": "256", "memory": "1Ti", "pods": "2000"}
+
+
+class _Meta(msgspec.Struct, rename="camel", gc=False):
+    name: str
+    uid: str
+    namespace: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Pod(msgspec.Struct, gc=False):
+    """What a hollow node reads of a pod: little, since it shares the cores with what is measured."""
+
+    metadata: _Meta
 
 
 class _Event(msgspec.Struct):
@@ -46,7 +60,7 @@ class HollowNodes:
     lasts_s: float = 0.0
     """How long a container runs."""
     _known: dict[str, Stage] = field(default_factory=dict)
-    _work: asyncio.Queue[tuple[PodView, Stage]] = field(default_factory=asyncio.Queue)
+    _work: asyncio.Queue[tuple[_Pod, Stage]] = field(default_factory=asyncio.Queue)
 
     async def join(self) -> None:
         """The nodes exist, are ready, and have room."""
@@ -67,26 +81,33 @@ class HollowNodes:
             group.create_task(self._watch())
 
     async def _watch(self) -> None:
-        events, pods = msgspec.json.Decoder(_Event), msgspec.json.Decoder(PodView)
+        events, pods = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod)
         version = "0"
         while True:
             watch = self.client.watch(
                 PODS, None, resource_version=version, field_selector="spec.nodeName!=", timeout_s=300
             )
-            async with aclosing(watch):
-                async for line in watch:
-                    event = events.decode(line)
-                    if event.type in ("ADDED", "MODIFIED"):
-                        self._see(pods.decode(event.object))
+            try:
+                async with aclosing(watch):
+                    async for line in watch:
+                        event = events.decode(line)
+                        if event.type not in ("ADDED", "MODIFIED"):
+                            continue
+                        pod = pods.decode(event.object)
+                        version = pod.metadata.resource_version
+                        self._see(pod)
+            except ClusterError as error:
+                # A server that cannot keep up ends watches; what was missed is seen in the next.
+                version = "0" if isinstance(error, Gone) else version
 
-    def _see(self, pod: PodView) -> None:
+    def _see(self, pod: _Pod) -> None:
         meta = pod.metadata
         if meta.uid not in self._known:
             self._put(pod, Stage.RUNNING)
         elif meta.deletion_timestamp is not None and self._known[meta.uid] is Stage.ENDED:
             self._put(pod, Stage.DELETED)
 
-    def _put(self, pod: PodView, stage: Stage) -> None:
+    def _put(self, pod: _Pod, stage: Stage) -> None:
         self._known[pod.metadata.uid] = stage
         self._work.put_nowait((pod, stage))
 
@@ -100,15 +121,18 @@ class HollowNodes:
             if stage is Stage.RUNNING:
                 asyncio.get_running_loop().call_later(self.lasts_s, self._put, pod, Stage.ENDED)
 
-    async def _play(self, pod: PodView, stage: Stage) -> None:
+    async def _play(self, pod: _Pod, stage: Stage) -> None:
         meta = pod.metadata
         match stage:
             case Stage.RUNNING:
-                await self.client.patch(PODS, meta.name, meta.namespace, running(), subresource="status")
+                await self._status(meta, running())
             case Stage.ENDED:
-                await self.client.patch(PODS, meta.name, meta.namespace, succeeded(RESULT), subresource="status")
+                await self._status(meta, succeeded(RESULT))
             case Stage.DELETED:
                 await self.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0)
+
+    async def _status(self, meta: _Meta, body: dict[str, Any]) -> None:
+        await self.client.patch(PODS, meta.name, meta.namespace, body, subresource="status", answer=Answer.METADATA)
 
 
 async def main(kubeconfig: str, count: int, lasts_s: float) -> None:

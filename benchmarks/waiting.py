@@ -119,6 +119,8 @@ async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> No
         "start": start,
         "events": events,
         "statistics": statistics(who),
+        "requests": requests(who),
+        "watches": sum(one["watches"] for one in statistics(who).values()),
     }
     tell(**result)
     ticking.cancel()
@@ -154,6 +156,15 @@ def statistics(who: str) -> dict[str, Any]:
         }
         for name, one in informers().statistics().items()
     }
+
+
+def requests(who: str) -> int:
+    """Sent so far, by our own count; the peer has none."""
+    if who == "peer":
+        return 0
+    from airflow_provider_gangjobs.cluster.informer import informers
+
+    return sum(sum(client.requests.values()) for client in informers().client_statistics().values())
 
 
 def rss_kb() -> float:

@@ -1,0 +1,69 @@
+"""A harvester as one writes it in an afternoon: it watches the pods, and frees each by a patch as soon as it has ended.
+
+It records nothing, waits for nobody, and whoever dies with it loses what it knew. What it costs is the yardstick.
+`python -m benchmarks.naive KUBECONFIG NAMESPACE GANG PODS`, in the same transport as ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import aclosing
+from typing import Any
+
+from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.tracking.finalizer import PATCHES_IN_FLIGHT_MAX, release_patch
+from benchmarks.loop_watch import LoopWatch
+from benchmarks.waiting import rss_kb, tell
+
+
+async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
+    watch = LoopWatch()
+    watch.install()
+    config = ClusterConfig.from_extras("naive", {"kube_config_path": kubeconfig})
+    in_flight = asyncio.Semaphore(PATCHES_IN_FLIGHT_MAX)
+    freed: set[str] = set()
+    watches = 0
+    async with Client(config) as client, asyncio.TaskGroup() as group:
+
+        async def free(meta: dict[str, Any]) -> None:
+            async with in_flight:
+                await client.patch(PODS, meta["name"], namespace, release_patch(meta["uid"]), kind=Patch.STRATEGIC)
+
+        listed = json.loads(await client.list_page(PODS, namespace, limit=1))
+        version = listed["metadata"]["resourceVersion"]
+        tell(ready=True)
+        cpu = time.process_time()
+        while len(freed) < pods:
+            watches += 1
+            lines = client.watch(
+                PODS, namespace, resource_version=version, label_selector=f"gangjobs.airflow/gang={gang}"
+            )
+            async with aclosing(lines):
+                async for line in lines:
+                    pod = json.loads(line)["object"]
+                    meta = pod["metadata"]
+                    version = meta["resourceVersion"]
+                    has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+                    if has_ended and FINALIZER_HARVEST in meta.get("finalizers", ()) and meta["uid"] not in freed:
+                        freed.add(meta["uid"])
+                        group.create_task(free(meta))
+                    if len(freed) == pods:
+                        break
+    tell(
+        cpu_s=time.process_time() - cpu,
+        events={gang: (time.time(), "succeeded")},
+        requests=sum(client.statistics().requests.values()),
+        watches=watches,
+        steady=watch.take(),
+        rss_mb=round(rss_kb() / 1024, 1),
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
