@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from typing import Any
 
@@ -25,9 +26,22 @@ from airflow_provider_gangjobs.cluster.informer.health import Health
 from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.informer.reflector import Ending, Reflector, Target, ending_of
 from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.pacing import Slices, Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from tests.unit.script import Lives, Script, View, bookmark, event, everything, expired, obj, page, play, values
+from tests.unit.script import (
+    Lives,
+    Script,
+    ScriptEndedError,
+    View,
+    bookmark,
+    event,
+    everything,
+    expired,
+    obj,
+    page,
+    play,
+    values,
+)
 
 # -- how it goes on --------------------------------------------------------------------------------------------
 
@@ -252,3 +266,32 @@ async def test_staleness_counts_from_the_last_word() -> None:
     script, _, reflector = await play(page(5), [Lives(100), bookmark(6), Lives(200)])
     assert script.now == 300
     assert reflector.statistics().staleness_s == 200
+
+
+# -- others on the loop ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["list", "watch"])
+async def test_others_run_while_much_is_read_at_once(how: str) -> None:
+    """A page of a thousand objects, or as many events in a burst, from a source that never waits itself."""
+    many = [obj(str(number), number + 6) for number in range(1000)]
+    answers = {"list": [page(2000, *many)], "watch": [page(5), [*(event("ADDED", one) for one in many), Lives(300)]]}
+    script = Script(answers[how])
+    store: Store[View] = Store(everything)
+    health = Health("jobs", script.timing, proven_s=5)
+    reflector = Reflector(script, Target(JOBS), View, store, health=health, timing=script.timing, pace=Pace())
+    clock = itertools.count()
+    reflector._slices = Slices(slice_s=10, clock=lambda: next(clock))
+    seen: set[int] = set()
+
+    async def others() -> None:
+        while True:
+            seen.add(len(store))
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(others())
+    with pytest.raises(ScriptEndedError):
+        await reflector.run()
+    running.cancel()
+    assert len(store) == 1000
+    assert len(seen) > 50
