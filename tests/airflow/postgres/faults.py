@@ -58,8 +58,8 @@ class FaultDoor:
         history = self.http.get(FAULTS).raise_for_status().json()["history"]
         return [hit for hit in history if hit["fault"] == number]
 
-    def wait_for_hit(self, number: int, timeout_s: float) -> None:
-        wait_for("the request that is waited for", lambda: self.hits(number), timeout_s)
+    def wait_for_hit(self, number: int) -> None:
+        wait_for("the request that is waited for", lambda: self.hits(number))
 
     def disarm(self) -> None:
         self.http.delete(FAULTS).raise_for_status()
