@@ -1,148 +1,36 @@
 """The versioned store: objects, one revision counter, and what changed lately.
 
-One rule makes it correct: objects in the store never change. A new version is a new dict, so lists,
-watches and old snapshots share them freely, and each is encoded to JSON at most once.
+One rule makes it correct: objects in the store never change (see `versions`).
 Knows nothing of what objects mean, of HTTP, or of time.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_provider_gangjobs.sandbox.journal import Journal, Record
 from airflow_provider_gangjobs.sandbox.resources import RESOURCES, Resource, by_key
+from airflow_provider_gangjobs.sandbox.shelf import Expired, Shelf
+from airflow_provider_gangjobs.sandbox.versions import Event, EventType, Key, Object, Stored, key_of, objects_copy
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.objects.selector import Selector
 
 __all__ = ["Event", "EventType", "Expired", "Object", "Observer", "Store", "Stored", "Versions", "objects_copy"]
 
-Object = dict[str, Any]
 Versions = list["Stored"]
 Events = list["Event"]
-Key = tuple[str, str]
-"""Namespace ("" for cluster-wide objects) and name."""
+Observer = Callable[[Event], None]
 
 WINDOW = 10_000
 """Changes kept per resource. A client that is further behind gets 410 and lists again."""
 
 HOT_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "job-name"})
 """Labels that controllers and watchers select by all the time: kept in an index."""
-
-
-class Expired(Exception):  # noqa: N818 - the name is Kubernetes' reason
-    """The revision asked for is older than what is still kept."""
-
-    def __init__(self, wanted: int, oldest: int) -> None:
-        super().__init__(f"too old resource version: {wanted} ({oldest})")
-        self.wanted = wanted
-        self.oldest = oldest
-
-
-class EventType(StrEnum):
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
-
-
-class Stored:
-    """One version of one object, with its JSON."""
-
-    __slots__ = ("_encoded", "obj", "revision")
-
-    def __init__(self, obj: Object, revision: int) -> None:
-        self.obj = obj
-        self.revision = revision
-        self._encoded: dict[str, bytes] = {}
-
-    @property
-    def json(self) -> bytes:
-        """The object as JSON, encoded once however many read it."""
-        return self.json_as("", lambda obj: obj)
-
-    def json_as(self, view: str, convert: Callable[[Object], Object]) -> bytes:
-        """The JSON of the object as seen through one API version, encoded once per view."""
-        encoded = self._encoded.get(view)
-        if encoded is None:
-            encoded = self._encoded[view] = msgspec.json.encode(convert(self.obj))
-        return encoded
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return self.obj["metadata"].get("labels") or {}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One change. For DELETED, `obj` is the last version under the revision of its removal."""
-
-    type: EventType
-    resource: Resource
-    stored: Stored
-    old_stored: Stored | None
-
-    @property
-    def obj(self) -> Object:
-        return self.stored.obj
-
-    @property
-    def old(self) -> Object | None:
-        return self.old_stored.obj if self.old_stored else None
-
-    @property
-    def revision(self) -> int:
-        return self.stored.revision
-
-
-Observer = Callable[[Event], None]
-
-
-def objects_copy(value: Any) -> Any:
-    """A copy of a JSON value that may be changed freely; several times faster than `copy.deepcopy`."""
-    if isinstance(value, dict):
-        return {name: objects_copy(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [objects_copy(item) for item in value]
-    return value
-
-
-class _Shelf:
-    """All objects of one resource, their indexes, and the recent changes."""
-
-    def __init__(self, window: int, indexed_labels: frozenset[str]) -> None:
-        self.objects: dict[Key, Stored] = {}
-        self.by_label: dict[tuple[str, str], set[Key]] = defaultdict(set)
-        self.indexed_labels = indexed_labels
-        self.window = window
-        self.events: list[Event] = []
-        self.forgotten = 0
-        """Revision of the newest change that is no longer kept."""
-
-    def remember(self, event: Event) -> None:
-        self.events.append(event)
-        if len(self.events) > self.window:
-            self.forgotten = self.events[len(self.events) - self.window - 1].revision
-        if len(self.events) > 2 * self.window:
-            del self.events[: -self.window]
-
-    def index(self, key: Key, stored: Stored, *, present: bool) -> None:
-        for pair in stored.labels.items():
-            if pair[0] in self.indexed_labels:
-                (self.by_label[pair].add if present else self.by_label[pair].discard)(key)
-
-    def candidates(self, selector: Selector | None) -> Iterable[Key]:
-        """Keys that a selector can match: by the index if one of its labels has one, else all."""
-        for pair in selector.exact.items() if selector else ():
-            if pair[0] in self.indexed_labels:
-                return self.by_label.get(pair, set())
-        return self.objects
 
 
 class Store:
@@ -153,7 +41,7 @@ class Store:
     ) -> None:
         assert window > 0, "a store without a window could not be watched"
         self.revision = 0
-        self._shelves = {resource: _Shelf(window, indexed_labels) for resource in RESOURCES}
+        self._shelves = {resource: Shelf(window, indexed_labels) for resource in RESOURCES}
         self._observers: list[Observer] = []
         self._undelivered: deque[Event] = deque()
         self._delivering = False
@@ -167,8 +55,7 @@ class Store:
     def list(self, resource: Resource, namespace: str | None = None, selector: Selector | None = None) -> Versions:
         """The objects of a namespace (None: of all) that carry these labels, ordered by namespace and name."""
         shelf = self._shelves[resource]
-        keys = sorted(key for key in shelf.candidates(selector) if namespace is None or key[0] == namespace)
-        found = (shelf.objects[key] for key in keys)
+        found = (shelf.objects[key] for key in shelf.candidates(namespace, selector))
         return [stored for stored in found if selector is None or selector.matches(stored.labels)]
 
     def list_at(self, resource: Resource, revision: int, namespace: str | None = None) -> Versions:
@@ -177,14 +64,7 @@ class Store:
         Raises:
             Expired: that revision is older than what is still kept.
         """
-        objects = dict(self._shelves[resource].objects)
-        for event in reversed(self.events_since(resource, revision)):
-            key = _key_of(event.obj)
-            if event.old_stored is None:
-                del objects[key]
-            else:
-                objects[key] = event.old_stored
-        return [objects[key] for key in sorted(objects) if namespace is None or key[0] == namespace]
+        return self._shelves[resource].at(revision, namespace)
 
     def count(self, resource: Resource) -> int:
         return len(self._shelves[resource].objects)
@@ -195,15 +75,11 @@ class Store:
         Raises:
             Expired: some of them are no longer kept.
         """
-        shelf = self._shelves[resource]
-        if revision < shelf.forgotten:
-            raise Expired(revision, shelf.forgotten)
-        start = bisect.bisect_right(shelf.events, revision, key=lambda event: event.revision)
-        return shelf.events[start:]
+        return self._shelves[resource].since(revision)
 
     def put(self, resource: Resource, obj: Object) -> Stored:
         """Keep this version, new or changed, under the next revision. The dict is the store's from now on."""
-        key = _key_of(obj)
+        key = key_of(obj)
         old = self._shelves[resource].objects.get(key)
         stored = _stamped(obj, self.revision + 1)
         self._write(resource, key, stored, deleted=False)
@@ -239,8 +115,7 @@ class Store:
     def forget(self, resource: Resource | None = None) -> None:
         """Drop the history, as the API server's compaction does: older watches and pages get 410."""
         for shelf in self._shelves.values() if resource is None else [self._shelves[resource]]:
-            shelf.forgotten = self.revision
-            shelf.events.clear()
+            shelf.forget(self.revision)
 
     def statistics(self) -> dict[str, int]:
         """Number of objects by resource key."""
@@ -261,16 +136,13 @@ class Store:
             self._journal.compact(self.revision, self._records())
 
     def _apply(self, event: Event) -> None:
-        shelf, key = self._shelves[event.resource], _key_of(event.obj)
+        shelf, key = self._shelves[event.resource], key_of(event.obj)
         assert event.revision > self.revision, "revisions only grow"
         self.revision = event.revision
-        if event.old_stored is not None:
-            shelf.index(key, event.old_stored, present=False)
         if event.type is EventType.DELETED:
-            del shelf.objects[key]
+            shelf.drop(key)
         else:
-            shelf.objects[key] = event.stored
-            shelf.index(key, event.stored, present=True)
+            shelf.keep(key, event.stored)
         shelf.remember(event)
 
     def _deliver(self) -> None:
@@ -304,11 +176,6 @@ class Store:
                 kind = EventType.MODIFIED if old else EventType.ADDED
                 event = Event(kind, resource, Stored(record.obj, record.revision), old)
             self._apply(event)
-
-
-def _key_of(obj: Object) -> Key:
-    metadata = obj["metadata"]
-    return metadata.get("namespace") or "", metadata["name"]
 
 
 def _stamped(obj: Object, revision: int) -> Stored:
