@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime
 
 from airflow_provider_gangjobs.sandbox.cluster import Sandbox, SandboxConfig
+from airflow_provider_gangjobs.sandbox.heap import left_out_of_collections
 from airflow_provider_gangjobs.sandbox.live import Snapshot, changes
 from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODS
 
@@ -28,7 +29,8 @@ async def keep_up(config: SandboxConfig) -> None:
         failure = asyncio.create_task(sandbox.wait_failed(), name="failure of the sandbox")
         failure.add_done_callback(lambda _: stop.set())
         _print_how_to_use(sandbox)
-        await (_show_picture if sys.stdout.isatty() else _print_changes)(sandbox, stop)
+        with left_out_of_collections(sandbox.registry):
+            await (_show_picture if sys.stdout.isatty() else _print_changes)(sandbox, stop)
         failure.cancel()
         await asyncio.gather(failure, return_exceptions=True)  # if it failed, leaving the sandbox raises it
 
