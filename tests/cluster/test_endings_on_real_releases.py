@@ -7,7 +7,7 @@ for a controller. Then each has its test.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,14 +15,17 @@ import pytest
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.resources import NAMESPACES
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.outcomes import Ending
 from tests.cluster.tenant import Tenant
 from tests.endings.kubelets import Kubelets
-from tests.endings.running import play
+from tests.endings.running import play, told
 from tests.endings.scenarios import SCENARIOS
 from tests.endings.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from tests.cluster.plane import ControlPlane
 
@@ -40,18 +43,28 @@ def played(plane: ControlPlane) -> Mapping[str, BaseException | None]:
     return asyncio.run(play_all(plane, chosen(plane.release)))
 
 
-async def play_all(plane: ControlPlane, names: list[str]) -> dict[str, BaseException | None]:
-    admin_config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
+@asynccontextmanager
+async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[Kubelets]:
+    """Kubelets at work, and an end to all informers."""
+    config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
     async with AsyncExitStack() as stack:
-        admin = await stack.enter_async_context(Client(admin_config))
+        admin = await stack.enter_async_context(Client(config))
         stack.push_async_callback(informers().aclose)
         kubelets = Kubelets(admin)
         await stack.enter_async_context(kubelets.playing())
+        yield kubelets
+
+
+async def play_all(plane: ControlPlane, names: list[str]) -> dict[str, BaseException | None]:
+    async with AsyncExitStack() as stack:
+        kubelets = await stack.enter_async_context(hollow_nodes(plane))
         tenants = {name: stack.enter_context(Tenant.admitted(plane, name)) for name in names}
 
         async def one(name: str) -> None:
             scenario, tenant = SCENARIOS[name], tenants[name]
-            trial = Trial.begun(admin, tenant.config, tenant.namespace, kubelets, nodes=scenario.nodes, **scenario.spec)
+            trial = Trial.begun(
+                kubelets.admin, tenant.config, tenant.namespace, kubelets, nodes=scenario.nodes, **scenario.spec
+            )
             async with trial as begun:
                 await play(begun, scenario)
             assert tenant.refused() == []
@@ -69,3 +82,21 @@ def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(
         pytest.skip(f"takes a minute, and is played on {ALL_ON}")
     if error := played[name]:
         raise error
+
+
+async def test_namespace_that_is_deleted_waits_until_all_is_told(plane: ControlPlane, tenant: Tenant) -> None:
+    """Its pods go first (OrderedNamespaceDeletion), so the Role is still there when their finalizers are taken off."""
+    async with hollow_nodes(plane) as kubelets:
+        admin = kubelets.admin
+        async with Trial.begun(admin, tenant.config, tenant.namespace, kubelets) as trial:
+            following = asyncio.create_task(trial.follow())
+            await trial.running()
+            await admin.delete(NAMESPACES, tenant.namespace)
+            event = await following
+            assert event.status in {Status.FAILED, Status.DELETED}
+            assert told(event) == {0: (Ending.DELETED,), 1: (Ending.DELETED,)}
+
+            async def is_gone() -> bool:
+                return tenant.namespace not in {one["metadata"]["name"] for one in await admin.list(NAMESPACES)}
+
+            await trial.until(is_gone)

@@ -29,14 +29,14 @@ async def play(trial: Trial, scenario: Scenario) -> None:
     """The scenario from its submission to its event, and all that is to be true then."""
     following = asyncio.create_task(trial.follow(deadlines=scenario.deadlines))
     try:
-        hit = await scenario.act(trial)
+        await scenario.act(trial)
         event = await following
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     assert (event.status, event.reason) == (scenario.status, scenario.code), event
     assert scenario.notes in {None, len(event.notes)}, event.notes
-    assert told(event) == {rank: scenario.hit if rank in hit else scenario.others for rank in (0, 1)}, event
+    assert told(event) == {0: scenario.rank_0, 1: scenario.rank_1}, event
     await check(trial, event)
 
 
