@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.sandbox.api.server import hand_on_accepted
 
 if TYPE_CHECKING:
     import ssl
@@ -83,6 +84,7 @@ class FaultServer:
         self._tls = tls
         self.requests: list[Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
@@ -90,10 +92,14 @@ class FaultServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await hand_on_accepted(self._server.sockets)
         self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
     @property
     def config(self) -> ClusterConfig:
@@ -102,10 +108,14 @@ class FaultServer:
     def count(self) -> Counter[str]:
         return Counter("watch" if r.is_watch else "list" if r.method == "GET" else r.method for r in self.requests)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """At once, and not in a task: one that is cancelled before it began would leave the connection open."""
+        self._writers.add(writer)
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(writer)
         try:
             request = await _read_request(reader)
@@ -120,7 +130,6 @@ class FaultServer:
             pass
         finally:
             writer.close()
-            self._tasks.discard(task)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Request | None:

@@ -14,18 +14,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from airflow_provider_gangjobs.sandbox.api.faults import ABORT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from airflow_provider_gangjobs.sandbox.tls import Certificate
 
-__all__ = ["Address", "serving"]
+__all__ = ["Address", "hand_on_accepted", "serving"]
 
 BACKLOG = 1024
 GRACE_S = 1
 """How long requests in flight may take to end when the server stops; watches are ended before."""
+HANDING_ON_TURNS = 4
+"""One for the task that makes the transport, one for its protocol, and as many again to be sure."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,24 @@ async def serving(
         yield Address(host, listener.getsockname()[1], "https" if certificate else "http")
     finally:
         app.state.hub.close()
+        await hand_on_accepted([listener])
         server.stopping.set()
         await task
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # a TLS peer that does not answer the farewell would keep it for half a minute
         listener.close()
+
+
+async def hand_on_accepted(listeners: Iterable[socket.socket]) -> None:
+    """Accept no more, and let the connections that were accepted reach their protocol.
+
+    asyncio needs some turns from the one to the other. A server that is closed between them forgets the connection
+    without closing it, and whoever is on the other end waits.
+    """
+    for listener in listeners:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    for _ in range(HANDING_ON_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _until_started(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
