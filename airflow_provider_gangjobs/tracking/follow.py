@@ -11,7 +11,6 @@ which comes to the same event. Faults of the API are waited out; nothing of them
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -19,19 +18,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
-from airflow_provider_gangjobs.cluster.pacing import Slices, Timing
+from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
-from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase, observe, observe_mustered
-from airflow_provider_gangjobs.gang.muster import Muster
+from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase, observe
 from airflow_provider_gangjobs.gang.pods import pods_of
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.objects.views import EventView, JobView, view
 from airflow_provider_gangjobs.tracking.asking import ClusterRefuses, ask, together
 from airflow_provider_gangjobs.tracking.beside import HarvestBeside
+from airflow_provider_gangjobs.tracking.census import Census, observe_listed, portions
 from airflow_provider_gangjobs.tracking.evidence import job_events
 from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
 from airflow_provider_gangjobs.tracking.reporting import Reporter
@@ -39,11 +38,11 @@ from airflow_provider_gangjobs.tracking.settle import Settled, Settler, list_pod
 from airflow_provider_gangjobs.tracking.sights import Sights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import PodGroupView, PodView
+    from airflow_provider_gangjobs.objects.views import PodGroupView
     from airflow_provider_gangjobs.tracking.harvest import Harvester
 
 Until = Literal["running", "ended"]
@@ -54,17 +53,11 @@ STALE_S: Final = 600.0
 """So is one that has heard nothing for this long, though it was in order."""
 LOOK_AGAIN_S: Final = 1.0
 """When the server knows more than the watch has shown."""
-PAUSE_PER_POD_S: Final = 50e-6
+PAUSE_PER_POD_S: Final = 200e-6
 """Between two looks. A look costs 20 us for each pod that has changed, and a fifth of a us for each other."""
-PAUSE_MAX_S: Final = 1.0
+PAUSE_MAX_S: Final = 2.0
 GATHER_S: Final = 0.1
 """While changes are gathered: how soon a pod that has ended is harvested, and the Job's end is seen."""
-PODS_COUNTED_ANEW_MAX: Final = 64
-"""At each look. Of a larger gang the count is kept; ten thousand small gangs can do without its memory."""
-PODS_IN_PASSING: Final = 250
-"""Taken note of before the loop's other work has its turn: some 5 ms."""
-PODS_IN_THREAD_MIN: Final = 500
-"""A look at more pods, all anew, is taken in a thread: it would keep the loop from other gangs for over 10 ms."""
 RESULTS_GONE: Final = "The Job is gone, and what its ranks returned with it. Give it a longer ttl_after_finished."
 EVIDENCE_AFTER_S: Final = 20.0
 """Pods that are missing for this long have been refused, or the Job controller is busy."""
@@ -147,7 +140,7 @@ class _Follower:
         self.now = now
         self.timing = timing
         self.beside = HarvestBeside(client, ref, timing, seen.wake)
-        self.muster: Muster | None = None
+        self.census = Census(ref, seen)
         self.events: tuple[EventView, ...] = ()
         self.asked_for_events = False
 
@@ -225,30 +218,17 @@ class _Follower:
             await self._take()
 
     async def _take(self) -> None:
-        """Have the pods that have changed harvested, and counted if they are many."""
+        """Have the pods that have changed harvested and counted."""
         changed, gone = self.seen.take_pods()
+        self.census.note(changed, gone)
         self.beside.offer((), pods_of(self.ref, gone))
-        if self.muster is not None:
-            self.muster.forget(gone)
-        elif self.seen.pod_count > PODS_COUNTED_ANEW_MAX:
-            self.muster = Muster(self.ref)
-            changed = self.seen.pods
-        slices = Slices()
-        for first in range(0, len(changed), PODS_IN_PASSING):
-            some = pods_of(self.ref, changed[first : first + PODS_IN_PASSING])
-            self.beside.offer(some, ())
-            if self.muster is not None:
-                self.muster.see(some)
-            await slices.breathe()
+        async for some in portions(changed):
+            self.beside.offer(pods_of(self.ref, some), ())
 
     async def _observe(self, job: JobView | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
         """How the gang stands by what is seen of its pods."""
         await self._take()
-        if self.muster is None:
-            return observe(job, self.seen.pods, podgroup, self.ref, **more)
-        if len(self.muster.troubled) <= PODS_COUNTED_ANEW_MAX:
-            return observe_mustered(job, self.muster, podgroup, self.ref, **more)
-        return await asyncio.to_thread(observe_mustered, job, self.muster, podgroup, self.ref, **more)
+        return await self.census.observe(job, podgroup, **more)
 
     def _age_s(self, observation: Observation) -> float:
         return (self.now() - observation.since).total_seconds() if observation.since else 0.0
@@ -285,7 +265,7 @@ class _Follower:
         if seen.phase is Phase.FINISHING:
             self.reporter.tell(seen, self.now())
         settled = await settler.settle(job)
-        observation = _at_the_end(await _observed(job, settled.pods, None, self.ref), verdict, settled)
+        observation = _at_the_end(await observe_listed(job, settled.pods, None, self.ref), verdict, settled)
         self.reporter.tell(observation, self.now())
         return self._event(
             Status(verdict.ended.value),
@@ -310,7 +290,7 @@ class _Follower:
             ask(lambda: list_pods(self.client, self.ref), timing=self.timing),
             job_events(self.client, self.ref),
         )
-        observation = await _observed(job, pods, self.seen.podgroup, self.ref, events=events)
+        observation = await observe_listed(job, pods, self.seen.podgroup, self.ref, events=events)
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return _AGAIN
@@ -374,15 +354,6 @@ class _Follower:
 
 _AT_ONCE: Final = _Rest(0.0, 0.0)
 _AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
-
-
-async def _observed(
-    job: JobView | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, **more: Any
-) -> Observation:
-    """As `observe`, and the loop goes on meanwhile. Views never change, so a thread may read them."""
-    if len(pods) < PODS_IN_THREAD_MIN:
-        return observe(job, pods, podgroup, ref, **more)
-    return await asyncio.to_thread(observe, job, pods, podgroup, ref, **more)
 
 
 def _at_the_end(observation: Observation, verdict: Verdict, settled: Settled) -> Observation:

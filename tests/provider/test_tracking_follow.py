@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.gang.waiting import Cause
-from airflow_provider_gangjobs.tracking import follow
+from airflow_provider_gangjobs.tracking import census
 from airflow_provider_gangjobs.tracking.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane, is_held
@@ -38,8 +38,8 @@ async def test_gang_that_succeeds_is_told_once():
 
 @in_virtual_time
 async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkeypatch):
-    monkeypatch.setattr(follow, "PODS_COUNTED_ANEW_MAX", 2)
-    monkeypatch.setattr(follow, "PODS_IN_PASSING", 2)
+    monkeypatch.setattr(census, "COUNTED_ANEW_MAX", 2)
+    monkeypatch.setattr(census, "PORTION", 2)
     workers = 7
     async with Plane.running() as plane:
         ref = plane.submit(workers=workers)
