@@ -1,12 +1,16 @@
-"""Pages whose moment is over, which no client can bring about on purpose."""
+"""Pages whose moment is over, which no client can bring about on purpose; lists so long that others write meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
+from airflow_provider_gangjobs.sandbox.api import create_app
 from airflow_provider_gangjobs.sandbox.api.listing import page_of
+from airflow_provider_gangjobs.sandbox.api.objects import AT_ONCE_MAX
 from airflow_provider_gangjobs.sandbox.api.routing import Target, parse_path
 from airflow_provider_gangjobs.sandbox.errors import StatusError
 from airflow_provider_gangjobs.sandbox.registry import Registry
@@ -56,3 +60,53 @@ def test_selected_pages_do_not_count_what_remains(registry: Registry) -> None:
     """The server would have to look at everything to know."""
     assert page(registry, limit="1", labelSelector="!none").remaining is None
     assert page(registry, limit="1").remaining == 3
+
+
+MANY = 3 * AT_ONCE_MAX
+
+
+def many(registry: Registry) -> None:
+    for number in range(MANY):
+        registry.create(CONFIGMAPS, {"metadata": {"name": f"many-{number}"}, "data": {"padding": "x" * 1000}})
+
+
+async def disturb(registry: Registry) -> None:
+    """Change objects, and make and delete some, whenever others give way."""
+    number = 0
+    while True:
+        number += 1
+        registry.patch(CONFIGMAPS, f"many-{number % MANY}", "default", {"data": {"n": str(number)}})
+        registry.create(CONFIGMAPS, {"metadata": {"name": f"new-{number}"}})
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("query", ["", "?labelSelector=!absent"], ids=["all", "selected"])
+async def test_long_list_is_of_one_moment(registry: Registry, query: str) -> None:
+    many(registry)
+    app = create_app(registry, token=None)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://sandbox") as http:
+        disturbing = asyncio.create_task(disturb(registry))
+        listed = (await http.get(f"/api/v1/namespaces/default/configmaps{query}")).json()
+        disturbing.cancel()
+    moment = int(listed["metadata"]["resourceVersion"])
+    assert len({item["metadata"]["name"] for item in listed["items"]}) == len(listed["items"]) >= MANY
+    assert max(int(item["metadata"]["resourceVersion"]) for item in listed["items"]) <= moment
+    assert registry.store.revision > moment, "others had their turn"
+
+
+async def test_collection_is_deleted_though_some_of_it_goes_meanwhile(registry: Registry) -> None:
+    many(registry)
+
+    async def delete_one_by_one() -> None:
+        for number in reversed(range(MANY)):
+            if registry.find(CONFIGMAPS, "default", f"many-{number}"):
+                registry.delete(CONFIGMAPS, f"many-{number}", "default")
+            await asyncio.sleep(0)
+
+    app = create_app(registry, token=None)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://sandbox") as http:
+        other = asyncio.create_task(delete_one_by_one())
+        response = await http.delete("/api/v1/namespaces/default/configmaps")
+        await other
+    assert response.status_code == 200
+    assert registry.list(CONFIGMAPS, "default") == []

@@ -175,3 +175,24 @@ async def test_log_before_the_last_restart_needs_one(logged: tuple[httpx.AsyncCl
     start(registry, state={"running": {}}, lastState={"terminated": {"exitCode": 1}})
     assert (await http.get(LOG, params={"previous": "true"})).text == "one\n"
     assert tape.asked["previous"] is True
+
+
+async def test_client_that_leaves_in_the_middle_is_no_error() -> None:
+    """Nothing is done with a request that was not sent to its end."""
+    registry = Registry()
+    parts = iter([{"type": "http.request", "body": b'{"metadata"', "more_body": True}, {"type": "http.disconnect"}])
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"100")]
+    path = "/api/v1/namespaces/default/configmaps"
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    scope |= {"scheme": "http", "server": ("127.0.0.1", 80), "root_path": "", "http_version": "1.1"}
+    answered: list[Any] = []
+
+    async def receive() -> Any:
+        return next(parts)
+
+    async def send(message: Any) -> None:
+        answered.append(message)
+
+    await create_app(registry, token=None)(scope, receive, send)
+    assert answered[0]["status"] == 400
+    assert registry.list("configmaps", "default") == []

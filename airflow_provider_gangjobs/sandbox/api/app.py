@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -67,6 +67,7 @@ def create_app(
         exception_handlers={
             StatusError: _on_status_error,
             UnwritableJournal: _on_unwritable,
+            ClientDisconnect: _on_client_gone,
             404: _on_no_route,
             405: _on_wrong_method,
             Exception: _on_bug,
@@ -208,6 +209,11 @@ async def _on_status_error(request: Request, error: Exception) -> Response:
 async def _on_unwritable(request: Request, error: Exception) -> Response:
     """What the real one answers when its etcd has no room."""
     return failure(StatusError(500, "InternalError", f"Internal error occurred: {error}"))
+
+
+async def _on_client_gone(request: Request, error: Exception) -> Response:
+    """It left before it had sent the whole request: nothing was done, and nobody reads this."""
+    return failure(errors.bad_request("the client has gone"))
 
 
 async def _on_no_route(request: Request, error: Exception) -> Response:
