@@ -291,18 +291,28 @@ class Harvester:
 
     async def _record(self, batch: Sequence[_Due]) -> int:
         """Store the outcomes of these; how many of them were new."""
-        await self.remember()
-        new = [outcome_of(due.pod, ended=due.ended) for due in batch if not self._is_recorded(due.pod)]
-        if self._ledger is not None:
-            try:
+        before = self._recorded_pods
+        try:
+            if self._ledger is not None:
+                self._stored(await self._ledger.begin(self._new(batch)))
+            await self.remember()
+            new = self._new(batch)
+            if self._ledger is not None:
                 await self._ledger.record(new)
-            except Forbidden as exc:
-                if not is_namespace_ending(exc):
-                    raise
-                self.forget_ledger()
-        self._tell(new)
-        self._recorded_pods += len(new)
-        return len(new)
+        except Forbidden as exc:
+            if not is_namespace_ending(exc):
+                raise
+            self.forget_ledger()
+            new = self._new(batch)
+        self._stored(new)
+        return self._recorded_pods - before
+
+    def _new(self, batch: Sequence[_Due]) -> list[Outcome]:
+        return [outcome_of(due.pod, ended=due.ended) for due in batch if not self._is_recorded(due.pod)]
+
+    def _stored(self, outcomes: Sequence[Outcome]) -> None:
+        self._tell(outcomes)
+        self._recorded_pods += len(outcomes)
 
     def _tell(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:

@@ -112,7 +112,7 @@ class _Shard:
 
 
 class Ledger:
-    """Writes the ledger of one gang. Reads it first, so that a new harvester goes on where another stopped."""
+    """Writes the ledger of one gang. If there is one it is read first: a harvester goes on where another stopped."""
 
     def __init__(self, client: Client, ref: GangRef, *, shard_bytes_max: int = SHARD_BYTES_MAX) -> None:
         self._client = client
@@ -125,6 +125,29 @@ class Ledger:
     def recorded(self) -> AbstractSet[str]:
         """UIDs of the pods whose outcome is known to be stored. Empty before the first `load`."""
         return self._recorded if self._recorded is not None else frozenset()
+
+    async def begin(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        """Store as many of these as fit, unless something is recorded already. Which ones were stored.
+
+        Most gangs are recorded once, by one harvester: it need not read what is not there. If the creation succeeds
+        nothing was, and otherwise `record` looks what is.
+
+        Raises:
+            ClusterError: it is not known whether they are stored.
+        """
+        entries = {outcome.uid: outcome for outcome in outcomes} if self._recorded is None else {}
+        if not entries:
+            return []
+        part = self._fitting({uid: encode(outcome) for uid, outcome in entries.items()})
+        try:
+            stored = await self._client.create(
+                CONFIGMAPS, self._manifest(part), self.ref.namespace, answer=Answer.METADATA
+            )
+        except (AlreadyExists, TooLarge, Invalid):
+            return []
+        self._fill(stored, part)
+        self._recorded = set(part)
+        return [entries[uid] for uid in part]
 
     async def load(self) -> list[Outcome]:
         """Read what is recorded, once; later calls return nothing new.
@@ -199,13 +222,16 @@ class Ledger:
                     raise
             else:
                 if self._is_ours(stored):
-                    # Others may have added to it, which nobody told: the server says when it is full.
-                    filled_bytes = self._shard.filled_bytes + sum(_entry_bytes(*entry) for entry in part.items())
-                    self._shard = _Shard(self._shard.number, stored["metadata"]["uid"], filled_bytes)
+                    self._fill(stored, part)
                     return
                 # Left by an earlier Job of this name, or somebody else's: it is not ours to write to.
                 self._next_shard()
         raise LedgerUnavailable(str(self.ref), f"ConfigMap {self.ref.namespace}/{name} keeps changing")
+
+    def _fill(self, stored: Mapping[str, Any], part: Mapping[str, str]) -> None:
+        """Others may have added to it, which nobody told: the server says when it is full."""
+        filled_bytes = self._shard.filled_bytes + sum(_entry_bytes(*entry) for entry in part.items())
+        self._shard = _Shard(self._shard.number, stored["metadata"]["uid"], filled_bytes)
 
     async def _write(self, part: Mapping[str, str]) -> dict[str, Any]:
         """The metadata of what is stored now. Its data, up to 1 MiB, is not sent back."""
