@@ -40,7 +40,7 @@ test-airflow: $(SYNCED) ## Run Airflow on PostgreSQL with two triggerers, and ki
 	@$(PYTHON) tests/airflow/postgres/programs.py
 	$(PYTEST) -q tests/airflow/postgres
 
-BENCHMARKS := parse wait notice harvest submit many_pods scale_model
+BENCHMARKS := parse wait notice harvest submit many_pods sandbox scale_model
 
 bench: $(SYNCED) clusters ## Measure the provider beside its peer on a real API server, quickly (some minutes)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick --out /dev/null || exit 1; done
