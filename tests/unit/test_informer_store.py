@@ -185,6 +185,19 @@ async def test_unfinished_list_removes_nothing() -> None:
     assert not store.is_synced
 
 
+async def test_store_shows_one_moment_only_when_no_list_is_being_read() -> None:
+    store = store_with()
+    first = store.relist()
+    assert not store.is_of_one_moment
+    await first.finish(Slices())
+    assert store.is_of_one_moment
+    again = store.relist()
+    again.put(view("a"))
+    assert (store.is_synced, store.is_of_one_moment) == (True, False)
+    await store.relist().finish(Slices())
+    assert store.is_of_one_moment
+
+
 async def test_closed_store_lets_go_of_all_in_turns_with_others() -> None:
     store = store_with(*(view(str(number), key=f"k{number % 3}") for number in range(1000)))
     clock = itertools.count()
