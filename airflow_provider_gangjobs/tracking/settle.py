@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.tracking.asking import ask, together
 from airflow_provider_gangjobs.tracking.harvest import Harvester, retry_after_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -45,6 +45,7 @@ GRACE_MAX_S: Final = 900.0
 LOOK_AGAIN_S: Final = 5.0
 DRAIN_ATTEMPTS_MAX: Final = 3
 """Before looking at the pods again, of which some may have gone."""
+_NOTHING: Final[Mapping[str, PodView]] = {}
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ class Settler:
         return all_are_here(job, pods_of(self.ref, self.sights.pods), self.harvester.known, self.ref)
 
     async def _list(self) -> list[PodView]:
-        return await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
+        seen = self.sights.pods_by_uid
+        return await ask(lambda: list_pods(self.client, self.ref, seen), timing=self.timing)
 
     async def _harvest(self, pods: list[PodView]) -> tuple[list[PodView], Exception | None]:
         """Those that are still held afterwards, and what hindered."""
@@ -178,8 +180,10 @@ def of_gang(ref: GangRef) -> str:
     return f"{LABEL_GANG}={ref.name}"
 
 
-async def list_pods(client: Client, ref: GangRef) -> list[PodView]:
+async def list_pods(client: Client, ref: GangRef, seen: Mapping[str, PodView] = _NOTHING) -> list[PodView]:
     """The gang's pods as the server has them now.
+
+    :param seen: Views by uid that are kept already. Those that are still true are given again, not kept twice.
 
     Raises:
         ClusterError: they could not be listed.
@@ -190,8 +194,13 @@ async def list_pods(client: Client, ref: GangRef) -> list[PodView]:
     async with aclosing(pages):
         async for page in pages:
             for pod in page:
-                pod.share(one)
-                found[pod.metadata.uid] = pod
+                meta = pod.metadata
+                known = seen.get(meta.uid)
+                if known is not None and known.metadata.resource_version == meta.resource_version:
+                    found[meta.uid] = known
+                else:
+                    pod.share(one)
+                    found[meta.uid] = pod
     return pods_of(ref, found.values())
 
 

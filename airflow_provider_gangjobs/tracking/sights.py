@@ -16,6 +16,8 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -80,6 +82,11 @@ class Sights:
     @property
     def pods(self) -> list[PodView]:
         return list(self._pods.peek().values())
+
+    @property
+    def pods_by_uid(self) -> Mapping[str, PodView]:
+        """The same, live and not copied: to look one up at any time, not to be walked over an await."""
+        return self._pods.peek()
 
     @property
     def shows_all_pods_of_a_moment(self) -> bool:
