@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Answer, Patch
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.pods import is_held
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.objects.views import PodView
 
 PATCHES_IN_FLIGHT_MAX: Final = 32
+LOOP_IN_FLIGHT_MAX: Final = 64
+"""For all gangs of a loop, of the hundred connections that a client may open. A thousand gangs that end at once must
+not queue up, for the one request that each event waits for, behind a thousand releases that nobody waits for."""
 
 
 async def release_all(
@@ -38,12 +42,21 @@ async def release_all(
             group.create_task(_release_from(client, rest, told), name=f"release-{number}")
 
 
+class _Limit:
+    """One a loop."""
+
+    def __init__(self) -> None:
+        self.in_flight = asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
+
+
 async def _release_from(
     client: Client, pods: Iterator[PodView], told: Callable[[PodView, ClusterError | None], None]
 ) -> None:
+    of_all_gangs = of_running_loop(_Limit).in_flight
     for pod in pods:
         try:
-            await release_pod(client, pod)
+            async with of_all_gangs:
+                await release_pod(client, pod)
         except ClusterError as exc:
             told(pod, exc)
         else:
