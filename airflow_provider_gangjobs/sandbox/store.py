@@ -55,8 +55,10 @@ class Store:
     def list(self, resource: Resource, namespace: str | None = None, selector: Selector | None = None) -> Versions:
         """The objects of a namespace (None: of all) that carry these labels, ordered by namespace and name."""
         shelf = self._shelves[resource]
-        found = (shelf.objects[key] for key in shelf.candidates(namespace, selector))
-        return [stored for stored in found if selector is None or selector.matches(stored.labels)]
+        found = [shelf.objects[key] for key in shelf.candidates(namespace, selector)]
+        if selector is None or not selector.requirements:
+            return found
+        return [stored for stored in found if selector.matches(stored.labels)]
 
     def list_at(self, resource: Resource, revision: int, namespace: str | None = None) -> Versions:
         """What `list` would have said at an earlier revision.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.store import Event
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 _GONE_CODES = (404, 409)
 """The object is gone, or another of the same name has taken its place: there is nothing to do."""
@@ -44,6 +45,8 @@ class GarbageCollector:
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self._registry = registry
         self._graph = OwnerGraph()
+        self._emptying: set[str] = set()
+        """Owners in foreground deletion whose dependents have been told."""
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for resource in RESOURCES:
             if resource is not EVENTS:
@@ -59,30 +62,37 @@ class GarbageCollector:
         else:
             self._put(event.resource, event.obj)
 
-    def sync(self, key: Hashable) -> None:
+    def sync(self, key: Hashable) -> Turns[None]:
         """Settle one object. Raises StatusError."""
         entry = self._graph.get(str(key))
         if entry is None:
             return
         if is_deleting(entry.obj):
             if FINALIZER_ORPHAN in finalizers_of(entry.obj):
-                self._orphan(entry)
+                yield from self._orphan(entry)
             elif FINALIZER_FOREGROUND in finalizers_of(entry.obj):
-                self._delete_dependents(entry)
+                yield from self._delete_dependents(entry)
             return
         self._settle_owners(entry)
 
-    def _orphan(self, entry: Entry) -> None:
+    def _orphan(self, entry: Entry) -> Turns[None]:
         for dependent in self._graph.dependents_of(uid_of(entry.obj)):
             self._remove_owners(dependent, [uid_of(entry.obj)])
+            yield
         self._remove_finalizer(entry, FINALIZER_ORPHAN)
 
-    def _delete_dependents(self, entry: Entry) -> None:
-        if not self._graph.blockers_of(uid_of(entry.obj)):
+    def _delete_dependents(self, entry: Entry) -> Turns[None]:
+        owner = uid_of(entry.obj)
+        if not self._graph.has_blockers(owner):
             self._remove_finalizer(entry, FINALIZER_FOREGROUND)
             return
-        for dependent in self._graph.dependents_of(uid_of(entry.obj)):
+        if owner in self._emptying:
+            return
+        # Once is enough: a dependent that comes later is looked at anyway.
+        self._emptying.add(owner)
+        for dependent in self._graph.dependents_of(owner):
             self.queue.add(uid_of(dependent.obj))
+            yield
 
     def _settle_owners(self, entry: Entry) -> None:
         owners = self._graph.owners_of(entry.obj)
@@ -129,6 +139,7 @@ class GarbageCollector:
     def _drop(self, obj: Obj) -> None:
         dependents = self._graph.dependents_of(uid_of(obj))
         self._graph.drop(obj)
+        self._emptying.discard(uid_of(obj))
         for dependent in dependents:
             self.queue.add(uid_of(dependent.obj))
         for ref in owners_of(obj):

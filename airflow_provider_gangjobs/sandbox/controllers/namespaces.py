@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.store import Event
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 
 class NamespaceController:
@@ -41,7 +42,7 @@ class NamespaceController:
         elif self._ending and event.type == "DELETED" and namespace_of(event.obj) in self._ending:
             self.queue.add(namespace_of(event.obj))
 
-    def sync(self, key: Hashable) -> None:
+    def sync(self, key: Hashable) -> Turns[None]:
         """Delete what is left; once nothing is, finalize the namespace. Raises StatusError."""
         namespace = self._ending.get(str(key))
         if namespace is None:
@@ -50,6 +51,7 @@ class NamespaceController:
         for resource, obj in left:
             if not is_deleting(obj):
                 self._delete(resource, obj)
+                yield
         if not any(self._registry.list(resource, name_of(namespace)) for resource in _ordered()):
             self._finalize(namespace)
 

@@ -69,9 +69,9 @@ class OwnerGraph:
         """Objects that name this uid as an owner, in order of their creation."""
         return [self._entries[dependent] for dependent in self._dependents.get(uid, ())]
 
-    def blockers_of(self, uid: str) -> list[Entry]:
-        """Dependents that foreground deletion of the owner waits for."""
-        return [entry for entry in self.dependents_of(uid) if _blocks(owners_of(entry.obj), uid)]
+    def has_blockers(self, uid: str) -> bool:
+        """Whether there are dependents that foreground deletion of the owner waits for."""
+        return any(_blocks(owners_of(self._entries[dependent].obj), uid) for dependent in self._dependents.get(uid, ()))
 
     def owners_of(self, obj: Obj) -> Owners:
         solid: list[Obj] = []

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.sandbox.clock import Clock
     from airflow_provider_gangjobs.sandbox.store import Event
+    from airflow_provider_gangjobs.sandbox.turns import Turns
 
 PERIOD_S = 20.0
 QUARANTINE_S = 40.0
@@ -80,14 +81,13 @@ class PodGc:
             else:
                 self._put(event.obj)
 
-    def sync(self, key: Hashable) -> None:
+    def sync(self, key: Hashable) -> Turns[None]:
         """One sweep. Raises StatusError if a pod could not be ended; the others were tried."""
-        refusals = [
-            *self._collect(self._too_many(), None),
-            *self._collect(self._lost(), "PodGC: node no longer exists"),
-            *self._collect(self._never_placed(), None),
-            *self._collect(self._out_of_service(), None),
-        ]
+        refusals: list[StatusError] = []
+        yield from self._collect(self._too_many(), None, refusals)
+        yield from self._collect(self._lost(), "PodGC: node no longer exists", refusals)
+        yield from self._collect(self._never_placed(), None, refusals)
+        yield from self._collect(self._out_of_service(), None, refusals)
         if self._has_work():
             self._enqueue()
         if refusals:
@@ -115,9 +115,9 @@ class PodGc:
         nodes = {name for name, node in self._nodes.items() if _is_out_of_service(node)}
         return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) in nodes]
 
-    def _collect(self, pods: Iterable[Obj], disruption: str | None) -> list[StatusError]:
-        refusals = []
+    def _collect(self, pods: Iterable[Obj], disruption: str | None, refusals: list[StatusError]) -> Turns[None]:
         for pod in pods:
+            yield
             try:
                 if not is_terminal(pod):
                     self._mark_failed(pod, disruption)
@@ -125,7 +125,6 @@ class PodGc:
             except StatusError as exc:
                 if exc.code != 404:
                     refusals.append(exc)
-        return refusals
 
     def _mark_failed(self, pod: Obj, disruption: str | None) -> None:
         status: Obj = {"phase": "Failed"}
