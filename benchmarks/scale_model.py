@@ -22,7 +22,7 @@ METADATA_BYTES = 3_300
 """A PartialObjectMetadata is half of its pod, most of it managedFields."""
 DELIVER_US = 25.0
 """Reading the line, finding its subscriber, waking it."""
-STORE_KB = {"job": 2.2, "pod": 2.6}
+STORE_KB = {"job": 2.2, "pod": 1.4}
 WAIT_KB = 24.0
 """A waiting gang's tasks and subscriptions, without its objects."""
 RELEASE_MS = 0.5
@@ -109,7 +109,7 @@ def cost(load: Load, design: Design, traffic: Traffic) -> dict[str, Any]:
     release_s = own_ended * RELEASE_MS / 1e3 * (2 if design.pods_as_metadata else 1)
     own_gangs = load.gangs / load.triggerers
     seen_gangs = load.gangs * share
-    pod_kb = 1.0 if design.pods_as_metadata else STORE_KB["pod"]
+    pod_kb = 0.7 if design.pods_as_metadata else STORE_KB["pod"]
     memory_kb = own_gangs * WAIT_KB + seen_gangs * (STORE_KB["job"] + load.pods_per_gang * pod_kb)
     pod_bytes = METADATA_BYTES if design.pods_as_metadata else EVENT_BYTES["pod"]
     sent = (traffic.job_events + traffic.pod_events) * share * load.triggerers
