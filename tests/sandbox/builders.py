@@ -58,8 +58,10 @@ class Disturbed:
         self.name = controller.name
         self.queue = controller.queue
         self.observe = controller.observe
+        self.syncs = 0
 
     def sync(self, key: Hashable) -> Turns[None]:
+        self.syncs += 1
         for _ in self._controller.sync(key) or ():
             self._between()
             yield
@@ -102,8 +104,12 @@ class Bench:
             controllers = [controller for controller in controllers if controller.name != "node-lifecycle"]
         if self._schedules:
             controllers.append(Scheduler(registry, self.clock))
-        disturbed = [Disturbed(controller, lambda: self.between()) for controller in controllers]
-        return ControllerManager(registry, self.clock, disturbed)
+        self._running = [Disturbed(controller, lambda: self.between()) for controller in controllers]
+        return ControllerManager(registry, self.clock, self._running)
+
+    def syncs(self, name: str) -> int:
+        """How often the controller of this name has looked at something."""
+        return next(one.syncs for one in self._running if one.name == name)
 
     # Time
 

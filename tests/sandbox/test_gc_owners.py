@@ -92,6 +92,26 @@ def test_foreground_owner_does_not_wait_for_others(bench):
     assert is_deleting(find(bench, "child"))
 
 
+def _looks_at_foreground_deletion(count):
+    """How often the collector looks at something while so many dependents, which are held, go one by one."""
+    bench = Bench(schedules=False)
+    top = config_map(bench, "top")
+    for number in range(count):
+        config_map(bench, f"d{number}", ref(top, blocks=True), finalizers=[HOLD])
+    bench.run()
+    before = bench.syncs("garbage-collector")
+    delete(bench, "top", "Foreground")
+    bench.run()
+    for number in range(count):
+        release(bench, f"d{number}")
+    assert bench.registry.find(CONFIGMAPS, NAMESPACE, "top") is None
+    return bench.syncs("garbage-collector") - before
+
+
+def test_foreground_deletion_looks_at_each_dependent_a_few_times():
+    assert _looks_at_foreground_deletion(40) <= 5 * _looks_at_foreground_deletion(10), "four times as many, four times"
+
+
 def test_foreground_goes_through_all_generations(bench):
     top = config_map(bench, "top")
     middle = config_map(bench, "middle", ref(top, blocks=True))
