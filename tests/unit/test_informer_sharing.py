@@ -153,6 +153,18 @@ async def test_informer_ends_after_lingering() -> None:
         assert server.count()["list"] == 2
 
 
+async def test_ended_informer_has_let_go_of_its_objects() -> None:
+    async with cluster(linger_s=0.05) as (registry, server, api):
+        for name in "abc":
+            api.put(name)
+        async with registry.lease(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+            await informer.synced()
+            store = informer._shared.store
+            assert store.objects("a")
+        await until(lambda: not registry._tasks)
+        assert not any(store.objects(name) for name in "abc")
+
+
 async def test_lease_during_the_linger_keeps_it_open() -> None:
     async with cluster(linger_s=0.05) as (registry, server, _):
         async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:

@@ -1,0 +1,38 @@
+"""The last list of a gang's pods: as the server has them, and no second copy of what is known already."""
+
+from __future__ import annotations
+
+from airflow_provider_gangjobs.sandbox.registry import PatchKind
+from airflow_provider_gangjobs.sandbox.resources import PODS
+from airflow_provider_gangjobs.tracking.settle import list_pods
+from tests.provider.plane import NAMESPACE, Plane
+from tests.provider.test_harvest import Hand
+from tests.provider.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_view_that_is_still_true_is_given_again() -> None:
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        for rank in range(3):
+            hand.pod(rank, phase="Running")
+        before = {pod.metadata.uid: pod for pod in await list_pods(plane.client, hand.ref)}
+        patch = {"metadata": {"annotations": {"changed": "yes"}}}
+        plane.registry.patch(PODS, "train-1", NAMESPACE, patch, PatchKind.MERGE)
+        hand.pod(3, phase="Running")
+        after = {pod.metadata.name: pod for pod in await list_pods(plane.client, hand.ref, before)}
+        assert after["train-0"] is before[after["train-0"].metadata.uid]
+        known = before[after["train-1"].metadata.uid]
+        assert after["train-1"].metadata.resource_version != known.metadata.resource_version
+        assert after["train-3"].metadata.uid not in before
+
+
+@in_virtual_time
+async def test_listed_pods_share_what_is_equal() -> None:
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        for rank in range(2):
+            hand.pod(rank)
+        one, other = await list_pods(plane.client, hand.ref)
+        assert one.spec is other.spec
+        assert one.metadata.labels is other.metadata.labels
