@@ -23,7 +23,7 @@ METADATA_BYTES = 3_300
 DELIVER_US = 25.0
 """Reading the line, finding its subscriber, waking it."""
 STORE_KB = {"job": 2.2, "pod": 1.4}
-WAIT_KB = 24.0
+WAIT_KB = 7.0
 """A waiting gang's tasks and subscriptions, without its objects."""
 RELEASE_MS = 0.5
 PODS_PER_MINUTE_OF_A_SERVER = 6_000
