@@ -198,7 +198,8 @@ class ControlPlane:
     @contextlib.contextmanager
     def client_when_certified(self) -> Iterator[httpx.Client]:
         """A client as soon as the API server has written its certificate."""
-        self._wait("kube-apiserver", self.ca_file.exists)
+        # Whole, and not only begun: a busy machine was seen to read it in between.
+        self._wait("kube-apiserver", lambda: "END CERTIFICATE" in self.ca_file.read_text())
         with self.client() as client:
             yield client
 
