@@ -15,7 +15,9 @@ POLL_S = 0.2
 T = TypeVar("T")
 
 
-def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = AIRFLOW_PATIENCE_S) -> T:
+def wait_for(
+    what: str, look: Callable[[], T | None], timeout_s: float = AIRFLOW_PATIENCE_S, *, poll_s: float = POLL_S
+) -> T:
     """What `look` returns once it is neither `None` nor false; connection errors count as not yet."""
     deadline = time.monotonic() + timeout_s
     last: object = None
@@ -27,5 +29,5 @@ def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = AIRFLOW
         else:
             if last:
                 return last  # type: ignore[return-value]
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
     raise TimeoutError(f"{what}: not after {timeout_s:g} s; last seen: {last!r}")
