@@ -98,6 +98,9 @@ async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogC
         async def load(self) -> list[Any]:
             return []
 
+        async def begin(self, outcomes: Any) -> list[Any]:
+            return []
+
         async def record(self, outcomes: Any) -> None:
             if refusals:
                 raise refusals.pop()
@@ -114,9 +117,10 @@ async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogC
     harvester.offer([pod("a").failed(1).view()])
     timing = Timing(monotonic=lambda: now, sleep=sleep, random=random.Random(1))
     running = asyncio.create_task(harvester.run(timing=timing))
-    await stored.wait()
-    while len(told(caplog)) < 2:  # noqa: ASYNC110 - what is waited for is the log of the code under test
+    await asyncio.wait([running, asyncio.create_task(stored.wait())], return_when=asyncio.FIRST_COMPLETED)
+    while len(told(caplog)) < 2 and not running.done():  # noqa: ASYNC110 - what is waited for is the log of the code under test
         await asyncio.sleep(0)
+    assert not running.done(), running.exception()
     running.cancel()
     assert [record.what for record in told(caplog)] == [NOT_STORED[1], "harvest goes on"]
     assert told(caplog)[1].fields["tries"] == 3
