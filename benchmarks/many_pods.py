@@ -1,7 +1,9 @@
-"""What the client needs for very large gangs: the store, the looks, and the loop's other work meanwhile.
+"""What the client needs for very large gangs: memory, CPU, and the loop's other work meanwhile.
 
-One gang of 100,000 pods is listed in pages and then ends, pod by pod, as watch events; no server takes part, so that
-the figures are the client's own. A look is what the follower takes while the pods change.
+1. store: one gang of 100,000 pods is listed in pages, ends pod by pod as watch events, and is listed again. No server
+   takes part, so that the figures are those of decoding and keeping alone.
+2. follower: the same gang is followed from its first list to its event, over HTTP, as a triggerer does it: watches,
+   looks, ledger, releases of those that are still held, and the last list. The server is a process of its own.
 """
 
 from __future__ import annotations
@@ -10,117 +12,254 @@ import asyncio
 import gc
 import json
 import os
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+import aiohttp
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.informer.decoding import Views, read_event, read_page
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.cluster.pacing import Slices
+from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.lifecycle import observe
-from airflow_provider_gangjobs.gang.pods import pods_of
-from airflow_provider_gangjobs.objects.views import JobView, PodView, view
+from airflow_provider_gangjobs.objects.views import PodView
+from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.sights import gang_of
-from benchmarks.harness import Report, arguments
+from benchmarks.harness import ROOT, Report, arguments, with_bytecode
 from benchmarks.loop_watch import LoopWatch
-from benchmarks.world import job_manifest, now, pod_manifest, running, succeeded
+from benchmarks.population import GANG, JOB_UID, NAMESPACE, Population
 
-PAGE = 500
-NAME = "gang"
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+PAGE: Final = 500
+HELD_EVERY: Final = 10
+"""Every tenth pod is still held when it ends. To release one is a write, which `benchmarks.harvest` measures."""
+ENDS_PER_S: Final = 5000
+GOALS: Final = {
+    "memory_mb": "200 at 100,000 pods, over an idle process",
+    "longest_callback_ms": "50",
+    "cpu_s": "linear",
+}
 
 
 def main() -> None:
+    if len(sys.argv) > 1 and sys.argv[1] in PARTS:
+        part, pods = sys.argv[1:]
+        print(json.dumps(asyncio.run(PARTS[part](int(pods)))))
+        return
     options = arguments(__doc__, pods=100_000)
     sizes = [options.pods] if options.pods else [1_000, 10_000] if options.quick else [10_000, 30_000, 100_000]
-    report = Report("many pods", "decoding one page and one event is msgspec's, 6 to 9 us a pod; linear is the aim")
-    for pods in sizes:
-        report.add(who=f"{pods:,} pods", **asyncio.run(_measure(pods)))
+    limit = f"decoding alone: {_decoding_us():.1f} us a pod, of which {len(Population(1).ended(0, 1)):,} bytes come"
+    report = Report("many pods", limit)
+    report.notes += [f"Goal for {name}: {goal}" for name, goal in GOALS.items()]
+    for part in PARTS:
+        for pods in sizes:
+            report.add(who=f"{part}, {pods:,}", **_in_a_process(part, pods))
     report.publish(options.out)
 
 
-async def _measure(pods: int) -> dict[str, Any]:
+def _in_a_process(part: str, pods: int) -> dict[str, Any]:
+    """A fresh one for each figure: memory that another part has used is not given back."""
+    command = [sys.executable, "-m", "benchmarks.many_pods", part, str(pods)]
+    done = subprocess.run(command, cwd=ROOT, env=with_bytecode(os.environ), check=True, stdout=subprocess.PIPE)
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def _decoding_us() -> float:
+    """CPU of the JSON decoder itself, for a pod that has ended."""
+    line = b'{"type":"MODIFIED","object":' + Population(1).ended(0, 1) + b"}"
+    views, best = Views(PodView), float("inf")
+    for _ in range(5):
+        began = time.process_time()
+        for _ in range(2000):
+            views.read(read_event(line).object)
+        best = min(best, time.process_time() - began)
+    return best / 2000 * 1e6
+
+
+# -- the store alone -------------------------------------------------------------------------------------------
+
+
+async def _store(pods: int) -> dict[str, Any]:
+    population = Population(pods)
     watch = LoopWatch()
     watch.install()
     ticking = asyncio.create_task(watch.tick())
-    job = {**job_manifest(NAME, pods), "status": {"active": pods, "startTime": now()}}
-    job["metadata"] |= {"uid": "job-uid", "namespace": "n", "resourceVersion": "1"}
-    store: Store[PodView] = Store(gang_of)
-    subscription = store.subscribe(NAME)
-    views, slices = Views(PodView), Slices()
-    gc.collect()
-    before_mb, cpu = _rss_mb(), time.process_time()
+    store: Store[PodView] = Store(gang_of, succeed=PodView.succeed)
+    subscription = store.subscribe(GANG)
+    views = Views(PodView)
+    _rss_mb()
+    before_mb = _rss_mb()
+    figures: dict[str, Any] = {}
+    figures["list_cpu_s"] = await _listed(store, views, (population.running(i, i) for i in range(pods)))
+    figures["running_mb"] = round(_rss_mb() - before_mb, 1)
+    subscription.take_updated()
+    figures["events_cpu_s"] = await _told(store, views, (population.ended(i, pods + i) for i in range(pods)))
+    figures["memory_mb"] = round(_rss_mb() - before_mb, 1)
+    figures["kb_per_pod"] = round(figures["memory_mb"] * 1024 / pods, 2)
+    assert len(subscription.take_updated()) == pods
+    figures["relist_cpu_s"] = await _listed(store, views, (population.ended(i, pods + i) for i in range(pods)))
+    figures["after_relist_mb"] = round(_rss_mb() - before_mb, 1)
+    assert not subscription.take_updated()
+    figures["all_gone_cpu_s"] = await _listed(store, views, iter(()))
+    assert len(subscription.take_deleted()) == pods
+    figures |= _of_loop(watch)
+    ticking.cancel()
+    return figures
+
+
+async def _listed(store: Store[PodView], views: Views[PodView], pods: Iterator[bytes]) -> float:
+    """CPU seconds of reading all of them page by page, as the reflector does it."""
+    slices, cpu = Slices(), 0.0
     relist = store.relist()
-    for first in range(0, pods, PAGE):
-        body = _page(job, range(first, min(first + PAGE, pods)))
-        cpu += body.cost
+    while page := [body for _, body in zip(range(PAGE), pods, strict=False)]:
+        body = b'{"metadata":{"resourceVersion":"1"},"items":[' + b",".join(page) + b"]}"
         await asyncio.sleep(0)  # as at each request: making the page is not what is measured
-        for one in views.read_all(read_page(body.text).items):
-            relist.put(one)
+        began = time.process_time()
+        for raw in read_page(body).items or ():
+            view = views.read(raw)
+            assert view is not None
+            relist.put(view)
             await slices.breathe()
-    relist.finish()
-    listed = time.process_time() - cpu
-    events_cpu = 0.0
-    for index in range(pods):
-        line = _event(job, index)
+        cpu += time.process_time() - began
+    began = time.process_time()
+    await relist.finish(slices)
+    return round(cpu + time.process_time() - began, 2)
+
+
+async def _told(store: Store[PodView], views: Views[PodView], pods: Iterator[bytes]) -> float:
+    slices, cpu = Slices(), 0.0
+    for number, body in enumerate(pods):
+        line = b'{"type":"MODIFIED","object":' + body + b"}"
+        if number % 100 == 0:
+            await asyncio.sleep(0)  # making the lines is not what is measured
         began = time.process_time()
         read = views.read(read_event(line).object)
         assert read is not None
         store.put(read)
-        events_cpu += time.process_time() - began
+        cpu += time.process_time() - began
         await slices.breathe()
-    await asyncio.sleep(0.1)
-    memory_mb = _rss_mb() - before_mb
+    return round(cpu, 2)
+
+
+# -- a follower ------------------------------------------------------------------------------------------------
+
+
+async def _follower(pods: int) -> dict[str, Any]:
+    watch = LoopWatch()
+    watch.install()
+    with _server(1) as url:
+        await _followed(url, 1, seconds=0.1, on_synced=lambda: None)  # what a process loads once
     watch.take()
-    began = time.process_time()
-    ref = GangRef("n", NAME, "job-uid")
-    seen = list(subscription.objects().values())
-    observation = await asyncio.to_thread(observe, view(JobView, job), seen, None, ref)
-    look_s = time.process_time() - began
-    await asyncio.sleep(0.1)
-    look = watch.take()
-    assert observation.counts.created == len(pods_of(ref, subscription.objects().values())) == pods
-    ticking.cancel()
+    peak = _Peak()
+    ticking = [asyncio.create_task(watch.tick()), asyncio.create_task(peak.watch())]
+    figures: dict[str, Any] = {}
+    cpu, began = time.process_time(), time.monotonic()
+
+    def synced() -> None:
+        figures["list_cpu_s"] = round(time.process_time() - cpu, 2)
+        figures["running_mb"] = round(_rss_mb(collected=False) - peak.before_mb, 1)
+
+    with _server(pods) as url:
+        counted = await _followed(url, pods, seconds=pods / ENDS_PER_S, on_synced=synced)
+    figures["cpu_s"] = round(time.process_time() - cpu, 2)
+    figures["seconds"] = round(time.monotonic() - began, 1)
+    figures["memory_mb"] = round(peak.highest_mb - peak.before_mb, 1)
+    figures["kb_per_pod"] = round(figures["memory_mb"] * 1024 / pods, 2)
+    figures["requests_per_held_pod"] = round(sum(counted["requests"].values()) / (pods / HELD_EVERY), 2)
+    assert counted["recorded"] == pods
+    assert counted["released"] == len(range(0, pods, HELD_EVERY))
+    figures |= _of_loop(watch)
+    for task in ticking:
+        task.cancel()
+    return figures
+
+
+async def _followed(url: str, pods: int, *, seconds: float, on_synced: Callable[[], None]) -> dict[str, Any]:
+    """Follow the gang while its pods end. Returns what the server has counted."""
+    config = ClusterConfig.from_extras("benchmark", {"kube_config": _kubeconfig(url)})
+    following = asyncio.create_task(_follow(config))
+    async with aiohttp.ClientSession(url) as control:
+        async for _ in _every(0.1):
+            kept = sum(one.objects for one in informers().statistics().values() if one.synced)
+            if kept > pods or following.done():
+                break
+        on_synced()
+        await control.post("/end", json={"seconds": seconds})
+        await following
+        counted: dict[str, Any] = await (await control.get("/figures")).json()
+    await informers().aclose()
+    return counted
+
+
+async def _follow(config: ClusterConfig) -> None:
+    async with Client(config) as client:
+        event = await follow(client, GangRef(NAMESPACE, GANG, JOB_UID), report=lambda _: None)
+    assert event.status is Status.SUCCEEDED, event
+
+
+async def _every(seconds: float) -> AsyncIterator[None]:
+    while True:
+        yield
+        await asyncio.sleep(seconds)
+
+
+@contextmanager
+def _server(pods: int) -> Iterator[str]:
+    command = [sys.executable, "-m", "benchmarks.synthetic_api", str(pods), str(HELD_EVERY)]
+    environment = with_bytecode(os.environ)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["url"]
+        finally:
+            server.kill()
+
+
+def _kubeconfig(url: str) -> dict[str, Any]:
     return {
-        "list_cpu_s": round(listed, 2),
-        "events_cpu_s": round(events_cpu, 2),
-        "look_cpu_s": round(look_s, 2),
-        "memory_mb": round(memory_mb, 1),
-        "kb_per_pod": round(memory_mb * 1024 / pods, 2),
-        "longest_block_at_a_look_ms": look["longest_callback_ms"],
-        "lag_at_a_look_ms": look["lag_max_ms"],
-        "longest_gc_ms": look["longest_gc_ms"],
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "this", "user": "me"}}],
+        "clusters": [{"name": "this", "cluster": {"server": url}}],
+        "users": [{"name": "me", "user": {}}],
     }
 
 
-class _Body:
-    """A page as text, and the CPU seconds that making it took."""
-
-    def __init__(self, items: list[dict[str, Any]], began: float) -> None:
-        listing = {"metadata": {"resourceVersion": "1"}, "items": items}
-        self.text = json.dumps(listing).encode()
-        self.cost = time.process_time() - began
+# -- measuring -------------------------------------------------------------------------------------------------
 
 
-def _page(job: dict[str, Any], indexes: range) -> _Body:
-    began = time.process_time()
-    return _Body([_pod(job, index, running(), version="1") for index in indexes], began)
+class _Peak:
+    """The most memory that was in use at any look."""
+
+    def __init__(self) -> None:
+        self.before_mb = self.highest_mb = _rss_mb()
+
+    async def watch(self) -> None:
+        async for _ in _every(0.05):
+            self.highest_mb = max(self.highest_mb, _rss_mb(collected=False))
 
 
-def _event(job: dict[str, Any], index: int) -> bytes:
-    pod = _pod(job, index, succeeded('{"accuracy": 0.98}'), version="2")
-    return json.dumps({"type": "MODIFIED", "object": pod}).encode()
-
-
-def _pod(job: dict[str, Any], index: int, status: dict[str, Any], *, version: str) -> dict[str, Any]:
-    pod = pod_manifest(job, index) | status
-    pod["metadata"] |= {"uid": f"uid-{index}", "namespace": "n", "resourceVersion": version, "creationTimestamp": now()}
-    return pod
-
-
-def _rss_mb() -> float:
-    gc.collect()
+def _rss_mb(*, collected: bool = True) -> float:
+    if collected:
+        gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _of_loop(watch: LoopWatch) -> dict[str, Any]:
+    figures = watch.take()
+    return {name: figures[name] for name in ("longest_callback_ms", "longest_callback", "longest_gc_ms", "lag_max_ms")}
+
+
+PARTS: Final = {"store": _store, "follower": _follower}
 
 
 if __name__ == "__main__":

@@ -188,6 +188,11 @@ class PodView(_View, frozen=True):
                 _set(ended, "started_at", one(ended.started_at))
                 _set(ended, "finished_at", one(ended.finished_at))
 
+    def succeed(self, before: PodView) -> None:
+        """Take over from an earlier view of the same pod what never changes. As with `share`, before anyone sees it."""
+        _set(self.metadata, "uid", before.metadata.uid)
+        _set(self.metadata, "name", before.metadata.name)
+
 
 PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 POD_CONDITIONS: Final = frozenset({("PodScheduled", "False"), ("DisruptionTarget", "True")})

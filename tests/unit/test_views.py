@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer.decoding import Views
+from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.objects.sharing import sharing
 from airflow_provider_gangjobs.objects.views import JobView, PodView, view
@@ -131,3 +132,17 @@ def test_table_is_bounded() -> None:
     for number in range(1000):
         one(f"node-{number}")
     assert one.cache_info().currsize == 10  # type: ignore[attr-defined]
+
+
+def test_later_view_of_a_pod_has_the_uid_and_name_of_the_first() -> None:
+    """Dictionaries keep the first key that they got: a second string of each uid would be memory for nothing."""
+    store: Store[PodView] = Store(lambda _: "k", succeed=PodView.succeed)
+    first, later = decoded(named("a")), decoded(named("a") | {"status": {"phase": "Failed"}})
+    later = msgspec.structs.replace(later, metadata=msgspec.structs.replace(later.metadata, resource_version="2"))
+    store.put(first)
+    store.put(later)
+    (kept,) = store.objects("k").values()
+    assert kept.status.phase == "Failed"
+    assert (kept.metadata.uid, kept.metadata.name) == ("uid-of-a", "a")
+    assert kept.metadata.uid is first.metadata.uid
+    assert kept.metadata.name is first.metadata.name

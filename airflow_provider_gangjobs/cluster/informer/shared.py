@@ -137,7 +137,7 @@ class _Shared(Generic[V]):
         self._ends_at: float | None = None
         self._lifetime: asyncio.Timeout | None = None
         self._target = target
-        self.store: Store[V] = Store(index)
+        self.store: Store[V] = Store(index, succeed=getattr(kind, "succeed", None))
         self.health = Health(str(target), timing, proven_s=pace.proven_s)
         self.reflector = Reflector(client, target, kind, self.store, health=self.health, timing=timing, pace=pace)
 

@@ -145,8 +145,13 @@ class Relist(Generic[V]):
 class Store(Generic[V]):
     """Objects by key and uid. An object whose key is None belongs to nobody and is not kept."""
 
-    def __init__(self, index: Callable[[V], str | None]) -> None:
+    def __init__(self, index: Callable[[V], str | None], *, succeed: Callable[[V, V], None] | None = None) -> None:
+        """
+        :param succeed: Lets a new view take over from the one before what cannot have changed: dictionaries keep the
+            first uid that they got, and each later one would be there beside it.
+        """
         self._index = index
+        self._succeed = succeed
         self._keys: dict[str, str] = {}
         self._objects: dict[str, dict[str, V]] = {}
         self._subscriptions: dict[str, list[Subscription[V]]] = {}
@@ -225,6 +230,8 @@ class Store(Generic[V]):
         known = of_key.get(uid)
         if known is not None and known.metadata.resource_version == view.metadata.resource_version:
             return
+        if known is not None and self._succeed is not None:
+            self._succeed(view, known)
         of_key[uid] = view
         self._keys[uid] = key
         for subscription in self._subscriptions.get(key, ()):

@@ -1,0 +1,209 @@
+"""The pods of one very large gang, as a real API server sends them, made when they are asked for and not kept.
+
+Each has its own name, uid, version, node, times and result, and the weight of a real one: managedFields, a spec with
+volumes and tolerations, and what networks write into annotations.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
+
+NAMESPACE: Final = "research"
+GANG: Final = "train-7f3k2a-0"
+JOB_UID: Final = "4e1d9f52-6c1b-4a8e-9a51-0c7f1f0b7d3e"
+NODES: Final = 2000
+STARTS_OVER_S: Final = 300
+ENDS_OVER_S: Final = 600
+BEGAN: Final = datetime(2026, 8, 1, 12, tzinfo=UTC)
+_CREATION: Final = "2026-08-01T11:59:07Z"
+
+Json = dict[str, Any]
+
+
+def uid_of(index: int) -> str:
+    return f"{index:08x}-6c1b-4a8e-9a51-{index * 7919:012x}"
+
+
+def name_of(index: int) -> str:
+    return f"{GANG}-{index}-{index * 7919 % 99991:05d}"
+
+
+def index_of(name: str) -> int:
+    return int(name.rsplit("-", 2)[1])
+
+
+@dataclass(frozen=True)
+class Population:
+    """So many pods of one gang; every `held_every`-th is still held by our finalizer, the others were let go."""
+
+    pods: int
+    held_every: int = 1
+
+    def is_held(self, index: int) -> bool:
+        return index % self.held_every == 0
+
+    def running(self, index: int, version: int) -> bytes:
+        return self._filled(_RUNNING, index, version, held=self.is_held(index))
+
+    def ended(self, index: int, version: int, *, held: bool | None = None) -> bytes:
+        """A pod that succeeded with a result; released by us if `held` is false."""
+        return self._filled(_ENDED, index, version, held=self.is_held(index) if held is None else held)
+
+    def job(self, version: int, *, complete: bool) -> Json:
+        at = _time(BEGAN + timedelta(seconds=STARTS_OVER_S + ENDS_OVER_S))
+        began = {"active": self.pods, "ready": self.pods, "startTime": _time(BEGAN)}
+        ended = {
+            "startTime": _time(BEGAN),
+            "succeeded": self.pods,
+            "completedIndexes": f"0-{self.pods - 1}",
+            "completionTime": at,
+            "conditions": [
+                {"type": kind, "status": "True", "reason": "CompletionsReached", "lastTransitionTime": at}
+                for kind in ("SuccessCriteriaMet", "Complete")
+            ],
+        }
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": GANG,
+                "namespace": NAMESPACE,
+                "uid": JOB_UID,
+                "generation": 2,
+                "resourceVersion": str(version),
+                "creationTimestamp": _CREATION,
+                "labels": {LABEL_GANG: GANG, LABEL_ATTEMPT: "0"},
+            },
+            "spec": {"parallelism": self.pods, "completions": self.pods, "completionMode": "Indexed"},
+            "status": ended if complete else began,
+        }
+
+    def _filled(self, template: bytes, index: int, version: int, *, held: bool) -> bytes:
+        finalizers = [FINALIZER_HARVEST] if held else []
+        start = BEGAN + timedelta(seconds=index % STARTS_OVER_S)
+        end = BEGAN + timedelta(seconds=STARTS_OVER_S + index * 31 % ENDS_OVER_S)
+        values = {
+            b"@index": str(index),
+            b"@name": name_of(index),
+            b"@uid": uid_of(index),
+            b"@version": str(version),
+            b"@node": f"ip-10-{index % NODES // 250}-{index % NODES % 250}.eu-central-1.compute.internal",
+            b'"@finalizers"': json.dumps(finalizers),
+            b"@start": _time(start),
+            b"@end": _time(end),
+        }
+        for placeholder, value in values.items():
+            template = template.replace(placeholder, value.encode())
+        return template
+
+
+def _time(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _template(phase: str, state: Json, *, ready: bool) -> bytes:
+    labels = {
+        LABEL_GANG: GANG,
+        LABEL_ATTEMPT: "0",
+        "batch.kubernetes.io/controller-uid": JOB_UID,
+        "batch.kubernetes.io/job-completion-index": "@index",
+        "batch.kubernetes.io/job-name": GANG,
+        "controller-uid": JOB_UID,
+        "job-name": GANG,
+        "team": "research",
+    }
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": GANG, "uid": JOB_UID, "controller": True}
+    meta = {
+        "name": "@name",
+        "generateName": f"{GANG}-@index-",
+        "namespace": NAMESPACE,
+        "uid": "@uid",
+        "resourceVersion": "@version",
+        "creationTimestamp": _CREATION,
+        "labels": labels,
+        "annotations": {
+            "batch.kubernetes.io/job-completion-index": "@index",
+            "kubectl.kubernetes.io/default-container": "main",
+            "cni.projectcalico.org/containerID": "@uid" * 2,
+            "k8s.v1.cni.cncf.io/network-status": '[{"name": "k8s-pod-network", "ips": ["10.1.@index"]}]',
+        },
+        "ownerReferences": [owner | {"blockOwnerDeletion": True}],
+        "finalizers": "@finalizers",
+        "managedFields": [
+            {"manager": manager, "operation": "Update", "fieldsV1": {f"f:field{n}": {"f:sub": {}} for n in range(40)}}
+            for manager in ("kube-controller-manager", "kube-scheduler", "kubelet")
+        ],
+    }
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(), "status": _status(phase, state, ready)}
+    ).encode()
+
+
+def _spec() -> Json:
+    container = {
+        "name": "main",
+        "image": "registry.example/train:1",
+        "command": ["python", "train.py"],
+        "env": [{"name": f"SETTING_{number}", "value": "x" * 20} for number in range(10)],
+        "resources": {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"memory": "4Gi"}},
+        "volumeMounts": [{"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    return {
+        "nodeName": "@node",
+        "restartPolicy": "Never",
+        "containers": [container],
+        "tolerations": [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in keys],
+        "volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
+    }
+
+
+def _status(phase: str, state: Json, ready: bool) -> Json:
+    truth = {True: "True", False: "False"}
+    always = ("Initialized", "PodScheduled")
+    kinds = (*always, "PodReadyToStartContainers", "Ready", "ContainersReady")
+    container = {
+        "name": "main",
+        "image": "registry.example/train:1",
+        "imageID": "registry.example/train@sha256:" + "0" * 64,
+        "containerID": "containerd://@uid",
+        "ready": ready,
+        "restartCount": 0,
+        "lastState": {},
+        "state": state,
+    }
+    return {
+        "phase": phase,
+        "hostIP": "10.0.0.1",
+        "podIP": "10.1.0.1",
+        "startTime": "@start",
+        "qosClass": "Burstable",
+        "conditions": [
+            {"type": kind, "status": truth[ready or kind in always], "lastTransitionTime": "@start"} for kind in kinds
+        ],
+        "containerStatuses": [container],
+    }
+
+
+_RESULT: Final = '{"rank": @index, "loss": 0.0@index, "steps": 120000, "checkpoint": "s3://runs/@name"}'
+_RUNNING: Final = _template("Running", {"running": {"startedAt": "@start"}}, ready=True)
+_ENDED: Final = _template(
+    "Succeeded",
+    {
+        "terminated": {
+            "exitCode": 0,
+            "reason": "Completed",
+            "message": _RESULT,
+            "startedAt": "@start",
+            "finishedAt": "@end",
+            "containerID": "containerd://@uid",
+        }
+    },
+    ready=False,
+)
