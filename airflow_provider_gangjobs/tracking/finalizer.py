@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.objects.views import PodView
 
 PATCHES_IN_FLIGHT_MAX: Final = 16
-"""Of a gang. Each is a TLS connection, whose handshake costs both sides as much as ten patches. A server that answers in
-30 ms takes 500 a second of so many."""
+"""Of a gang. Each is a TLS connection, whose handshake costs both sides as much as ten patches. A server that answers
+in 30 ms takes 500 a second of so many."""
 LOOP_IN_FLIGHT_MAX: Final = 64
 """For all gangs of a loop, of the hundred connections that a client may open. A thousand gangs that end at once must
 not queue up, for the one request that each event waits for, behind a thousand releases that nobody waits for."""
