@@ -115,20 +115,25 @@ class Gateway:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        answering = asyncio.create_task(self._answer(scope, body, send), name="gateway")
+        begun = asyncio.Event()
+        answering = asyncio.create_task(self._answer(scope, body, send, begun), name="gateway")
+        beginning = asyncio.create_task(begun.wait())
         ends = [asyncio.create_task(_left(receive)), asyncio.create_task(self._closing.wait())]
         try:
             await asyncio.wait([answering, *ends], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (answering, *ends):
+            # httpx loses a connection that is given up while it is being made.
+            await asyncio.wait([answering, beginning], return_when=asyncio.FIRST_COMPLETED)
+            for task in (answering, beginning, *ends):
                 task.cancel()
-            await asyncio.gather(answering, *ends, return_exceptions=True)
+            await asyncio.gather(answering, beginning, *ends, return_exceptions=True)
 
-    async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
+    async def _answer(self, scope: Scope, body: bytes, send: Send, begun: asyncio.Event) -> None:
         url = scope["path"] + (f"?{scope['query_string'].decode()}" if scope["query_string"] else "")
         headers = {name.decode(): value.decode() for name, value in scope["headers"] if name.decode() in PASSED_ON}
         headers["accept-encoding"] = "identity"
         async with self._http.stream(scope["method"], url, headers=headers, content=body) as answer:
+            begun.set()
             told = [(name.encode(), answer.headers[name].encode()) for name in PASSED_BACK if name in answer.headers]
             await send({"type": "http.response.start", "status": answer.status_code, "headers": told})
             async for piece in answer.aiter_raw():

@@ -31,7 +31,7 @@ from tests.endings.running import check, told
 from tests.endings.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
     from airflow_provider_gangjobs.cluster.transport import Exchange
     from tests.cluster.tenant import Tenant
@@ -44,7 +44,9 @@ ALL_ON = "1.36"
 """Elsewhere only what has to do with writes and a process's death."""
 ELSEWHERE = ("dies before", "dies after", "500 after")
 
-READS = ("LIST jobs", "WATCH jobs", "LIST pods", "WATCH pods", "LIST configmaps", "GET jobs")
+READS = ("LIST jobs", "WATCH jobs", "LIST pods", "WATCH pods", "GET jobs")
+OF_A_SUCCESSOR = "LIST configmaps"
+"""Asked for by one who finds that another has begun the ledger."""
 READS_OF_GROUPS = ("LIST podgroups", "WATCH podgroups")
 WRITES = ("POST configmaps", "PATCH configmaps", "PATCH pods")
 
@@ -75,7 +77,7 @@ BEFORE = ("dies before", "500 before", "dropped before", "carried out too late")
 
 def kinds(release: str) -> tuple[str, ...]:
     """All requests of a whole tracking run."""
-    return (DISCOVERY, *READS, *(READS_OF_GROUPS if release != "1.35" else ()), *WRITES)
+    return (DISCOVERY, *READS, OF_A_SUCCESSOR, *(READS_OF_GROUPS if release != "1.35" else ()), *WRITES)
 
 
 def concerned(release: str, trouble: str) -> list[str]:
@@ -135,11 +137,16 @@ class World:
         return asyncio.create_task(follow(config, trial.ref, report=lambda _: None, **options))
 
 
-async def ends_in_two_steps(trial: Trial, trouble: Trouble) -> None:
-    """One rank succeeds and is recorded, then the other fails: so the ledger is created, and then added to."""
+async def one_ends(trial: Trial, trouble: Trouble) -> None:
+    """A rank succeeds and is recorded, or who should have done so is dead."""
     await trial.running()
     await trial.end(0)
     await trial.until(lambda: _is_recorded(trial, trouble))
+
+
+async def ends_in_two_steps(trial: Trial, trouble: Trouble) -> None:
+    """One rank succeeds and is recorded, then the other fails: so the ledger is created, and then added to."""
+    await one_ends(trial, trouble)
     await trial.end(1, 42)
 
 
@@ -152,10 +159,27 @@ async def _is_recorded(trial: Trial, trouble: Trouble) -> bool:
 
 async def tracked(world: World, trial: Trial, trouble: Trouble) -> GangEvent:
     """The event of the gang's follower, or of the next one if that dies."""
+    if trouble.kind == OF_A_SUCCESSOR:
+        return await tracked_by_a_successor(world, trial, trouble)
     following = world.follow(trial, trouble)
+    return await told_by_it_or_the_next(trial, trouble, following, ends_in_two_steps(trial, trouble))
+
+
+async def tracked_by_a_successor(world: World, trial: Trial, trouble: Trouble) -> GangEvent:
+    """As `tracked`, but the first follower is without trouble, and ends after it has begun the ledger."""
+    first = world.follow(trial, Trouble())
+    await one_ends(trial, Trouble())
+    await ended(first)
+    return await told_by_it_or_the_next(trial, trouble, world.follow(trial, trouble), trial.end(1, 42))
+
+
+async def told_by_it_or_the_next(
+    trial: Trial, trouble: Trouble, following: asyncio.Task[GangEvent], acts: Awaitable[None]
+) -> GangEvent:
+    """The event of this follower or, if that dies, of the next one."""
     striking = asyncio.create_task(trouble.has_struck.wait())
     try:
-        await ends_in_two_steps(trial, trouble)
+        await acts
         await asyncio.wait([following, striking], return_when=asyncio.FIRST_COMPLETED)
         if not trouble.is_dead:
             return await following
@@ -198,7 +222,7 @@ async def test_requests_of_a_whole_run_are_those_that_go_wrong_here(tenant: Tena
     async with World.of(tenant) as world, world.a_gang() as trial:
         nothing = Trouble()
         await check(trial, await tracked(world, trial, nothing))
-        assert set(nothing.made) == set(kinds(tenant.plane.release))
+        assert {*nothing.made, OF_A_SUCCESSOR} == set(kinds(tenant.plane.release))
 
 
 async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> None:

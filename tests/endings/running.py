@@ -52,9 +52,14 @@ async def check(trial: Trial, event: GangEvent) -> None:
     if event.status is not Status.DELETED:
         check_harvest(record, uids, name)
         assert _recorded(record.ledger(name)) == told(event)
-    if any("deletionTimestamp" not in job["metadata"] for job in record.last(JOBS, name)):
+    if any(map(_stays, record.last(JOBS, name))):
         async with Gangs.of(trial.config) as gangs:
             assert {outcome.uid for outcome in await gangs.outcomes(trial.ref)} == uids
+
+
+def _stays(job: Obj) -> bool:
+    """The Job, and with it its ledger, is neither on its way out nor about to be."""
+    return "deletionTimestamp" not in job["metadata"] and "ttlSecondsAfterFinished" not in job["spec"]
 
 
 def verdict_of(job: Obj) -> Status | None:
