@@ -21,7 +21,7 @@ from local_airflow import PROJECT, Rest, airflow, environment
 from ports import free_port
 
 STATE, LOG = "up.json", "up.log"
-READY_S = 300.0
+READY_S = 900.0
 STOP_S = 30.0
 POLL_S = 0.5
 UI_PORT = 8080
