@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DAG, RUN = "train_digits_gang", "demo"
 LIMIT_S = 1200.0
-"""A machine that needs longer than this is stuck; one of 2 cores needs a tenth of it."""
+"""A machine that needs longer than this is stuck; one of 2 cores needs a minute."""
 POLL_S = 0.5
 GRACE_S = 2.0
 """The demo's Airflow is thrown away, so it need not tidy up for long."""
