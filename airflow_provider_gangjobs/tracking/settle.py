@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.pods import has_ended, pods_of
@@ -43,6 +43,8 @@ GRACE_MARGIN_S: Final = 15.0
 GRACE_MAX_S: Final = 900.0
 """No pod is waited for longer, whatever its grace period."""
 LOOK_AGAIN_S: Final = 5.0
+PODS_IN_PASSING: Final = 500
+"""Offered before others may run."""
 DRAIN_ATTEMPTS_MAX: Final = 3
 """Before looking at the pods again, of which some may have gone."""
 _NOTHING: Final[Mapping[str, PodView]] = {}
@@ -93,8 +95,8 @@ class Settler:
             self._listed, _ = await together(self._list(), self._finish_seen())
 
     async def _finish_seen(self) -> None:
-        await self.remember()
         await self._drain()
+        await self.remember()  # if nothing had to be recorded, nobody has read the ledger yet
 
     async def remember(self) -> None:
         """Learn what earlier followers recorded. Without it the gang is told in the Job's words."""
@@ -146,7 +148,10 @@ class Settler:
 
     async def _harvest(self, pods: list[PodView]) -> tuple[list[PodView], Exception | None]:
         """Those that are still held afterwards, and what hindered."""
-        self.harvester.offer(pods)
+        slices = Slices()
+        for first in range(0, len(pods), PODS_IN_PASSING):
+            self.harvester.offer(pods[first : first + PODS_IN_PASSING])
+            await slices.breathe()
         error = await self._drain()
         return [pod for pod in pods if self.harvester.holds(pod)], error
 
