@@ -17,15 +17,16 @@ DIFFUSIVITIES = {"copper": 1.11, "iron": 0.23, "glass": 0.0034}
 """In square centimetres a second."""
 
 
-@dag(schedule=None, catchup=False, tags=["gangjobs"], params={"image": "python:3.12-slim"}, doc_md=__doc__)
+@dag(
+    schedule=None, catchup=False, tags=["gangjobs"], params={"image": "python:3.12-slim", "points": 12}, doc_md=__doc__
+)
 def simulate_heat_gangs() -> None:
     @task
-    def commands() -> list[list[str]]:
+    def commands(*, params: dict | None = None) -> list[list[str]]:
         """A rod of each material, until it has lost about two thirds of its heat."""
-        return [
-            ["python", "/gang/files/heat.py", f"--diffusivity={value}", f"--until={0.1 / value}"]
-            for value in DIFFUSIVITIES.values()
-        ]
+        assert params is not None, "Airflow gives them"
+        program = ["python", "/gang/files/heat.py", f"--points={int(params['points'])}"]
+        return [[*program, f"--diffusivity={value}", f"--until={0.1 / value}"] for value in DIFFUSIVITIES.values()]
 
     @task
     def report(rods: list[list[dict]]) -> dict[str, float]:
