@@ -46,8 +46,8 @@ def test_releases_trickle_as_slowly_as_the_server_answers():
     tempo = Tempo()
     tempo.pods_ended(100.0)
     assert tempo.next(100.0, due=0, awaited=0, held=9)[0] is Step.TRICKLE
-    tempo.trickled(100.0, took_s=0.1)
-    assert tempo.next(100.0, due=0, awaited=0, held=9) == (Step.WAIT, pytest.approx(TRICKLE_REST * 0.1))
+    tempo.trickled(100.0, took_s=0.02)
+    assert tempo.next(100.0, due=0, awaited=0, held=9) == (Step.WAIT, pytest.approx(TRICKLE_REST * 0.02))
     tempo.trickled(100.0, took_s=0.0)
     assert tempo.next(100.0, due=0, awaited=0, held=9) == (Step.WAIT, pytest.approx(TRICKLE_REST_MIN_S))
 
