@@ -85,6 +85,12 @@ _OUTCOMES: Final = (
         "Find out who deleted it: a person, a drain or a clean-up.",
     ),
     _Rule(
+        "OverLimit",
+        _reason_in("Evicted"),
+        _plain("was evicted: it used more storage than its own limit"),
+        "Raise its limit of ephemeral-storage or the sizeLimit of its emptyDir, or write less.",
+    ),
+    _Rule(
         "OOMKilled",
         _reason_in("OOMKilled"),
         lambda outcome: f"ran out of memory ({_exited(outcome)})",

@@ -55,9 +55,9 @@ _BY_DISRUPTION: Final = {
     "TerminationByKubelet": Ending.EVICTED,
     "DeletionByPodGC": Ending.LOST,
 }
-# `status.reason` of a pod, written by the kubelet and the node controllers.
+# `status.reason` of a pod, written by the kubelet and the node controllers. `Evicted` is none of them: a kubelet that
+# evicts a pod for its node's sake says so by the condition; without it the pod used more storage than its own limit.
 _BY_POD_REASON: Final = {
-    "Evicted": Ending.EVICTED,
     "NodeShutdown": Ending.EVICTED,
     "Shutdown": Ending.EVICTED,
     "Terminated": Ending.EVICTED,
@@ -222,6 +222,18 @@ def _cut(message: str) -> str:
     return message if len(raw) <= RESULT_BYTES_MAX else raw[:RESULT_BYTES_MAX].decode(errors="ignore")
 
 
+# Their conditions are set minutes after a node went silent, when its peers have long failed for want of it.
+_NOTICED_LATE: Final = frozenset({"DeletionByPodGC", "DeletionByTaintManager"})
+
+
+def _vanished(outcome: Outcome) -> bool:
+    """Its node was given up, and nobody saw its program end: that happened long before it was noticed.
+
+    An end that the node itself reported (a drained node's, say) has a time to go by.
+    """
+    return outcome.disruption in _NOTICED_LATE and outcome.exit_code is None
+
+
 # Among ends of the same second the one that can bring others down comes first: a lost place before a
 # crash of its peers, and a crash before the deletions by which the Job controller answers it.
 _ORDER: Final = {Ending.PREEMPTED: 0, Ending.EVICTED: 0, Ending.LOST: 0, Ending.FAILED: 1, Ending.DELETED: 2}
@@ -231,14 +243,15 @@ def first_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
     """The outcome that the gang's other ends followed from: the earliest that was no success.
 
     Peers of a failed rank get SIGTERM from the Job controller, or lose their connection to it; both come later.
+    Only of a rank that vanished with its node is the time not known; its peers fail of that before it is noticed.
     """
     return min((outcome for outcome in outcomes if outcome.outcome in _ORDER), key=_cause_order, default=None)
 
 
-def _cause_order(outcome: Outcome) -> tuple[bool, float, int, int]:
+def _cause_order(outcome: Outcome) -> tuple[bool, bool, float, int, int]:
     at = outcome.caused
     rank = -1 if outcome.rank is None else outcome.rank
-    return at is None, at.timestamp() if at else 0.0, _ORDER[outcome.outcome], rank
+    return not _vanished(outcome), at is None, at.timestamp() if at else 0.0, _ORDER[outcome.outcome], rank
 
 
 def most_telling(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
@@ -246,10 +259,14 @@ def most_telling(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
     return sorted(outcomes, key=_telling_order)[:limit]
 
 
-def _telling_order(outcome: Outcome) -> tuple[int, tuple[bool, float, int, int], int]:
+def _telling_order(outcome: Outcome) -> tuple[int, tuple[bool, bool, float, int, int], int]:
     if outcome.outcome in _ORDER:
         return 0, _cause_order(outcome), 0
-    return 1 + (outcome.outcome is Ending.SUCCEEDED), (False, 0.0, 0, 0), -1 if outcome.rank is None else outcome.rank
+    return (
+        1 + (outcome.outcome is Ending.SUCCEEDED),
+        (False, False, 0.0, 0, 0),
+        -1 if outcome.rank is None else outcome.rank,
+    )
 
 
 def results(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:

@@ -38,7 +38,10 @@ OUTCOMES = {
         _rank().failed(137).disrupted("TerminationByKubelet", 50),
         "Evicted",
     ),
-    "rank 3 was evicted (Evicted) on node-b": (_rank().phase("Failed", "Evicted"), "Evicted"),
+    "rank 3 was evicted: it used more storage than its own limit on node-b": (
+        _rank().phase("Failed", "Evicted"),
+        "OverLimit",
+    ),
     "rank 3 was lost: nobody saw it end on node-b": (_rank().phase("Failed", "NodeLost"), "NodeLost"),
     "rank 3 had its pod deleted on node-b": (_rank().failed(143, when=60).deleted(asked=50), "PodDeleted"),
     "rank 3 ran past its pod's activeDeadlineSeconds on node-b": (

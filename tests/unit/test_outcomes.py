@@ -64,7 +64,11 @@ ENDINGS = {
         Ending.PREEMPTED,
     ),
     "evicted through the API": (pod().on("n").failed(143).disrupted("EvictionByEvictionAPI", 60), Ending.EVICTED),
-    "evicted by its kubelet": (pod().on("n").phase("Failed", "Evicted", "low on memory"), Ending.EVICTED),
+    "evicted by its kubelet for the node's sake": (
+        pod().on("n").phase("Failed", "Evicted", "low on memory").disrupted("TerminationByKubelet", 60),
+        Ending.EVICTED,
+    ),
+    "evicted for what it used itself": (pod().on("n").phase("Failed", "Evicted", "exceeds the limit"), Ending.FAILED),
     "lost with its node": (pod().on("n").phase("Failed").disrupted("DeletionByPodGC", 60), Ending.LOST),
     "its node never said how it ended": (pod().on("n").failed(137, reason="ContainerStatusUnknown"), Ending.LOST),
     "refused by its kubelet, deleted later": (
@@ -168,6 +172,29 @@ def test_first_cause_came_before_its_consequences(ends, rank):
     cause = first_cause([_outcome(*end) for end in ends])
     assert cause is not None
     assert cause.rank == rank
+
+
+VANISHED = {
+    "its node was removed": {"outcome": Ending.LOST, "disruption": "DeletionByPodGC"},
+    "its node was tainted, and says nothing": {"outcome": Ending.EVICTED, "disruption": "DeletionByTaintManager"},
+}
+
+
+@pytest.mark.parametrize("how", VANISHED.values(), ids=VANISHED)
+def test_rank_that_vanished_with_its_node_comes_before_its_peers_failures(how):
+    """They lose their connection at once, and that the node is gone is noticed minutes later."""
+    lost = Outcome(uid="lost", pod="p", rank=3, caused=at(400), **how)
+    peers = [_outcome(rank, Ending.FAILED, 60, exit_code=1) for rank in range(3)]
+
+    assert first_cause([*peers, lost]) == lost
+    assert most_telling([*peers, lost], 1) == [lost]
+
+
+def test_rank_that_its_node_saw_end_has_its_time():
+    drained = _outcome(1, Ending.EVICTED, 61, disruption="DeletionByTaintManager", exit_code=143)
+    failed = _outcome(0, Ending.FAILED, 60, exit_code=1)
+
+    assert first_cause([drained, failed]) == failed
 
 
 def test_success_has_no_cause():
