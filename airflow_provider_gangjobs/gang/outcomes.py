@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
 from airflow_provider_gangjobs.objects.views import Condition, PodView, Terminated, condition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
@@ -240,12 +240,25 @@ _ORDER: Final = {Ending.PREEMPTED: 0, Ending.EVICTED: 0, Ending.LOST: 0, Ending.
 
 
 def first_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """The outcome that the gang's other ends followed from: the earliest that was no success.
+    """The outcome that the gang's other ends followed from: the earliest that was no success, and was not made good.
 
     Peers of a failed rank get SIGTERM from the Job controller, or lose their connection to it; both come later.
     Only of a rank that vanished with its node is the time not known; its peers fail of that before it is noticed.
     """
-    return min((outcome for outcome in outcomes if outcome.outcome in _ORDER), key=_cause_order, default=None)
+    last = _last_pods(list(outcomes))
+    return min((outcome for outcome in last if outcome.outcome in _ORDER), key=_cause_order, default=None)
+
+
+def _last_pods(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
+    """Without the pods that were replaced: by a queue that let the gang run anew, or one by one in plain Jobs."""
+    newest: dict[int | None, str] = {}
+    for outcome in outcomes:
+        newest[outcome.rank] = max(newest.get(outcome.rank, ""), _created(outcome))
+    return (o for o in outcomes if o.rank is None or _created(o) == newest[o.rank])
+
+
+def _created(outcome: Outcome) -> str:
+    return outcome.created.isoformat() if outcome.created else ""
 
 
 def _cause_order(outcome: Outcome) -> tuple[bool, bool, float, int, int]:
@@ -255,8 +268,13 @@ def _cause_order(outcome: Outcome) -> tuple[bool, bool, float, int, int]:
 
 
 def most_telling(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
-    """At most `limit` outcomes: what went wrong first in the order it happened, then successes by rank."""
-    return sorted(outcomes, key=_telling_order)[:limit]
+    """At most `limit` outcomes: what went wrong first in the order it happened, then successes by rank.
+
+    Pods that were replaced come last.
+    """
+    ends = list(outcomes)
+    last = {outcome.uid for outcome in _last_pods(ends)}
+    return sorted(ends, key=lambda outcome: (outcome.uid not in last, _telling_order(outcome)))[:limit]
 
 
 def _telling_order(outcome: Outcome) -> tuple[int, tuple[bool, bool, float, int, int], int]:

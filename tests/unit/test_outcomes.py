@@ -197,6 +197,19 @@ def test_rank_that_its_node_saw_end_has_its_time():
     assert first_cause([drained, failed]) == failed
 
 
+def test_pod_that_was_replaced_is_no_cause():
+    """A queue stopped the gang, and let it run anew before a rank was preempted."""
+    stopped = [
+        Outcome(uid=f"old-{rank}", pod="p", rank=rank, outcome=Ending.DELETED, created=at(0), caused=at(10))
+        for rank in range(2)
+    ]
+    preempted = _outcome(1, Ending.PREEMPTED, 60, created=at(30))
+    peer = _outcome(0, Ending.DELETED, 61, created=at(30))
+
+    assert first_cause([*stopped, peer, preempted]) == preempted
+    assert most_telling([*stopped, peer, preempted], 3) == [preempted, peer, stopped[0]]
+
+
 def test_success_has_no_cause():
     assert first_cause([_outcome(0, Ending.SUCCEEDED), _outcome(1, Ending.UNKNOWN)]) is None
 
