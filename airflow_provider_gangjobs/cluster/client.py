@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.transport import Exchange, Query, Transpo
 from airflow_provider_gangjobs.cluster.verbs import Answer, ClientStatistics, Patch, Propagation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
@@ -44,6 +44,8 @@ WATCH_LINE_BYTES_MAX = 16 * 2**20
 __all__ = ["Answer", "Client", "ClientStatistics", "Patch", "Propagation"]
 
 T = TypeVar("T")
+_DONE = frozenset({200})
+_DONE_OR_GONE = frozenset({200, 404})
 
 
 class Client:
@@ -142,6 +144,42 @@ class Client:
         return read_object(
             exchange, await self._persistent.write("patch", exchange, timeout_s=REQUEST_TIMEOUT_S), answer
         )
+
+    async def patch_many(
+        self,
+        resource: Resource,
+        patches: Iterable[tuple[T, str, str | None, Mapping[str, Any]]],
+        done: Callable[[T], None],
+        *,
+        kind: Patch = Patch.MERGE,
+        gone_is_done: bool = False,
+        connections: int,
+    ) -> tuple[list[T], bool]:
+        """Patch many objects, for a fraction of the CPU of `patch`. For patches that may be applied twice.
+
+        :param patches: What each is for, its object's name and namespace, and the patch. Taken one by one, until there
+            are no more or the server has had enough.
+        :param done: Told of each that is applied; with `gone_is_done` also of each whose object does not exist.
+        :return: Those that were taken and are left for `patch`, which knows what to make of a refusal; and whether any
+            was applied in this way.
+        """
+        requests = (
+            (what, resource.path(namespace, name), msgspec.json.encode(body)) for what, name, namespace, body in patches
+        )
+        run = await self._transport.express(
+            "PATCH",
+            requests,
+            done,
+            content_type=kind,
+            accept=Answer.METADATA.value,
+            hoped=_DONE_OR_GONE if gone_is_done else _DONE,
+            connections=connections,
+            timeout_s=REQUEST_TIMEOUT_S,
+        )
+        if run is None:
+            return [], False
+        self._persistent.requests["patch"] += run.sent
+        return run.given_back, run.succeeded > 0
 
     async def delete(
         self,

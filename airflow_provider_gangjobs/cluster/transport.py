@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 from weakref import WeakSet
 
@@ -30,9 +30,12 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unreachable,
     error_from_reply,
 )
+from airflow_provider_gangjobs.cluster.express import Express, Line
 from airflow_provider_gangjobs.cluster.lines import LineTooLongError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+
     from airflow_provider_gangjobs.cluster.credentials import Access, Credentials
 
 USER_AGENT = f"airflow-provider-gangjobs/{__version__}"
@@ -53,6 +56,7 @@ _READ_BUFFER_BYTES = 2**18
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 """A peer that vanished without a word is noticed within 90 s also by an idle watch."""
 
+T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
 
 
@@ -112,6 +116,27 @@ class Transport:
                 if response.status >= 300:
                     raise await _refusal(exchange, response)
                 return await response.read()
+
+    async def express(
+        self,
+        method: str,
+        requests: Iterator[tuple[T, str, bytes]],
+        done: Callable[[T], None],
+        *,
+        content_type: str,
+        accept: str,
+        hoped: Container[int],
+        connections: int,
+        timeout_s: float,
+    ) -> Express[T] | None:
+        """Many small writes at once (see `express`): how it went, or `None` if nothing can be sent in this way."""
+        access = self._credentials.at_hand or await self._credentials.current()
+        line = Line.to(access, {"User-Agent": USER_AGENT, "Accept": accept, "Content-Type": content_type})
+        if line is None:
+            return None
+        run = Express(line, method, requests, done, hoped, timeout_s)
+        await run.run(connections)
+        return run
 
     @asynccontextmanager
     async def stream(

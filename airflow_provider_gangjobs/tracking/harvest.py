@@ -15,20 +15,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.pacing import Backoff
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcomes import Outcome, most_telling, outcome_of
 from airflow_provider_gangjobs.gang.pods import has_ended, is_held
-from airflow_provider_gangjobs.tracking.finalizer import PATCHES_IN_FLIGHT_MAX, release_all
+from airflow_provider_gangjobs.tracking.finalizer import release_all
 from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
 from airflow_provider_gangjobs.tracking.telling import HarvestTelling
 from airflow_provider_gangjobs.tracking.tempo import HELD_MAX, TRICKLE_PODS, Step, Tempo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -66,8 +66,9 @@ class HarvestStatistics:
     """Batches that met an error."""
 
 
-@dataclass(frozen=True)
-class _Due:
+class _Due(NamedTuple):
+    """A pod to be recorded. Tens of thousands may be at once."""
+
     pod: PodView
     ended: bool = True
     """False: given up on; it is recorded as `unknown`."""
@@ -125,35 +126,45 @@ class Harvester:
 
     def offer(self, pods: Iterable[PodView]) -> None:
         """Take note of pods as they are seen now; those that are not due are ignored."""
-        for pod in filter(has_ended, pods):
-            self._put(_Due(pod))
+        known = self.known
+        for pod in pods:
+            if not has_ended(pod):
+                continue
+            if pod.metadata.uid in known:
+                self._keep(pod)
+            else:
+                self._put(_Due(pod))
 
     def offer_gone(self, pods: Iterable[PodView]) -> None:
         """Take note of pods that are no more, by their last view: whoever let them go, they count."""
         for pod in pods:
-            self._put(_Due(pod, exists=False))
+            if pod.metadata.uid in self.known:
+                self._forget(pod.metadata.uid)
+            else:
+                self._put(_Due(pod, exists=False))
 
     def give_up(self, pods: Iterable[PodView]) -> None:
         """Record pods that have not ended as `unknown` and release them: nobody will look after them any more."""
         for pod in filter(self.holds, pods):
-            self._put(_Due(pod, ended=has_ended(pod)))
+            if pod.metadata.uid in self.known:
+                self._keep(pod)
+            else:
+                self._put(_Due(pod, ended=has_ended(pod)))
 
     def _put(self, due: _Due) -> None:
+        """Have a pod recorded."""
         uid = due.pod.metadata.uid
-        if self._is_recorded(due.pod):
-            self._keep(due)
-        else:
-            self._ended_pods += uid not in self._due and uid not in self._due_first
-            self._forget(uid)
-            (self._due_first if due.is_awaited else self._due)[uid] = due
-            self._offered.set()
-
-    def _keep(self, recorded: _Due) -> None:
-        """Have a recorded pod released, unless nothing of ours holds it."""
-        pod, uid = recorded.pod, recorded.pod.metadata.uid
+        self._ended_pods += uid not in self._due and uid not in self._due_first
         self._forget(uid)
-        if recorded.exists and self.holds(pod):
-            (self._awaited if recorded.is_awaited else self._held)[uid] = pod
+        (self._due_first if due.is_awaited else self._due)[uid] = due
+        self._offered.set()
+
+    def _keep(self, pod: PodView) -> None:
+        """Have a recorded pod released, unless nothing of ours holds it."""
+        uid = pod.metadata.uid
+        self._forget(uid)
+        if self.holds(pod):
+            (self._held if pod.metadata.deletion_timestamp is None else self._awaited)[uid] = pod
             self._offered.set()
 
     def _forget(self, uid: str) -> None:
@@ -168,9 +179,6 @@ class Harvester:
     def known(self) -> AbstractSet[str]:
         """UIDs of the pods whose outcome is recorded, or told if there is nothing to record in."""
         return self._told.keys() if self._ledger is None else self._ledger.recorded
-
-    def _is_recorded(self, pod: PodView) -> bool:
-        return pod.metadata.uid in self.known
 
     def forget_ledger(self) -> None:
         """The Job is gone, and what it owns with it: from now on outcomes are only told."""
@@ -194,11 +202,11 @@ class Harvester:
             if ended_pods != self._ended_pods:
                 ended_pods = self._ended_pods
                 tempo.pods_ended(now)
-            step, wait_s = tempo.next(now, due=self._unrecorded, awaited=len(self._awaited), held=len(self._held))
+            step, wait_s = self._next_step(tempo, now)
             if step is Step.WAIT:
                 await self._offered_within(wait_s)
                 continue
-            error = await self._do(step)
+            error = await self._do(step, until=lambda: self._next_step(tempo, timing.monotonic())[0] is not Step.DRAIN)
             if step is Step.RECORD:
                 tempo.recorded(timing.monotonic(), self._recorded_pods)
             elif step is Step.TRICKLE:
@@ -221,7 +229,11 @@ class Harvester:
             return
         self._offered.clear()
 
-    async def _do(self, step: Step) -> Exception | None:
+    def _next_step(self, tempo: Tempo, now: float) -> tuple[Step, float | None]:
+        return tempo.next(now, due=self._unrecorded, awaited=len(self._awaited), held=len(self._held))
+
+    async def _do(self, step: Step, *, until: Callable[[], bool]) -> Exception | None:
+        """:param until: The rest of the held pods can wait again."""
         async with self._one_batch:
             match step:
                 case Step.RECORD:
@@ -231,7 +243,7 @@ class Harvester:
                 case Step.TRICKLE:
                     return (await self._release(self._held, TRICKLE_PODS))[1]
                 case _:
-                    return (await self._release(self._held, BATCH_PODS_MAX))[1]
+                    return (await self._release(self._held, HELD_MAX, until=until))[1]
 
     async def harvest(self, *, sparing: bool = False) -> Harvest:
         """Record and release one batch. What fails stays in the backlog; other faults than the cluster's are raised.
@@ -264,10 +276,16 @@ class Harvester:
         for due in batch:
             # It may have been offered again meanwhile.
             uid = due.pod.metadata.uid
-            self._keep(self._due_first.get(uid) or self._due.get(uid) or due)
+            last = self._due_first.get(uid) or self._due.get(uid) or due
+            if last.exists:
+                self._keep(last.pod)
+            else:
+                self._forget(uid)
         return recorded, None
 
-    async def _release(self, pods: dict[str, PodView], at_most: int) -> tuple[int, Exception | None]:
+    async def _release(
+        self, pods: dict[str, PodView], at_most: int, *, until: Callable[[], bool] = lambda: False
+    ) -> tuple[int, Exception | None]:
         """Release some of these, which are recorded: how many, and what hindered first. What fails stays in `pods`."""
         errors: list[ClusterError] = []
         before = len(self._released)
@@ -280,7 +298,7 @@ class Harvester:
             self._released_pods += 1
             self._forget(pod.metadata.uid)
 
-        await release_all(self._client, list(islice(pods.values(), at_most)), tell, in_flight=PATCHES_IN_FLIGHT_MAX)
+        await release_all(self._client, list(islice(pods.values(), at_most)), tell, until=until)
         self._failures += bool(errors)
         return len(self._released) - before, errors[0] if errors else None
 
@@ -292,23 +310,25 @@ class Harvester:
     async def _record(self, batch: Sequence[_Due]) -> int:
         """Store the outcomes of these; how many of them were new."""
         before = self._recorded_pods
+        new = self._new([outcome_of(due.pod, ended=due.ended) for due in batch])
         try:
             if self._ledger is not None:
-                self._stored(await self._ledger.begin(self._new(batch)))
+                self._stored(await self._ledger.begin(new))
             await self.remember()
-            new = self._new(batch)
+            new = self._new(new)
             if self._ledger is not None:
                 await self._ledger.record(new)
         except Forbidden as exc:
             if not is_namespace_ending(exc):
                 raise
             self.forget_ledger()
-            new = self._new(batch)
+            new = self._new(new)
         self._stored(new)
         return self._recorded_pods - before
 
-    def _new(self, batch: Sequence[_Due]) -> list[Outcome]:
-        return [outcome_of(due.pod, ended=due.ended) for due in batch if not self._is_recorded(due.pod)]
+    def _new(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        known = self.known
+        return [outcome for outcome in outcomes if outcome.uid not in known]
 
     def _stored(self, outcomes: Sequence[Outcome]) -> None:
         self._tell(outcomes)

@@ -22,6 +22,7 @@ HEAVY = (
     "kubernetes",
     "kubernetes_asyncio",
     "aiohttp",
+    "httptools",
     "airflow.providers.cncf",
     "starlette",
     "uvicorn",

@@ -1,0 +1,350 @@
+"""Many small writes at once: each is applied or given back, exactly once, whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.credentials import Access
+from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
+from airflow_provider_gangjobs.cluster.express import Express, Line
+from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.objects.views import Meta, PodView
+from airflow_provider_gangjobs.tracking.finalizer import EXPRESS_PODS_MIN, release_all
+from tests.patience import PATIENCE_S
+from tests.unit.fault_server import config_for, status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+HOPED = frozenset({200, 404})
+
+
+class Does(Enum):
+    """What the server does with one request."""
+
+    OK = auto()
+    GONE = auto()
+    CONFLICT = auto()
+    REFUSED = auto()
+    BUSY = auto()
+    BROKEN = auto()
+    DIES_BEFORE = auto()
+    """The connection ends, and nothing is applied."""
+    DIES_AFTER = auto()
+    """It is applied, and the connection ends."""
+    DIES_MIDWAY = auto()
+    """It is applied, and half of the answer is sent."""
+    LAST = auto()
+    """It is applied, and the answer says that the connection will be closed."""
+    CHUNKED = auto()
+    """It is applied, and the answer comes in chunks, byte by byte."""
+    TWICE = auto()
+    """It is applied, and answered twice."""
+    GARBAGE = auto()
+    INTERIM = auto()
+    """It is applied; a 100 comes before the answer."""
+    SILENT = auto()
+
+
+CODES = {
+    Does.OK: 200, Does.GONE: 404, Does.CONFLICT: 409, Does.REFUSED: 401, Does.BUSY: 429, Does.BROKEN: 500,
+    Does.LAST: 200, Does.CHUNKED: 200, Does.TWICE: 200, Does.DIES_AFTER: 200, Does.DIES_MIDWAY: 200, Does.INTERIM: 200,
+}  # fmt: skip
+ENDS_ALL = {Does.REFUSED, Does.BUSY, Does.BROKEN}
+
+
+class Server:
+    """Keeps connections open, and does with the n-th request what the script says; afterwards all goes well."""
+
+    def __init__(self, script: Iterable[Does] = ()) -> None:
+        self.script = iter(script)
+        self.requests: list[tuple[str, bytes]] = []
+        self.heads: list[str] = []
+        self.applied: Counter[str] = Counter()
+        self.connections = 0
+        self.in_flight = self.most_in_flight = 0
+        self.busy = asyncio.Event()
+        """Three requests have come."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert not [end for end in ends if isinstance(end, Exception)], "the server itself is in order"
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._answer(reader, writer):
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        sizes = [int(line.split(":")[1]) for line in head.lower().split("\r\n") if line.startswith("content-length")]
+        body = await reader.readexactly(sum(sizes))
+        method, path, _ = head.split(" ", 2)
+        if method == "GET":
+            found = json.dumps({"metadata": {"uid": f"uid-{path.rpartition('/p')[2]}"}}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(found), found))
+            return True
+        self.heads.append(head)
+        self.requests.append((path, body))
+        if len(self.requests) >= 3:
+            self.busy.set()
+        self.in_flight += 1
+        self.most_in_flight = max(self.in_flight, self.most_in_flight)
+        await asyncio.sleep(0)
+        self.in_flight -= 1
+        return await self._do(next(self.script, Does.OK), path, writer, reader)
+
+    async def _do(self, does: Does, path: str, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> bool:
+        code = CODES.get(does, 0)
+        if code == 200:
+            self.applied[path] += 1
+        reply = json.dumps({"metadata": {}} if code == 200 else status(code, "Whatever")).encode()
+        head = f"HTTP/1.1 {code} Whatever\r\nContent-Type: application/json\r\n"
+        whole = f"{head}Content-Length: {len(reply)}\r\n\r\n".encode() + reply
+        match does:
+            case Does.DIES_BEFORE | Does.DIES_AFTER:
+                return False
+            case Does.DIES_MIDWAY:
+                writer.write(whole[: len(whole) - 4])
+                await writer.drain()
+                return False
+            case Does.LAST:
+                writer.write(f"{head}Connection: close\r\nContent-Length: {len(reply)}\r\n\r\n".encode() + reply)
+            case Does.CHUNKED:
+                chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in reply)
+                for byte in f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunks + b"0\r\n\r\n":
+                    writer.write(bytes([byte]))
+            case Does.TWICE:
+                writer.write(whole + whole)
+            case Does.GARBAGE:
+                writer.write(b"220 mail.example ESMTP\r\n")
+            case Does.INTERIM:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" + whole)
+            case Does.SILENT:
+                await reader.read()
+            case _:
+                writer.write(whole)
+        return True
+
+
+def requests(count: int) -> Iterator[tuple[int, str, bytes]]:
+    return ((number, f"/pods/{number}", b"%d" % number) for number in range(count))
+
+
+async def express(server: Server, count: int, *, connections: int = 3, timeout_s: float = PATIENCE_S) -> Express[int]:
+    done: list[int] = []
+    access = Access(server.url, "Bearer sesame", None, None, None)
+    line = Line.to(access, {"User-Agent": "us"})
+    assert line is not None
+    run = Express(line, "PATCH", requests(count), done.append, HOPED, timeout_s)
+    await run.run(connections)
+    assert len(done) == run.succeeded
+    assert sorted({*done, *run.given_back}) == sorted([*done, *run.given_back]), "each is done or given back, once"
+    assert len(done) + len(run.given_back) == run.sent
+    assert all(server.applied[f"/pods/{number}"] for number in done if f"/pods/{number}" in server.applied)
+    return run
+
+
+async def test_each_is_sent_once_over_as_many_connections_as_allowed() -> None:
+    async with Server() as server:
+        run = await express(server, 200, connections=3)
+    assert sorted(server.requests) == sorted((path, body) for _, path, body in requests(200))
+    assert (run.succeeded, run.given_back) == (200, [])
+    assert server.connections == 3
+    assert server.most_in_flight <= 3
+
+
+async def test_a_request_says_who_asks_and_for_what() -> None:
+    async with Server() as server:
+        await express(server, 1)
+    first, *headers = server.heads[0].strip().split("\r\n")
+    assert first == "PATCH /pods/0 HTTP/1.1"
+    assert dict(line.split(": ") for line in headers) == {
+        "Host": server.url.removeprefix("http://"),
+        "User-Agent": "us",
+        "Authorization": "Bearer sesame",
+        "Content-Length": "1",
+    }
+
+
+@pytest.mark.parametrize("does", [one for one in Does if one not in {Does.OK, Does.GONE, Does.SILENT}])
+async def test_what_is_not_plainly_answered_is_given_back(does: Does) -> None:
+    async with Server([Does.OK, does]) as server:
+        run = await express(server, 20, connections=1)
+    if does in {Does.LAST, Does.CHUNKED, Does.TWICE}:
+        assert run.given_back == ([2] if does is Does.TWICE and run.given_back else [])
+    else:
+        assert run.given_back == [1]
+    assert 0 in {number for number in range(20) if number not in run.given_back}
+
+
+@pytest.mark.parametrize("does", sorted(ENDS_ALL, key=str))
+async def test_a_server_that_refuses_all_is_left_alone(does: Does) -> None:
+    async with Server([does] * 2) as server:
+        run = await express(server, 1000, connections=2)
+    assert len(run.given_back) >= 1
+    assert run.sent <= 4, "what was on the way, and no more"
+
+
+async def test_one_that_conflicts_does_not_stop_the_others() -> None:
+    async with Server([Does.CONFLICT] * 5) as server:
+        run = await express(server, 50)
+    assert (run.succeeded, len(run.given_back)) == (45, 5)
+
+
+async def test_an_object_that_is_gone_is_done_if_so_hoped() -> None:
+    async with Server([Does.GONE] * 5) as server:
+        run = await express(server, 10)
+    assert (run.succeeded, run.given_back) == (10, [])
+
+
+async def test_a_server_that_says_nothing_is_given_up() -> None:
+    async with Server([Does.SILENT] * 3) as server:
+        run = await express(server, 50, connections=3, timeout_s=0.05)
+    assert (run.succeeded, len(run.given_back), run.sent) == (0, 3, 3)
+
+
+async def test_without_a_server_nothing_is_taken() -> None:
+    async with Server() as server:
+        pass
+    run = await express(server, 10)
+    assert (run.sent, run.succeeded, run.given_back) == (0, 0, [])
+
+
+async def test_a_cancelled_run_leaves_no_connection() -> None:
+    async with Server([Does.SILENT] * 3) as server:
+        running = asyncio.create_task(express(server, 50, connections=3))
+        async with asyncio.timeout(PATIENCE_S):
+            await server.busy.wait()
+            running.cancel()
+            await asyncio.wait([running])
+            await asyncio.gather(*server._tasks)  # each has read the end of its connection
+    assert running.cancelled()
+
+
+@given(st.lists(st.sampled_from([one for one in Does if one is not Does.SILENT]), max_size=12), st.integers(1, 4))
+def test_each_is_done_or_given_back_whatever_the_server_does(script: list[Does], connections: int) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(PATIENCE_S), Server(script) as server:
+            await express(server, 20, connections=connections)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        Access("https://proxied.example", None, None, "http://proxy.example:3128", None),
+        Access("http://proxied.example", None, None, "http://proxy.example:3128", None),
+        Access("https://no-context.example", None, None, None, None),
+        Access("http://here", "Bearer two\r\nlines: yes", None, None, None),
+        Access("http://here", "Bearer \N{SNOWMAN}", None, None, None),
+    ],
+    ids=["proxy of https", "proxy of http", "https without a context", "two lines", "no latin"],
+)
+def test_what_takes_more_than_a_plain_connection_goes_another_way(access: Access) -> None:
+    assert Line.to(access, {}) is None
+
+
+def test_a_path_before_the_api_stays_there() -> None:
+    line = Line.to(Access("http://rancher.example/k8s/clusters/c-1/", None, None, None, None), {})
+    assert line is not None
+    assert (line.host, line.port, line.prefix) == ("rancher.example", 80, b"/k8s/clusters/c-1")
+
+
+# -- releases by express -------------------------------------------------------------------------------------
+
+
+def pods(count: int) -> list[PodView]:
+    metas = (
+        Meta(name=f"p{n}", namespace="team", uid=f"uid-{n}", finalizers=(FINALIZER_HARVEST,)) for n in range(count)
+    )
+    return [PodView(metadata=meta) for meta in metas]
+
+
+async def released(server: Server, count: int, **more: Any) -> dict[str, ClusterError | None]:
+    told: dict[str, ClusterError | None] = {}
+
+    def tell(pod: PodView, error: ClusterError | None) -> None:
+        assert pod.metadata.name not in told, "each is told of once"
+        told[pod.metadata.name] = error
+
+    timing = Timing(sleep=lambda _: asyncio.sleep(0))
+    async with asyncio.timeout(PATIENCE_S), Client(config_for(server.url), timing=timing, retry_for_s=1) as client:
+        await release_all(client, pods(count), tell, **more)
+        assert client.statistics().requests["patch"] <= len(server.requests)
+    return told
+
+
+async def test_a_large_gang_is_released_over_a_few_connections() -> None:
+    async with Server() as server:
+        told = await released(server, 5 * EXPRESS_PODS_MIN)
+    assert set(told.values()) == {None}
+    assert set(server.applied.values()) == {1}
+    assert len(server.applied) == len(told) == 5 * EXPRESS_PODS_MIN
+    assert server.connections <= 16
+
+
+@given(st.lists(st.sampled_from([one for one in Does if one is not Does.SILENT]), max_size=30))
+def test_every_pod_is_told_of_once_and_released_if_the_server_lets_it(script: list[Does]) -> None:
+    async def run() -> None:
+        async with Server(script) as server:
+            told = await released(server, EXPRESS_PODS_MIN)
+        assert len(told) == EXPRESS_PODS_MIN
+        for name, error in told.items():
+            assert error is not None or server.applied[f"/api/v1/namespaces/team/pods/{name}"] or Does.GONE in script
+            assert error is None or isinstance(error, ClusterError)
+
+    asyncio.run(run())
+
+
+async def test_a_server_that_is_busy_is_asked_later_and_then_by_express_again() -> None:
+    async with Server([Does.OK] * 10 + [Does.BUSY] * 3) as server:
+        told = await released(server, 2 * EXPRESS_PODS_MIN)
+    assert set(told.values()) == {None}
+    assert len(server.applied) == 2 * EXPRESS_PODS_MIN
+
+
+async def test_a_release_that_is_stopped_tells_of_what_was_done_alone() -> None:
+    async with Server() as server:
+        told = await released(server, EXPRESS_PODS_MIN, until=lambda: len(server.requests) >= 40)
+    assert 40 <= len(told) < EXPRESS_PODS_MIN
+    assert len(told) == len(server.requests)
+
+
+async def test_a_refusal_for_good_is_told_of_each_pod() -> None:
+    async with Server([Does.REFUSED] * 10_000) as server:
+        told = await released(server, EXPRESS_PODS_MIN)
+    assert all(isinstance(error, ApiError) for error in told.values())
+    assert len(told) == EXPRESS_PODS_MIN
+    assert Patch.STRATEGIC in server.heads[0]
+    assert PODS.path("team", "p0") in {path for path, _ in server.requests}
