@@ -153,7 +153,8 @@ def diagnose_outcome(outcome: Outcome) -> Diagnosis:
     who = f"pod {outcome.pod}" if outcome.rank is None else f"rank {outcome.rank}"
     container = f" (container {outcome.container})" if outcome.container else ""
     where = f" on {outcome.node}" if outcome.node else ""
-    return Diagnosis(rule.code, f"{who}{container} {rule.what(outcome)}{where}", rule.remedy)
+    said = f": {outcome.error}" if outcome.error else ""
+    return Diagnosis(rule.code, f"{who}{container} {rule.what(outcome)}{where}{said}", rule.remedy)
 
 
 _VERDICTS: Final = {

@@ -163,7 +163,7 @@ def _numbers(counts: Counts | None) -> dict[str, int]:
 
 def _rank_end(outcome: Outcome) -> RankEnd:
     # A success's message is its result, which may be large and is read from the ledger.
-    message = "" if outcome.outcome is Ending.SUCCEEDED else outcome.message
+    message = "" if outcome.outcome is Ending.SUCCEEDED else outcome.error or outcome.message
     return RankEnd(
         pod=outcome.pod,
         outcome=outcome.outcome,

@@ -61,6 +61,10 @@ RESULT_PATH: Final = "/dev/termination-log"
 RESULT_BYTES_MAX: Final = 4096
 """The kubelet keeps 4096 bytes of a container's termination message."""
 
+ENV_ATTEMPT: Final = "GANG_ATTEMPT"
+"""Number of the attempt, from 0."""
+ENV_SIZE: Final = "GANG_SIZE"
+"""Number of ranks, also without a rendezvous."""
 ENV_FILES: Final = "GANG_FILES"
 FILES_PATH: Final = "/gang/files"
 

@@ -116,6 +116,20 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
         except msgspec.DecodeError:
             return self.message
 
+    @property
+    def error(self) -> str:
+        """Why it failed, where it says so: a failing rank may write `{"error": "..."}` to `GANG_RESULT_PATH`."""
+        if self.outcome is not Ending.FAILED or not self.message.startswith("{"):
+            return ""
+        try:
+            return msgspec.json.decode(self.message, type=_Error).error.strip()
+        except msgspec.DecodeError:
+            return ""
+
+
+class _Error(msgspec.Struct, gc=False):
+    error: str
+
 
 def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     """Write down how a pod ended. With `ended=False`: that it had not, when tracking stopped.

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 HASH_LENGTH: Final = 16
 FIELD_HASH_LENGTH: Final = 8
+OWN_FILES: Final = "gangjobs."
+"""Files whose names begin so are the provider's own, and another release's of them do not make it another gang."""
 
 
 class GangPolicy(StrEnum):
@@ -182,6 +184,7 @@ class GangSpec:
     @cached_property
     def _given(self) -> dict[str, Any]:
         values = {f.name: (getattr(self, f.name), _default_of(f)) for f in fields(self) if f.name not in _NOT_IN_HASH}
+        values["files"] = ({name: text for name, text in self.files.items() if not name.startswith(OWN_FILES)}, {})
         return {
             name: plain
             for name, (value, default) in values.items()

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.gang.files import FILES_ENV, files_mount, volume_of
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_DEFAULT_CONTAINER,
+    ENV_ATTEMPT,
     ENV_RESULT_PATH,
+    ENV_SIZE,
     FINALIZER_HARVEST,
     LABEL_ATTEMPT,
     LABEL_GANG,
@@ -88,7 +90,8 @@ def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, att
     """The template as it is submitted, but for the pods' link to their group."""
     template: Object = plain(user_template(spec, manifest))
     pod: Object = template["spec"]
-    env = [{"name": ENV_RESULT_PATH, "value": RESULT_PATH}]
+    known = {ENV_RESULT_PATH: RESULT_PATH, ENV_ATTEMPT: str(attempt.number), ENV_SIZE: str(shape.size)}
+    env = [{"name": name, "value": value} for name, value in known.items()]
     if spec.mounts_files:
         env += FILES_ENV
         pod["volumes"] = [*pod.get("volumes", []), volume_of(spec.files, spec.uploads, job=attempt.name)]

@@ -18,6 +18,10 @@ def _rank(rank: int = 3):
 
 OUTCOMES = {
     "rank 3 exited with code 2 on node-b": (_rank().failed(2), "AppFailed"),
+    "rank 3 exited with code 1 on node-b: ValueError: no rows": (
+        _rank().failed(1, message='{"error": "ValueError: no rows"}'),
+        "AppFailed",
+    ),
     "rank 3 ran out of memory (exited with code 137 (OOMKilled)) on node-b": (
         _rank().failed(137, reason="OOMKilled"),
         "OOMKilled",

@@ -133,6 +133,8 @@ def test_named_parameters_make_the_container():
         "resources": {"requests": amounts, "limits": amounts},
         "env": [
             {"name": "GANG_RESULT_PATH", "value": "/dev/termination-log"},
+            {"name": "GANG_ATTEMPT", "value": "1"},
+            {"name": "GANG_SIZE", "value": "1"},
             {"name": "A", "value": "1"},
             {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         ],
@@ -228,7 +230,8 @@ def test_every_container_knows_the_gang():
     spec = GangSpec(manifest=MANIFEST, files={"a.txt": "x"})
     pod = pod_of(spec)
     for container in [*pod["initContainers"], *pod["containers"]]:
-        assert env_of(container)["WORLD_SIZE"] == "2"
+        known = {"GANG_ATTEMPT": "1", "GANG_SIZE": "2", "WORLD_SIZE": "2"}
+        assert known.items() <= env_of(container).items()
         assert env_of(container)["GANG_FILES"] == "/gang/files"
         assert container["volumeMounts"][-1] == {"name": "gang-files", "mountPath": "/gang/files", "readOnly": True}
         assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"

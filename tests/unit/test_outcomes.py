@@ -138,6 +138,21 @@ def test_result_is_json_or_else_text(written, result):
     assert outcome_of(pod().on("n").succeeded(message=written).view()).result == result
 
 
+ERRORS = {
+    "an object with an error": ('{"error": "ValueError: no rows", "at": 3}', "ValueError: no rows"),
+    "last lines of a log": ("Traceback ...\nValueError: no rows", ""),
+    "another object": ('{"rows": 0}', ""),
+    "an error that is no text": ('{"error": 3}', ""),
+    "an object that was cut": ('{"error": "Val', ""),
+}
+
+
+@pytest.mark.parametrize(("written", "error"), ERRORS.values(), ids=ERRORS)
+def test_failed_rank_may_say_why(written, error):
+    assert outcome_of(pod().on("n").failed(message=written).view()).error == error
+    assert outcome_of(pod().on("n").succeeded(message=written).view()).error == ""
+
+
 def test_failed_rank_has_no_result():
     assert outcome_of(pod().on("n").failed(message="42").view()).result is None
 

@@ -45,6 +45,11 @@ def test_what_shapes_the_gang_changes_the_hash(change):
     assert differing == set(change)
 
 
+def test_files_of_the_providers_own_are_not_part_of_it():
+    ours = dataclasses.replace(BASE, files={"gangjobs.run.py": "of this release"})
+    assert (ours.hash, ours.field_digests) == (BASE.hash, BASE.field_digests)
+
+
 def test_where_and_how_long_are_not_part_of_it():
     assert dataclasses.replace(BASE, namespace="ml", run_timeout_s=5, assemble_timeout_s=7).hash == BASE.hash
 
