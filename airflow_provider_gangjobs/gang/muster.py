@@ -6,21 +6,21 @@ Everything here is a function of the pods as they were shown last; how they came
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.indexes import parse_indexes
+from airflow_provider_gangjobs.gang.indexes import parse_spans
 from airflow_provider_gangjobs.gang.pods import is_of
 from airflow_provider_gangjobs.gang.progress import Counts, Fact, all_started_at, fact, ranks_of
+from airflow_provider_gangjobs.gang.ranks import Ranks
 from airflow_provider_gangjobs.gang.waiting import has_container_trouble, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.objects.views import JobView, PodView
-
-K = TypeVar("K", bound="Hashable")
 
 
 class Muster:
@@ -29,15 +29,17 @@ class Muster:
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
         self._facts: dict[str, Fact] = {}
-        # How many pods of each rank are so. A rank is there as long as one of its pods is.
-        self._created: Counter[Hashable] = Counter()
-        self._placed: Counter[Hashable] = Counter()
-        self._started: Counter[Hashable] = Counter()
-        self._running: Counter[Hashable] = Counter()
+        # The ranks of which a pod is so.
+        self._created = Ranks()
+        self._placed = Ranks()
+        self._started = Ranks()
+        self._running = Ranks()
+        self._ended = 0
+        self._succeeded = 0
         self._held = 0
         self._terminating = 0
         self._all_started: tuple[int, datetime | None] | None = None
-        self._done: tuple[str, frozenset[int]] = ("", frozenset())
+        self._done: tuple[str, tuple[range, ...]] = ("", ())
         self.troubled: dict[str, PodView] = {}
         """Pods of which a container cannot be made, by uid."""
         self.refusals: Counter[str] = Counter()
@@ -60,10 +62,10 @@ class Muster:
             if now == before:
                 continue
             if before is not None:
-                self._add(before, -1)
-            self._add(now, 1)
+                self._remove(before)
+            self._add(now)
             self._facts[uid] = now
-            if before is None or (before.rank, before.started) != (now.rank, now.started):
+            if before is None or before.started != now.started or before.rank != now.rank:
                 self._all_started = None
 
     def forget(self, pods: Iterable[PodView]) -> None:
@@ -72,21 +74,42 @@ class Muster:
             uid = pod.metadata.uid
             before = self._facts.pop(uid, None)
             if before is not None:
-                self._add(before, -1)
+                self._remove(before)
                 self._all_started = None
             self._note_trouble(uid, None)
 
+    @property
+    def uids(self) -> AbstractSet[str]:
+        return self._facts.keys()
+
+    @property
+    def succeeded(self) -> int:
+        """Pods that have."""
+        return self._succeeded
+
+    @property
+    def ended_otherwise(self) -> int:
+        """Pods that have ended, and not succeeded."""
+        return self._ended - self._succeeded
+
+    @property
+    def has_one_pod_a_rank(self) -> bool:
+        return len(self._facts) == len(self._created)
+
+    def has_just_ranks(self, ranks: int) -> bool:
+        """Its pods are those of the ranks from 0 to below this number, and no others."""
+        return self._created.is_exactly(ranks)
+
     def counts(self, job: JobView | None) -> Counts:
         """Ranks and pods by how far they are, from the pods and the Job."""
-        done = self._parsed(job.status.completed_indexes if job else "")
         ended = job.status.succeeded + job.status.failed if job else 0
-        started_ever = max(_union(self._started, done), ended + len(self._running))
+        started_ever = max(self._and_done(self._started, job), ended + len(self._running))
         ranks = ranks_of(job) if job else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
             ranks=ranks,
-            created=max(_union(self._created, done), at_least),
-            placed=max(_union(self._placed, done), at_least),
+            created=max(self._and_done(self._created, job), at_least),
+            placed=max(self._and_done(self._placed, job), at_least),
             started=started_ever,
             running=len(self._running),
             succeeded=job.status.succeeded if job else 0,
@@ -98,18 +121,36 @@ class Muster:
     def all_started_at(self, ranks: int) -> datetime | None:
         """When the last of `ranks` ranks started first; of fewer, if the pods of the others are gone."""
         if self._all_started is None or self._all_started[0] != ranks:
-            self._all_started = ranks, all_started_at(self._facts.values(), ranks)
+            if self.has_one_pod_a_rank and len(self._started) <= ranks:
+                at = max((one.started for one in self._facts.values() if one.started is not None), default=None)
+            else:
+                at = all_started_at(self._facts.values(), ranks)
+            self._all_started = ranks, at
         return self._all_started[1]
 
-    def _add(self, one: Fact, number: int) -> None:
-        for ranks, is_so in (
-            (self._created, True),
-            (self._placed, one.is_placed),
-            (self._started, one.has_started),
-            (self._running, one.has_started and not one.has_ended),
-        ):
-            if is_so:
-                _count(ranks, one.rank, number)
+    def _add(self, one: Fact) -> None:
+        for ranks in self._ranks_of(one):
+            ranks.add(one.rank)
+        self._count(one, 1)
+
+    def _remove(self, one: Fact) -> None:
+        for ranks in self._ranks_of(one):
+            ranks.remove(one.rank)
+        self._count(one, -1)
+
+    def _ranks_of(self, one: Fact) -> Iterator[Ranks]:
+        """Those that a rank is in for this pod."""
+        yield self._created
+        if one.is_placed:
+            yield self._placed
+        if one.has_started:
+            yield self._started
+            if not one.has_ended:
+                yield self._running
+
+    def _count(self, one: Fact, number: int) -> None:
+        self._ended += number * one.has_ended
+        self._succeeded += number * one.has_succeeded
         self._held += number * one.is_held
         self._terminating += number * one.is_deleted
 
@@ -125,17 +166,17 @@ class Muster:
             _count(self.refusals, now, 1)
             self._refusals[uid] = now
 
-    def _parsed(self, completed_indexes: str) -> frozenset[int]:
-        if completed_indexes != self._done[0]:
-            self._done = completed_indexes, parse_indexes(completed_indexes)
-        return self._done[1]
+    def _and_done(self, ranks: Ranks, job: JobView | None) -> int:
+        """How many ranks there are with those that the Job has completed, whose pods may be gone."""
+        done = job.status.completed_indexes if job else ""
+        if job is None or not done or len(ranks) >= (job.spec.completions or 0):
+            return len(ranks)  # a list of 50,000 parts is read only if it can tell something
+        if done != self._done[0]:
+            self._done = done, parse_spans(done)
+        return ranks.union_size(self._done[1])
 
 
-def _count(counter: Counter[K], key: K, number: int) -> None:
+def _count(counter: Counter[str], key: str, number: int) -> None:
     counter[key] += number
     if not counter[key]:
         del counter[key]
-
-
-def _union(ranks: Counter[Hashable], done: frozenset[int]) -> int:
-    return len(done.union(ranks)) if done else len(ranks)

@@ -91,8 +91,12 @@ def main_container(pod: PodView) -> ContainerStatus | None:
     """Status of the container that is the rank: the annotated one, else the first of the spec."""
     statuses = pod.status.container_statuses
     wanted = pod.metadata.annotations.default_container
-    names = [wanted] if wanted else [container.name for container in pod.spec.containers[:1]]
-    return next((status for status in statuses if status.name in names), statuses[0] if statuses else None)
+    if not wanted and pod.spec.containers:
+        wanted = pod.spec.containers[0].name
+    for status in statuses:
+        if status.name == wanted:
+            return status
+    return statuses[0] if statuses else None
 
 
 def has_started(pod: PodView) -> bool:
@@ -105,13 +109,14 @@ def started_at(pod: PodView) -> datetime | None:
     status = main_container(pod)
     if status is None:
         return pod.status.start_time if pod.status.phase in {"Running", "Succeeded"} else None
-    starts = [_start(status.state), _start(status.last_state)]
-    return min((start for start in starts if start and start >= _ZERO_TIMES_END), default=None)
+    earlier, now = _start(status.last_state), _start(status.state)
+    return earlier if now is None or (earlier is not None and earlier < now) else now
 
 
 def _start(state: ContainerState) -> datetime | None:
     told = state.running or state.terminated
-    return told.started_at if told else None
+    start = told.started_at if told else None
+    return start if start and start >= _ZERO_TIMES_END else None
 
 
 def finished_at(pod: PodView) -> datetime | None:

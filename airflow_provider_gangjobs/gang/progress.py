@@ -50,6 +50,7 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
     started: datetime | None
     has_started: bool
     has_ended: bool
+    has_succeeded: bool
     is_held: bool
     is_deleted: bool
 
@@ -58,12 +59,14 @@ def fact(pod: PodView) -> Fact:
     """Look at one pod."""
     rank = pod_facts.rank_of(pod)
     started = pod_facts.started_at(pod)
+    has_succeeded = pod.status.phase == "Succeeded"
     return Fact(
         rank=pod.metadata.uid if rank is None else rank,
         is_placed=bool(pod.spec.node_name),
         started=started,
-        has_started=started is not None or pod.status.phase == "Succeeded",
+        has_started=started is not None or has_succeeded,
         has_ended=pod_facts.has_ended(pod),
+        has_succeeded=has_succeeded,
         is_held=pod_facts.is_held(pod),
         is_deleted=pod.metadata.deletion_timestamp is not None,
     )

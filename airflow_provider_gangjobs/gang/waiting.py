@@ -114,9 +114,12 @@ def has_container_trouble(pod: PodView) -> bool:
 
 
 def _container_waits(pod: PodView, reasons: frozenset[str]) -> Waiting | None:
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    waits = (status.state.waiting for status in statuses)
-    return next((waiting for waiting in waits if waiting and waiting.reason in reasons), None)
+    for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
+        for status in statuses:
+            waiting = status.state.waiting
+            if waiting is not None and waiting.reason in reasons:
+                return waiting
+    return None
 
 
 def _rank_order(pod: PodView) -> tuple[int, str]:

@@ -1,0 +1,51 @@
+"""A counted set of ranks is what a Counter of them would be, in a hundredth of its memory."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.indexes import parse_indexes, parse_spans
+from airflow_provider_gangjobs.gang.ranks import BYTES_MAX, Ranks
+
+RANKS = st.one_of(st.integers(0, 20), st.sampled_from([BYTES_MAX - 1, BYTES_MAX, 2**31, "a-uid", "another-uid"]))
+SPANS = ["", "0", "0-3,5", "2,4,6-30", f"7,{BYTES_MAX - 2}-{BYTES_MAX + 2}"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=st.lists(st.tuples(RANKS, st.booleans()), max_size=40), done=st.sampled_from(SPANS))
+def test_ranks_are_there_as_long_as_one_pod_of_them_is(steps, done):
+    ranks, model = Ranks(), Counter()
+    for rank, comes in steps:
+        if comes:
+            ranks.add(rank)
+            model[rank] += 1
+        elif model[rank]:
+            ranks.remove(rank)
+            model -= Counter([rank])
+        there = {one for one, pods in model.items() if pods}
+        assert len(ranks) == len(there)
+        assert ranks.union_size(parse_spans(done)) == len(there | parse_indexes(done))
+        assert all(ranks.is_exactly(number) is (there == set(range(number))) for number in range(4))
+
+
+@pytest.mark.parametrize("missing", [0, 1, 50_000, 99_999])
+def test_one_that_is_missing_among_many_is_missed(missing: int):
+    ranks = Ranks()
+    for rank in range(100_000):
+        ranks.add(rank)
+    assert ranks.is_exactly(100_000)
+    ranks.remove(missing)
+    assert not ranks.is_exactly(100_000)
+    assert not ranks.is_exactly(99_999) or missing == 99_999
+
+
+def test_a_hundred_thousand_ranks_weigh_little():
+    ranks = Ranks()
+    for rank in range(100_000):
+        ranks.add(rank)
+    assert sum(sys.getsizeof(getattr(ranks, name)) for name in Ranks.__slots__) < 300_000
