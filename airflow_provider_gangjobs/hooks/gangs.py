@@ -24,6 +24,7 @@ from airflow_provider_gangjobs.submission.janitor import HALF_SUBMITTED_FOR, Tid
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from airflow_provider_gangjobs.tracking import outcomes as ledger
+from airflow_provider_gangjobs.tracking.glance import Glance, glance
 from airflow_provider_gangjobs.tracking.logs import RankLog, read_logs
 from airflow_provider_gangjobs.tracking.release import Released, release
 
@@ -165,6 +166,10 @@ class Gangs:
     async def outcomes(self, ref: GangRef) -> list[Outcome]:
         """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
         return await ledger.outcomes(self.client, ref)
+
+    async def glance(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> Glance:
+        """How a task's gangs stand, by a bounded look: at the one of this uid, or else at the last attempt."""
+        return await glance(self.client, namespace or self.namespace, key.digest, uid)
 
     async def logs(self, ref: GangRef, policy: Logs, *, outcomes: Sequence[Outcome] = ()) -> list[RankLog]:
         """The tails of the ranks' logs that the policy asks for; each says why it is missing if it is."""

@@ -21,12 +21,13 @@ PLACED: Final = {
 def announced(submission: Submission) -> Iterator[str]:
     """What was submitted, in a line, and then what it lacks."""
     did = "adopted" if submission.adopted else "submitted"
-    how = _placed(submission.decision)
+    how = placed(submission.decision)
     yield f"Gang {submission.ref} {did}: attempt {submission.attempt}, {how}, {submission.state}"
     yield from submission.notes
 
 
-def _placed(decision: str) -> str:
+def placed(decision: str) -> str:
+    """How the pods are placed, in words, by the decision in the Job's annotation."""
     how, _, detail = decision.partition(":")
     said = PLACED.get(how, decision)
     return f"{said} ({detail})" if detail else said

@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
 from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
@@ -68,20 +68,29 @@ def decode(uid: str, text: str) -> Outcome:
         return Outcome(uid=uid, pod="", outcome=Ending.UNKNOWN, reason="LedgerEntryUnreadable", message=str(exc))
 
 
-async def read_ledger(client: Client, ref: GangRef) -> list[Outcome]:
+async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = None) -> list[Outcome]:
     """Every recorded outcome, one per pod, in no order. Empty if nothing was recorded or the Job is gone.
+
+    :param shards_max: Read no more ConfigMaps than these, the earliest ones for up to ten.
 
     Raises:
         ClusterError: it could not be read; that is not an empty ledger.
     """
     found: dict[str, Outcome] = {}
-    async for shard in _shards(client, ref):
-        _collect(shard, found)
+    async with aclosing(_shards(client, ref, per_page=min(shards_max or SHARDS_PER_PAGE, SHARDS_PER_PAGE))) as shards:
+        number = 0
+        async for shard in shards:
+            _collect(shard, found)
+            number += 1
+            if number == shards_max:
+                break
     return list(found.values())
 
 
-async def _shards(client: Client, ref: GangRef) -> AsyncIterator[dict[str, Any]]:
-    pages = client.pages(CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=SHARDS_PER_PAGE)
+async def _shards(
+    client: Client, ref: GangRef, *, per_page: int = SHARDS_PER_PAGE
+) -> AsyncGenerator[dict[str, Any], None]:
+    pages = client.pages(CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=per_page)
     async with aclosing(pages):
         async for page in pages:
             for shard in page:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
+from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerClosedError, Subscription, Wake, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
@@ -46,7 +46,7 @@ class Sights:
 
     async def find_podgroups(self, client: Client) -> None:
         """See the PodGroup too, if the cluster has such."""
-        resource = _podgroups(await _capabilities(client))
+        resource = await podgroups_served(client)
         if resource is not None:
             groups = _take(client, resource, self._ref, PodGroupView)
             self._informers.append(groups)
@@ -122,19 +122,15 @@ def _take(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -> In
     return informers().take(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
 
 
-async def _capabilities(client: Client) -> Capabilities | None:
+async def podgroups_served(client: Client) -> Resource | None:
+    """PodGroups in the version that the cluster serves best, `None` if it serves none or does not tell."""
     try:
-        return await discover(client)
+        capabilities = await discover(client)
     except ClusterError:
-        return None
-
-
-def _podgroups(capabilities: Capabilities | None) -> Resource | None:
-    if capabilities is None:
         return None
     served = (v for v in capabilities.scheduling_versions if capabilities.can_watch(v, "podgroups"))
     version = next(served, None)
     return podgroups(version) if version else None
 
 
-__all__ = ["InformerClosedError", "Sights", "gang_of"]
+__all__ = ["InformerClosedError", "Sights", "gang_of", "podgroups_served"]

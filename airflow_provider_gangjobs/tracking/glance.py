@@ -1,0 +1,168 @@
+"""Glance: one look at a task's gangs for somebody who reads, bounded however large the gang is. Changes nothing.
+
+Of a gang of up to a thousand ranks all pods and all outcomes are looked at. Of a larger one the Job's own counters say
+how it stands, and the pods that are read are those that tell most: what has failed, and what waits.
+Only `get` and `list` are asked for, and what may not be read besides the Job is left out and said.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.labels import LABEL_TASK
+from airflow_provider_gangjobs.gang.pods import pods_of
+from airflow_provider_gangjobs.gang.progress import ranks_of
+from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView, view
+from airflow_provider_gangjobs.tracking.evidence import job_events
+from airflow_provider_gangjobs.tracking.ledger import read_ledger
+from airflow_provider_gangjobs.tracking.settle import of_gang
+from airflow_provider_gangjobs.tracking.sights import podgroups_served
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.gang.outcomes import Outcome
+    from airflow_provider_gangjobs.objects.views import EventView
+
+WHOLE_RANKS_MAX: Final = 1000
+"""Two pages of pods and at most 4.3 MB of ledger."""
+WHOLE_PAGES_MAX: Final = 4
+"""Of 500 pods. A Job that made more than twice as many pods as it has ranks is not looked at as a whole."""
+SAMPLE_PODS: Final = 200
+"""Of each kind, of a large gang."""
+SAMPLE_SHARDS: Final = 1
+"""Of the ledger of a large gang: some two thousand outcomes, the earliest."""
+
+V = TypeVar("V", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What the server said."""
+
+    jobs: Sequence[Mapping[str, Any]] = ()
+    """All attempts of the task, the last one first."""
+    job: Mapping[str, Any] | None = None
+    """The one that was looked at more closely, if it is there."""
+    pods: Sequence[PodView] = ()
+    outcomes: Sequence[Outcome] = ()
+    podgroup: PodGroupView | None = None
+    events: Sequence[EventView] = ()
+    is_whole: bool = True
+    """These are all pods and outcomes."""
+    unread: tuple[str, ...] = field(default=())
+    """What the server did not let be read."""
+
+
+async def glance(client: Client, namespace: str, digest: str, uid: str | None = None) -> Glance:
+    """Look at the attempts of a task, and closely at the one of this uid; at the last one if none is given.
+
+    :param digest: Of the task's key. Whatever a caller was told, no other task's gang can be found by it.
+
+    Raises:
+        ClusterError: the Jobs could not be read.
+    """
+    found = await client.list(JOBS, namespace, label_selector=f"{LABEL_TASK}={digest}")
+    jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
+    chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
+    if not chosen:
+        return Glance(jobs=jobs)
+    return await _Look(client, jobs, chosen[0]).whole()
+
+
+class _Look:
+    """At one Job and what belongs to it."""
+
+    def __init__(self, client: Client, jobs: Sequence[Mapping[str, Any]], job: Mapping[str, Any]) -> None:
+        self.client = client
+        self.jobs = jobs
+        self.job = job
+        self.view = view(JobView, dict(job))
+        meta = self.view.metadata
+        self.ref = GangRef(meta.namespace, meta.name, meta.uid)
+        self.unread: list[str] = []
+
+    async def whole(self) -> Glance:
+        pods, is_whole = await self._pods()
+        outcomes = await self._outcomes(is_whole)
+        is_waiting = len(pods) < ranks_of(self.view) or any(not pod.spec.node_name for pod in pods)
+        return Glance(
+            jobs=self.jobs,
+            job=self.job,
+            pods=pods_of(self.ref, pods),
+            outcomes=outcomes,
+            podgroup=await self._podgroup() if is_waiting else None,
+            events=await job_events(self.client, self.ref) if len(pods) < ranks_of(self.view) and is_whole else (),
+            is_whole=is_whole,
+            unread=tuple(self.unread),
+        )
+
+    async def _pods(self) -> tuple[list[PodView], bool]:
+        try:
+            if ranks_of(self.view) <= WHOLE_RANKS_MAX:
+                pods, is_whole = await self._list(PodView, PODS, pages_max=WHOLE_PAGES_MAX)
+                if is_whole:
+                    return pods, True
+            failed, _ = await self._list(PodView, PODS, field_selector="status.phase=Failed", limit=SAMPLE_PODS)
+            pending, _ = await self._list(PodView, PODS, field_selector="status.phase=Pending", limit=SAMPLE_PODS)
+        except ClusterError:
+            self.unread.append("pods")
+            return [], False
+        return [*failed, *pending], False
+
+    async def _outcomes(self, is_whole: bool) -> list[Outcome]:
+        try:
+            return await read_ledger(self.client, self.ref, shards_max=None if is_whole else SAMPLE_SHARDS)
+        except ClusterError:
+            self.unread.append("configmaps")
+            return []
+
+    async def _podgroup(self) -> PodGroupView | None:
+        """Evidence only: it is done without where it may not be read."""
+        resource = await podgroups_served(self.client)
+        if resource is None:
+            return None
+        try:
+            found, _ = await self._list(PodGroupView, resource, limit=1)
+        except ClusterError:
+            return None
+        return next(iter(found), None)
+
+    async def _list(
+        self,
+        kind: type[V],
+        resource: Resource,
+        *,
+        field_selector: str | None = None,
+        limit: int = PAGE_OBJECTS,
+        pages_max: int = 1,
+    ) -> tuple[list[V], bool]:
+        """The first objects of the gang, and whether they are all: a server fills its pages but for the last one."""
+        found: list[V] = []
+        pages = self.client.views(
+            kind,
+            resource,
+            self.ref.namespace,
+            label_selector=of_gang(self.ref),
+            field_selector=field_selector,
+            limit=limit,
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                found += page
+                if len(found) >= pages_max * limit:
+                    return found, False
+        return found, True
+
+
+__all__ = ["Glance", "glance"]

@@ -1,0 +1,109 @@
+"""A glance at a task's gangs on the embedded cluster: bounded, only of the task that is asked for, and only read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.tracking import glance as glances
+from airflow_provider_gangjobs.triggers.following import wait_in_worker
+from airflow_provider_gangjobs.triggers.watch import Watch
+from tests.airflow.waiting import wait_for
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.tracking.glance import Glance
+
+SMALL = {"cpu": "100m", "memory": "32Mi"}
+NEVER_FITS = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "1000"})
+FAILS = GangSpec(image="i", command=["sh", "-c", "exit 3"], workers=2, resources=SMALL)
+
+
+@pytest.fixture
+def hook(connection: str) -> GangJobHook:
+    return GangJobHook(connection)
+
+
+@pytest.fixture
+def key() -> TaskKey:
+    return TaskKey("dag", f"run {uuid4().hex}", "task")
+
+
+def submit(hook: GangJobHook, spec: GangSpec, key: TaskKey) -> GangRef:
+    return hook.submit(spec, key=key, claim="someone").ref
+
+
+def end(hook: GangJobHook, ref: GangRef) -> None:
+    wait_in_worker(
+        Watch(kubernetes_conn_id=hook.kubernetes_conn_id, namespace=ref.namespace, name=ref.name, uid=ref.uid), hook.log
+    )
+
+
+def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> Glance:
+    return hook.call(lambda gangs: gangs.glance(key, uid=ref.uid if ref else None))
+
+
+def test_all_attempts_are_seen_and_one_is_looked_at(hook: GangJobHook, key: TaskKey) -> None:
+    first = submit(hook, FAILS, key)
+    end(hook, first)
+    second = submit(hook, FAILS, key)
+    end(hook, second)
+
+    seen = look(hook, key, first)
+
+    assert [job["metadata"]["uid"] for job in seen.jobs] == [second.uid, first.uid]
+    assert seen.job is seen.jobs[1]
+    assert {outcome.exit_code for outcome in seen.outcomes} >= {3}
+    assert {pod.metadata.labels.gang for pod in seen.pods} <= {first.name}
+    assert seen.is_whole
+    assert look(hook, key).job is not None, "the last attempt, if none is named"
+
+
+def test_another_tasks_gang_is_not_found_by_its_uid(hook: GangJobHook, key: TaskKey) -> None:
+    foreign = submit(hook, NEVER_FITS, TaskKey("other", key.run_id, "task"))
+
+    seen = look(hook, key, foreign)
+
+    assert (seen.job, seen.jobs, seen.pods, seen.outcomes) == (None, [], (), ())
+    hook.delete(foreign)
+
+
+def test_of_a_large_gang_what_failed_and_what_waits_is_read(
+    hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glances, "WHOLE_RANKS_MAX", 2)
+    monkeypatch.setattr(glances, "SAMPLE_PODS", 2)
+    ref = submit(hook, NEVER_FITS, key)
+
+    seen = wait_for("pods", lambda: seen if (seen := look(hook, key, ref)).pods else None)
+
+    assert not seen.is_whole
+    assert [pod.status.phase for pod in seen.pods] == ["Pending", "Pending"], "two of three"
+    hook.delete(ref)
+
+
+def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
+    hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glances, "WHOLE_PAGES_MAX", 0)
+    ref = submit(hook, NEVER_FITS, key)
+
+    assert not look(hook, key, ref).is_whole
+    hook.delete(ref)
+
+
+def test_a_look_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
+    async def requests(gangs: Gangs) -> set[str]:
+        await gangs.glance(key, uid=ref.uid)
+        return set(gangs.client.statistics().requests)
+
+    ref = submit(hook, NEVER_FITS, key)
+
+    assert hook.call(requests) <= {"get", "list"}
+    hook.delete(ref)
