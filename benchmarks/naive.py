@@ -18,13 +18,10 @@ from airflow_provider_gangjobs.cluster.connection import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.finalizer import PATCHES_IN_FLIGHT_MAX, release_patch
-from benchmarks.loop_watch import LoopWatch
 from benchmarks.waiting import rss_kb, tell
 
 
 async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
-    watch = LoopWatch()
-    watch.install()
     config = ClusterConfig.from_extras("naive", {"kube_config_path": kubeconfig})
     in_flight = asyncio.Semaphore(PATCHES_IN_FLIGHT_MAX)
     freed: set[str] = set()
@@ -60,7 +57,6 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
         events={gang: (time.time(), "succeeded")},
         requests=sum(client.statistics().requests.values()),
         watches=watches,
-        steady=watch.take(),
         rss_mb=round(rss_kb() / 1024, 1),
     )
 
