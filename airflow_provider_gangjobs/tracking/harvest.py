@@ -246,7 +246,8 @@ class Harvester:
                     return (await self._release(self._held, HELD_MAX, until=until))[1]
 
     async def harvest(self, *, sparing: bool = False) -> Harvest:
-        """Record and release one batch. What fails stays in the backlog; other faults than the cluster's are raised.
+        """Record one batch, and release what is recorded. What fails stays in the backlog; other faults than the
+        cluster's are raised.
 
         :param sparing: Release only what somebody waits for; the rest is recorded, and stays in the backlog.
         """
@@ -257,7 +258,7 @@ class Harvester:
             awaited, error = await self._release(self._awaited, BATCH_PODS_MAX)
             held = 0
             if not sparing or len(self._held) > HELD_MAX:
-                held, other = await self._release(self._held, BATCH_PODS_MAX - awaited)
+                held, other = await self._release(self._held, HELD_MAX)
                 error = error or other
             return Harvest(recorded, awaited + held, error)
 
