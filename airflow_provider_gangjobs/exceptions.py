@@ -273,24 +273,33 @@ class Disrupted(GangFailed):
     """A rank was taken away by the cluster, not by its own fault."""
 
     node: str = ""
+    disruptions: int = 1
+    """How many attempts in a row were lost so, with this one."""
+    max_disruptions: int = 0
+    """How many of them the task allowed."""
 
     @property
     def what(self) -> str:
         where = f" on {self.node}" if self.node else ""
-        return f"Gang {self.ref} lost a rank to the cluster{where} ({self.reason}){_ranks(self.ranks)}"
+        return f"Gang {self.ref} lost a rank to the cluster{where} ({self.reason}){_ranks(self.ranks)}{self._before}"
+
+    @property
+    def _before(self) -> str:
+        before = self.disruptions - 1
+        if before <= 0:
+            return ""
+        return f", as did the {before} attempts before it" if before > 1 else ", as did the attempt before it"
 
     @property
     def remedy(self) -> str:
-        return "Run it again"
+        if self.max_disruptions:
+            return f"Its max_disruptions ({self.max_disruptions}) are used up: raise them, or give the task retries"
+        return "Give the task max_disruptions, or retries, if its program may be run again"
 
 
 @dataclass(eq=False, repr=False)
 class Preempted(Disrupted):
     """Something of higher priority took a rank's place."""
-
-    @property
-    def remedy(self) -> str:
-        return "Run it again, or give it a higher priority_class"
 
 
 @dataclass(eq=False, repr=False)

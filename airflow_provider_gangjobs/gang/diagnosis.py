@@ -69,15 +69,17 @@ _OUTCOMES: Final = (
         "Preempted",
         _ended_as(Ending.PREEMPTED),
         _plain("was preempted by something of higher priority"),
-        "Run it again, or give it a higher priority_class.",
+        "A higher priority_class would keep its place.",
     ),
     _Rule(
         "Evicted",
         _ended_as(Ending.EVICTED),
         lambda outcome: f"was evicted ({outcome.disruption or outcome.reason})",
-        "Run it again; if its node ran short of memory or disk, request what it really uses.",
+        "If its node ran short of memory or disk, request what it really uses.",
     ),
-    _Rule("NodeLost", _ended_as(Ending.LOST), _plain("was lost: nobody saw it end"), "Run it again."),
+    _Rule(
+        "NodeLost", _ended_as(Ending.LOST), _plain("was lost: nobody saw it end"), "Look for why its node went away."
+    ),
     _Rule(
         "PodDeleted",
         _ended_as(Ending.DELETED),

@@ -85,6 +85,8 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ranks: tuple[RankEnd, ...] = ()
     """At most `RANKS_MAX`: those that did not succeed first, in the order in which they ended."""
     completed_indexes: str = ""
+    disruptions: int = 0
+    """How many attempts in a row had been lost to disruptions before this one."""
     notes: tuple[str, ...] = ()
     """What else should be known, e.g. that outcomes could not be recorded."""
 

@@ -159,9 +159,13 @@ class Attempt:
     """Who answers for it now."""
     task: str = ""
     """The key in readable form, as JSON."""
+    disruptions: int = 0
+    """How many attempts in a row were lost to disruptions before it."""
 
 
-def attempt_of(key: Key, *, namespace: str, number: int, claim: str, name: str | None = None) -> Attempt:
+def attempt_of(
+    key: Key, *, namespace: str, number: int, claim: str, name: str | None = None, disruptions: int = 0
+) -> Attempt:
     """The attempt `number` of a task or operation; `name` is the user's start of the Job name."""
     digest = key.digest
     return Attempt(
@@ -172,4 +176,5 @@ def attempt_of(key: Key, *, namespace: str, number: int, claim: str, name: str |
         trigger_id=key.trigger_id(number),
         claim=claim,
         task=key.to_json(),
+        disruptions=disruptions,
     )

@@ -39,6 +39,8 @@ ANNOTATION_CLAIM: Final = f"{PREFIX}/claim"
 """Id of the task instance that answers for the gang now. On the Job."""
 ANNOTATION_DELIVERED: Final = f"{PREFIX}/delivered"
 """Time at which the outcome was handed to Airflow. On the Job."""
+ANNOTATION_DISRUPTIONS: Final = f"{PREFIX}/disruptions"
+"""How many attempts in a row were lost to disruptions before this one. On the Job, from its creation; not if none."""
 ANNOTATION_HALTED: Final = keys.ANNOTATION_HALTED
 """Why the gang was suspended for good. On the Job."""
 ANNOTATION_TASK: Final = f"{PREFIX}/task"

@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.gang import files, rendezvous
 from airflow_provider_gangjobs.gang.dialects import Dialect, Group
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
+    ANNOTATION_DISRUPTIONS,
     ANNOTATION_GANG,
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
@@ -116,6 +117,8 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Deci
     }
     if attempt.task:
         ours[ANNOTATION_TASK] = attempt.task
+    if attempt.disruptions:
+        ours[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     return {
         **brought,
         "name": attempt.name,

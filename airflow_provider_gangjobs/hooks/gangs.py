@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcomes import Outcome
+    from airflow_provider_gangjobs.submission.adopt import Lost
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.uploads import Upload
@@ -75,6 +76,8 @@ class Gangs:
         claim: str,
         reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED,
         validate: Validate = Validate.CLIENT,
+        lost: Lost | None = None,
+        tell_failure: bool = False,
     ) -> Submission:
         """Create a task's gang, or adopt the one that is there. See `submission.submit`."""
         return await submit(
@@ -86,6 +89,8 @@ class Gangs:
             reattach=reattach,
             namespace=self.namespace,
             preflight=validate is Validate.SERVER,
+            lost=lost,
+            tell_failure=tell_failure,
         )
 
     async def submit_operation(

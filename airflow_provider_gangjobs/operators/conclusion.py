@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, ResultTooLarge
+from airflow_provider_gangjobs.gang.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.indexes import parse_indexes
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome, table
 from airflow_provider_gangjobs.gang.outcomes import results as outcomes_of_ranks
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
 from airflow_provider_gangjobs.operators.failure import error_of
+from airflow_provider_gangjobs.submission.adopt import Lost
 from airflow_provider_gangjobs.triggers.following import EXECUTION_TIMEOUT
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000
 """Of the failed rank's log, for the error; the task's log has more."""
+TABLE_ROWS_MAX: Final = 100
+"""Of an attempt's outcomes, for the log; the ledger has them all while the Job is there."""
 
 
 @dataclass
@@ -42,6 +46,7 @@ class Conclusion:
     custody: Custody
     event: GangEvent
     on_finish: OnFinish
+    max_disruptions: int
     log: Logger
     outcomes: Sequence[Outcome] = field(default=(), init=False)
     rank_logs: Sequence[RankLog] = field(default=(), init=False)
@@ -62,6 +67,29 @@ class Conclusion:
         for line in (line for rank_log in self.rank_logs for line in rank_log.lines()):
             self.log.info("%s", line)
 
+    @property
+    def disruption(self) -> Disruption | None:
+        """What the gang was lost to, if that was the cluster's doing."""
+        return disruption_of(self.event, allowed=self.max_disruptions)
+
+    def tell_of_failure(self) -> Lost:
+        """Say in the log what came of an attempt that another one follows. Returns what that one follows.
+
+        The log is all that a user sees of it, once the next attempt has succeeded.
+        """
+        for note in self.event.notes:
+            self.log.warning("%s", note)
+        lost = self.disruption
+        self.log.warning("Gang %s failed: %s. Another attempt follows it", self.event.ref, lost or self.event.message)
+        if self.outcomes:
+            self.log.info("Its pods ended as follows:\n%s", table(self.outcomes[:TABLE_ROWS_MAX]))
+        return Lost(self.event.attempt or 0, lost.carried if lost else 0)
+
+    def discard(self) -> None:
+        """Delete a failed gang, if `on_finish` says so, once another attempt stands for it."""
+        if self.on_finish is OnFinish.DELETE:
+            self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
+
     def require_success(self, *, will_be_retried: bool) -> None:
         """Nothing, if the gang succeeded; else clean up and raise.
 
@@ -78,9 +106,12 @@ class Conclusion:
             case Status.ERROR if not will_be_retried:
                 # Nobody will come back for it, and it may hold a cluster's worth of GPUs.
                 self.custody.end(self.on_finish, why="it cannot be followed, and no retry is left")
-        if self.on_finish is OnFinish.DELETE and self.event.status in (Status.FAILED, Status.TIMEOUT):
-            self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
-        raise error_of(self.event, self._last_lines())
+        if self.event.status in (Status.FAILED, Status.TIMEOUT):
+            self.discard()
+        if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
+            # Else the next try would look at it once more, as at one that failed while nobody looked.
+            self._try("marked as delivered", lambda gangs: gangs.mark_delivered(self.event.ref))
+        raise error_of(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
 
     def results(self, wanted: Results) -> Any:
         """What the task returns.

@@ -1,13 +1,23 @@
-"""Whether operators defer unless told otherwise."""
+"""Deferral: whether operators defer unless told otherwise, and until when at most."""
 
 from __future__ import annotations
 
 import configparser
 import os
-from typing import Final
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
 from airflow.configuration import conf
 
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.triggers.watch import Watch
+
+BACKSTOP_S: Final = 120.0
+"""How much longer than `execution_timeout` Airflow itself waits, so that the trigger tells first, and why."""
 SECTION: Final = "operators"
 OPTION: Final = "default_deferrable"
 VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
@@ -28,3 +38,18 @@ def default_deferrable(config: configparser.ConfigParser = conf) -> bool:
 def _in_file(config: configparser.ConfigParser, option: str) -> bool:
     # Airflow's own `has_option` also finds the defaults.
     return configparser.ConfigParser.has_option(config, SECTION, option)
+
+
+def under_deadline(
+    watch: Watch, execution_timeout: timedelta | None, started: datetime | None
+) -> tuple[Watch, timedelta | None]:
+    """The watch with the deadline of a try that `started` then, and how long Airflow itself is to wait.
+
+    Airflow 3 ignores `execution_timeout` while a task is deferred. The deadline is one for all attempts of a try.
+    """
+    if execution_timeout is None:
+        return watch, None
+    limit_s = execution_timeout.total_seconds()
+    deadline = (started.timestamp() if started else time.time()) + limit_s
+    backstop = timedelta(seconds=max(0.0, deadline - time.time()) + BACKSTOP_S)
+    return replace(watch, deadline=deadline, execution_timeout_s=limit_s), backstop

@@ -22,16 +22,18 @@ from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.gang.waiting import Cause
 
 NOT_RUN_BY_IMAGE: Final = f".{Cause.IMAGE}"
+JOB_DEADLINE: Final = "DeadlineExceeded"
+"""The Job's own; what its ranks were lost to before is not what ended it."""
 NOT_PLACED: Final = f".{Cause.UNSCHEDULABLE}"
 
 
-def error_of(event: GangEvent, log_tail: str = "") -> GangJobError:
+def error_of(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
     """The error to raise. The event must not say that the gang succeeded, or runs.
 
     `log_tail` are the last lines of the rank that failed first, if they could be read.
     """
     make = {
-        Status.FAILED: lambda event: _failed(event, log_tail),
+        Status.FAILED: lambda event: _failed(event, log_tail, max_disruptions),
         Status.TIMEOUT: _late,
         Status.DELETED: _deleted,
         Status.REPLACED: _replaced,
@@ -40,15 +42,15 @@ def error_of(event: GangEvent, log_tail: str = "") -> GangJobError:
     return make(event)
 
 
-def _failed(event: GangEvent, log_tail: str) -> GangJobError:
+def _failed(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobError:
     bad = [rank for rank in event.ranks if rank.outcome is not Ending.SUCCEEDED]
     ranks = tuple(rank.rank for rank in bad if rank.rank is not None)
     ref, reason, message = str(event.ref), event.reason, _said(event)
     match bad[0] if bad else None:
-        case RankEnd(outcome=Ending.PREEMPTED, node=node):
-            return Preempted(ref, reason, ranks, message, node)
-        case RankEnd(outcome=Ending.EVICTED | Ending.LOST, node=node):
-            return Disrupted(ref, reason, ranks, message, node)
+        case RankEnd(outcome=Ending.PREEMPTED, node=node) if reason != JOB_DEADLINE:
+            return Preempted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
+        case RankEnd(outcome=Ending.EVICTED | Ending.LOST, node=node) if reason != JOB_DEADLINE:
+            return Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         case RankEnd(outcome=Ending.FAILED, exit_code=code) as first if code:
             last = log_tail or first.message
             tail = f"Last lines of rank {first.rank}:\n{last}" if last else ""

@@ -7,9 +7,7 @@ needed to go on is in the cluster and in the event. Parsing a DAG file loads no 
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, fields, replace
-from datetime import timedelta
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -29,32 +27,35 @@ from airflow_provider_gangjobs.gang.spec import (
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.operators import parameters
 from airflow_provider_gangjobs.operators.announcement import announced
-from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.operators.deferral import default_deferrable, under_deadline
 from airflow_provider_gangjobs.operators.retries import unmendable_fails_for_good, will_be_retried
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from airflow.sdk import Context
 
     from airflow_provider_gangjobs.gang.event import GangEvent
     from airflow_provider_gangjobs.operators.conclusion import Conclusion
     from airflow_provider_gangjobs.operators.custody import Custody
+    from airflow_provider_gangjobs.submission.adopt import Lost
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.triggers.watch import Watch
 
-BACKSTOP_S: Final = 120.0
-"""How much longer than `execution_timeout` Airflow itself waits, so that the trigger tells first, and why."""
 KILL_TIMEOUT_S: Final = 4.0
 """Airflow kills the worker's process five seconds after it asked it to stop."""
 XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid, there from the submission on."""
+XCOM_END: Final = "gang_end"
+"""XCom key of how it ended, the payload of its event, of which the Job may be deleted by then."""
 # The operator's attribute by field of GangSpec. Airflow means something else by `resources`, and renders none.
 _SPEC_PARAMETERS: Final = {
     field.name: "rank_resources" if field.name == "resources" else field.name for field in fields(GangSpec)
 }
+
+_DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout")
 
 
 class GangJobOperator(BaseOperator):
@@ -96,6 +97,8 @@ class GangJobOperator(BaseOperator):
     :param queue_timeout: How long the gang may be suspended by a queue.
     :param assemble_timeout: How long it may take until all ranks run, once it is started.
     :param run_timeout: How long all ranks may run.
+    :param max_disruptions: How often in a row a gang that was lost to the cluster (preempted, evicted, its node gone)
+        is submitted again within the same try, without spending a retry. Each attempt has its timeouts anew.
     :param reattach: Which gang a retry adopts: `never`, `running`, or `running_or_succeeded` (one whose results
         were not delivered yet).
     :param on_finish: What becomes of the Job at the end: `keep`, `delete` or `delete_succeeded`.
@@ -194,6 +197,7 @@ class GangJobOperator(BaseOperator):
         queue_timeout: timedelta | float | None = None,
         assemble_timeout: timedelta | float | None = None,
         run_timeout: timedelta | float | None = None,
+        max_disruptions: int = 0,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
         on_kill: OnKill | str = OnKill.DELETE,
@@ -239,6 +243,7 @@ class GangJobOperator(BaseOperator):
         self.queue_timeout_s = parameters.seconds_of(queue_timeout)
         self.assemble_timeout_s = parameters.seconds_of(assemble_timeout)
         self.run_timeout_s = parameters.seconds_of(run_timeout)
+        self.max_disruptions = max_disruptions
         self._check(results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill)
         self.results = Results(results)
         self.logs = Logs(logs)
@@ -257,22 +262,13 @@ class GangJobOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the one of the try before; then wait for its end, if possible in the triggerer."""
-        from airflow_provider_gangjobs.triggers.following import wait_in_worker
+        from airflow_provider_gangjobs.submission.submit import SubmissionState
 
         custody = self._take_custody(context)
-        with unmendable_fails_for_good():
-            spec = self._spec()
-            submission = custody.call(
-                lambda gangs: gangs.submit(spec, key=custody.key, claim=custody.claim, reattach=self.reattach)
-            )
-        for line in announced(submission):
-            self.log.info("%s", line)
-        if self.do_xcom_push:
-            context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
-        watch = self._watch(submission, custody)
-        if self.deferrable:
-            self._defer(watch, context["ti"].start_date)
-        return self._conclude(context, wait_in_worker(watch, self.log))
+        submission = self._submit(custody)
+        if submission.state is SubmissionState.FAILED:
+            submission = self._follow_up(self._look(custody, self._wait_here(custody, submission)))
+        return self._conclude(context, self._wait(context, custody, submission))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on with what the trigger told. All that is needed is in the event and in the cluster."""
@@ -320,12 +316,57 @@ class GangJobOperator(BaseOperator):
         if self._custody is not None and self.kill_policy is OnKill.DELETE:
             self._custody.end(OnFinish.DELETE, why="the task was killed", timeout_s=KILL_TIMEOUT_S)
 
-    def _conclude(self, context: Context, event: GangEvent) -> Any:
+    def _submit(self, custody: Custody, lost: Lost | None = None) -> Submission:
+        """Submit the gang, or adopt the one that is there; or, after an attempt that was lost, submit the next one."""
+        with unmendable_fails_for_good():
+            spec = self._spec()
+            submission = custody.call(
+                lambda gangs: gangs.submit(
+                    spec,
+                    key=custody.key,
+                    claim=custody.claim,
+                    reattach=self.reattach,
+                    lost=lost,
+                    tell_failure=self.max_disruptions > 0,
+                )
+            )
+        for line in announced(submission):
+            self.log.info("%s", line)
+        return submission
+
+    def _wait(self, context: Context, custody: Custody, submission: Submission) -> GangEvent:
+        """How the gang ended, waited for in this worker; or leave it, and have the triggerer wait."""
+        if self.do_xcom_push:
+            context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
+        if self.deferrable:
+            self._defer(self._watch(custody, submission), context["ti"].start_date)
+        return self._wait_here(custody, submission)
+
+    def _wait_here(self, custody: Custody, submission: Submission) -> GangEvent:
+        from airflow_provider_gangjobs.triggers.following import wait_in_worker
+
+        return wait_in_worker(self._watch(custody, submission), self.log)
+
+    def _look(self, custody: Custody, event: GangEvent) -> Conclusion:
         from airflow_provider_gangjobs.operators.conclusion import Conclusion
 
-        assert self._custody is not None, "execute and execute_complete take it first"
-        conclusion = Conclusion(self._custody, event, self.on_finish, self.log)
+        conclusion = Conclusion(custody, event, self.on_finish, self.max_disruptions, self.log)
         conclusion.look(self.logs)
+        return conclusion
+
+    def _follow_up(self, failed: Conclusion) -> Submission:
+        """Submit the attempt after one that failed. The failed one goes last: it is what the count is found by."""
+        submission = self._submit(failed.custody, failed.tell_of_failure())
+        failed.discard()
+        return submission
+
+    def _conclude(self, context: Context, event: GangEvent) -> Any:
+        """Results or an error; but first as many further attempts as disruptions ask for, and the task allows."""
+        custody = self._custody
+        assert custody is not None, "execute and execute_complete take it first"
+        conclusion = self._look(custody, event)
+        while (lost := conclusion.disruption) is not None and lost.is_allowed:
+            conclusion = self._look(custody, self._wait(context, custody, self._follow_up(conclusion)))
         with unmendable_fails_for_good():
             conclusion.require_success(will_be_retried=will_be_retried(context["ti"]))
             value = conclusion.results(self.results)
@@ -350,7 +391,7 @@ class GangJobOperator(BaseOperator):
         )
         return self._custody
 
-    def _watch(self, submission: Submission, custody: Custody) -> Watch:
+    def _watch(self, custody: Custody, submission: Submission) -> Watch:
         from airflow_provider_gangjobs.triggers.watch import Watch
 
         return Watch(
@@ -359,6 +400,7 @@ class GangJobOperator(BaseOperator):
             **asdict(submission.ref),
             claim=custody.claim,
             attempt=submission.attempt,
+            disruptions=submission.disruptions,
             queue_timeout_s=self.queue_timeout_s,
             assemble_timeout_s=self.assemble_timeout_s,
             run_timeout_s=self.run_timeout_s,
@@ -366,30 +408,14 @@ class GangJobOperator(BaseOperator):
         )
 
     def _defer(self, watch: Watch, started: datetime | None) -> NoReturn:
-        """Leave the worker. Airflow 3 ignores `execution_timeout` from here on, so the trigger gets a deadline."""
         from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 
-        backstop = None
-        if self.execution_timeout is not None:
-            limit_s = self.execution_timeout.total_seconds()
-            deadline = (started.timestamp() if started else time.time()) + limit_s
-            watch = replace(watch, deadline=deadline, execution_timeout_s=limit_s)
-            backstop = timedelta(seconds=max(0.0, deadline - time.time()) + BACKSTOP_S)
+        watch, backstop = under_deadline(watch, self.execution_timeout, started)
         self.defer(trigger=GangJobTrigger(**watch.to_kwargs()), method_name="execute_complete", timeout=backstop)
 
     def _spec(self) -> GangSpec:
-        """What the rendered parameters ask for.
-
-        Raises:
-            InvalidGangSpec: a file could not be read. The rest is judged by the submission.
-        """
-        given = {name: value for name, value in self._spec_parameters().items() if value is not None}
-        given |= {name: parameters.whole_number(given[name]) for name in ("workers", "min_workers") if name in given}
-        if "files" in given:
-            given["files"], problems = parameters.file_contents(given["files"], self._read)
-            if problems:
-                raise InvalidGangSpec(tuple(problems))
-        return GangSpec(**given)
+        """What the rendered parameters ask for."""
+        return parameters.spec_of(self._spec_parameters(), self._read)
 
     def _spec_parameters(self) -> dict[str, Any]:
         return {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
@@ -404,16 +430,11 @@ class GangJobOperator(BaseOperator):
         Raises:
             InvalidGangSpec: with all that was found.
         """
-        from airflow_provider_gangjobs.gang.validation import validate_choices
-
-        problems = (
-            *validate_choices(**choices),
-            *parameters.duration_problems(
-                queue_timeout=self.queue_timeout_s,
-                assemble_timeout=self.assemble_timeout_s,
-                run_timeout=self.run_timeout_s,
-            ),
-            *parameters.static_problems(self._spec_parameters()),
+        problems = parameters.author_problems(
+            self._spec_parameters(),
+            choices=choices,
+            durations={name: getattr(self, f"{name}_s") for name in _DURATIONS},
+            max_disruptions=self.max_disruptions,
         )
         if problems:
             raise InvalidGangSpec(problems)

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
 
 TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
 MANIFEST_SUFFIXES: Final = (".yaml", ".yml", ".json")
+DISRUPTIONS_MAX: Final = 100
+"""The Job's name has three digits for the attempt, and retries make attempts, too."""
 # While one of these is not rendered, nothing can be said about what the others lack.
 WHOLE_SHAPES: Final = frozenset({"manifest", "pod_overrides"})
 
@@ -35,6 +37,21 @@ def is_templated(value: Any) -> bool:
 def is_manifest_file(manifest: Any) -> bool:
     """Whether the manifest is named by a path. YAML text has several lines."""
     return isinstance(manifest, str) and "\n" not in manifest.strip() and manifest.endswith(MANIFEST_SUFFIXES)
+
+
+def author_problems(
+    spec: Mapping[str, Any], *, choices: Mapping[str, Any], durations: Mapping[str, Any], max_disruptions: Any
+) -> tuple[Problem, ...]:
+    """What is wrong with an operator's parameters that no template can make right. `spec` are those of `GangSpec`."""
+    # Loaded with a DAG's first operator, not with this module.
+    from airflow_provider_gangjobs.gang.validation import validate_choices
+
+    return (
+        *validate_choices(**choices),
+        *duration_problems(**durations),
+        *disruption_problems(max_disruptions),
+        *static_problems(spec),
+    )
 
 
 def static_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -83,6 +100,30 @@ def duration_problems(**durations: Any) -> list[Problem]:
 
 def _is_duration(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def disruption_problems(max_disruptions: Any) -> list[Problem]:
+    """That it is no number of attempts."""
+    is_number = isinstance(max_disruptions, int) and not isinstance(max_disruptions, bool)
+    if is_number and 0 <= max_disruptions <= DISRUPTIONS_MAX:
+        return []
+    what = f"is {max_disruptions!r}, no whole number from 0 to {DISRUPTIONS_MAX}"
+    return [Problem("max_disruptions", what, "Say how often in a row a gang may be lost and submitted again")]
+
+
+def spec_of(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSpec:
+    """What rendered parameters ask for; `None` means that nothing was given.
+
+    Raises:
+        InvalidGangSpec: a file could not be read. The rest is judged by the submission.
+    """
+    asked = {name: value for name, value in given.items() if value is not None}
+    asked |= {name: whole_number(asked[name]) for name in ("workers", "min_workers") if name in asked}
+    if "files" in asked:
+        asked["files"], problems = file_contents(asked["files"], read)
+        if problems:
+            raise InvalidGangSpec(tuple(problems))
+    return GangSpec(**asked)
 
 
 def whole_number(value: Any) -> Any:

@@ -50,10 +50,34 @@ class Refuse:
     job: Job
 
 
-Choice = Adopt | SubmitNew | Refuse
+@dataclass(frozen=True)
+class LeaveAlone:
+    """Another try answers for this Job or for what follows it."""
+
+    job: Job
 
 
-def choose(jobs: Sequence[Job], *, reattach: Reattach, claim: str, spec_hash: str, least_number: int = 0) -> Choice:
+@dataclass(frozen=True)
+class Lost:
+    """The attempt that was lost to a disruption, and that another one is to follow within the same try."""
+
+    attempt: int
+    disruptions: int
+    """How many were lost so in a row, with it."""
+
+
+Choice = Adopt | SubmitNew | Refuse | LeaveAlone
+
+
+def choose(
+    jobs: Sequence[Job],
+    *,
+    reattach: Reattach,
+    claim: str,
+    spec_hash: str,
+    least_number: int = 0,
+    tell_failure: bool = False,
+) -> Choice:
     """What to do, so that one gang of the task is live afterwards, or none where it is refused.
 
     `jobs` are all that the task has; `least_number` is the lowest attempt that is free to use.
@@ -61,7 +85,8 @@ def choose(jobs: Sequence[Job], *, reattach: Reattach, claim: str, spec_hash: st
     1. What this very claim has submitted before is its own, whatever the policy.
     2. Otherwise a live gang is adopted, or superseded where the policy is `never`. One made from other
        parameters is refused, unless it never ran: then it was half submitted, and is superseded.
-    3. With no live one, a success that nobody was told of is adopted if the policy says so.
+    3. With no live one, a success that nobody was told of is adopted if the policy says so; and so is, where
+       `tell_failure` is asked for, a failure of the last attempt, so that somebody looks at what it came of.
     """
     newest = sorted(jobs, key=attempt_number, reverse=True)
     own = [job for job in newest if annotation(job, ANNOTATION_CLAIM) == claim]
@@ -76,7 +101,26 @@ def choose(jobs: Sequence[Job], *, reattach: Reattach, claim: str, spec_hash: st
     for job in told_nobody:
         if state_of(job) is JobState.SUCCEEDED and _same(job, spec_hash):
             return Adopt(job, tuple(live))
+    if tell_failure and (last := _untold_failure(newest, own, reattach, spec_hash)) is not None:
+        return Adopt(last, tuple(live))
     return SubmitNew(number, tuple(live))
+
+
+def _untold_failure(newest: list[Job], own: list[Job], reattach: Reattach, spec_hash: str) -> Job | None:
+    failed = [job for job in newest[:1] if state_of(job) is JobState.FAILED and _same(job, spec_hash)]
+    return next((job for job in failed if job in own or reattach is not Reattach.NEVER), None)
+
+
+def choose_after(jobs: Sequence[Job], *, lost: Lost, claim: str, spec_hash: str, least_number: int = 0) -> Choice:
+    """What to do after an attempt was lost, within the try that `claim` stands for: the next one, unless another try
+    of the task has taken the lost one over, or has submitted the next one itself.
+    """
+    since = [job for job in jobs if attempt_number(job) >= lost.attempt and state_of(job) is not JobState.DROPPED]
+    theirs = next((job for job in since if annotation(job, ANNOTATION_CLAIM) != claim), None)
+    if theirs is not None:
+        return LeaveAlone(theirs)
+    least_number = max(least_number, lost.attempt + 1)
+    return choose(jobs, reattach=Reattach.NEVER, claim=claim, spec_hash=spec_hash, least_number=least_number)
 
 
 def choose_operation(jobs: Sequence[Job], *, spec_hash: str, least_number: int = 0) -> Choice:

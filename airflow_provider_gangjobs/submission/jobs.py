@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_DELIVERED,
+    ANNOTATION_DISRUPTIONS,
     ANNOTATION_HALTED,
     ANNOTATION_SPEC_FIELDS,
     LABEL_ATTEMPT,
@@ -68,6 +69,12 @@ def annotation(job: Job, name: str) -> str | None:
 def attempt_number(job: Job) -> int:
     """The attempt; 0 if the label was taken away."""
     value = str((job["metadata"].get("labels") or {}).get(LABEL_ATTEMPT, ""))
+    return int(value) if value.isdecimal() else 0
+
+
+def disruptions_before(job: Job) -> int:
+    """How many attempts in a row were lost to disruptions before this one."""
+    value = annotation(job, ANNOTATION_DISRUPTIONS) or ""
     return int(value) if value.isdecimal() else 0
 
 

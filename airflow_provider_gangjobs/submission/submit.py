@@ -31,7 +31,16 @@ from airflow_provider_gangjobs.gang.policy import ONE_POD, Decision, Placement
 from airflow_provider_gangjobs.gang.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.validation import require_valid
-from airflow_provider_gangjobs.submission.adopt import Adopt, Choice, Refuse, SubmitNew, choose
+from airflow_provider_gangjobs.submission.adopt import (
+    Adopt,
+    Choice,
+    LeaveAlone,
+    Lost,
+    Refuse,
+    SubmitNew,
+    choose,
+    choose_after,
+)
 from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
 from airflow_provider_gangjobs.submission.claim import claim_patch
 from airflow_provider_gangjobs.submission.ending import note_of
@@ -39,6 +48,7 @@ from airflow_provider_gangjobs.submission.jobs import (
     JobState,
     annotation,
     attempt_number,
+    disruptions_before,
     has_condition,
     is_queued,
     is_suspended,
@@ -66,6 +76,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TAKEN_OVER: Final = "Another try of the task answers for it now"
 ROUNDS_MAX: Final = 8
 """How often the list of Jobs is read again before a task's Jobs are said to change too fast."""
 
@@ -79,6 +90,8 @@ class SubmissionState(StrEnum):
     """Someone else starts it: Kueue, or the user who asked for that."""
     SUCCEEDED = "succeeded"
     """It had ended well before, and nobody has been told yet."""
+    FAILED = "failed"
+    """It had failed before, and nobody has looked why."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,8 @@ class Submission:
     state: SubmissionState
     requests: int
     """How many it took."""
+    disruptions: int = 0
+    """How many attempts in a row were lost to disruptions before this one."""
     notes: tuple[str, ...] = ()
     """Guarantees that were asked for with `preferred` and are not there; for the log."""
 
@@ -109,26 +124,35 @@ async def submit(
     reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
     namespace: str = "default",
     preflight: bool = False,
+    lost: Lost | None = None,
+    tell_failure: bool = False,
     timing: Timing | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the one that is there. Safe to repeat, to interrupt and to race.
 
     `claim` is the id of who answers for the gang from now on. `namespace` is where it goes if the spec
     does not say. With `preflight` the server judges the Job by a dry run before anything is created.
+    `lost` is the attempt that another one is to follow, of the same try. With `tell_failure` a last attempt that has
+    failed while nobody looked is returned, once, instead of being followed by another one.
 
     Raises:
         InvalidGangSpec: the request is wrong; nothing was asked.
         GangUnsupported: a gang is required and cannot be had; nothing is left.
         SubmissionConflict: a live Job of this task was made from other parameters.
-        SubmissionFailed: the server refused a step (nothing that runs is left), or could not be reached.
+        SubmissionFailed: the server refused a step (nothing that runs is left), or could not be reached; or the
+            attempt that was lost is another try's by now.
         JobDeleted: someone deleted the Job during the submission, so it was not wanted any more.
     """
     require_valid(spec, reattach=reattach)
-    policy = partial(choose, reattach=Reattach(reattach), claim=claim)
+    policy = (
+        partial(choose, reattach=Reattach(reattach), claim=claim, tell_failure=tell_failure)
+        if lost is None
+        else partial(choose_after, lost=lost, claim=claim)
+    )
     return await submit_by(
         client,
         spec,
-        Wish(key, claim, policy, preflight=preflight),
+        Wish(key, claim, policy, preflight=preflight, disruptions=lost.disruptions if lost else 0),
         capabilities=capabilities,
         namespace=namespace,
         timing=timing,
@@ -151,6 +175,8 @@ class Wish:
     preflight: bool = False
     keep_failed: bool = False
     """Leave the Job of a submission that can never be completed, halted, as the record of why."""
+    disruptions: int = 0
+    """What a new attempt has behind it."""
 
 
 async def submit_by(
@@ -202,6 +228,8 @@ class _Rounds:
         match choice:
             case Refuse(job):
                 raise conflict(self.spec, annotation(job, ANNOTATION_TRIGGER_ID) or "", dict(job))
+            case LeaveAlone(job):
+                raise SubmissionFailed(str(ref_of(job)), "submit it again", TAKEN_OVER)
             case Adopt(job, superseded):
                 progress = self._adopted(await self._claimed(dict(job)))
                 unfinished = state_of(job) is JobState.LIVE and is_suspended(progress.job)
@@ -221,6 +249,7 @@ class _Rounds:
             number=number,
             claim=self.wish.claim,
             name=slug_in(self.spec),
+            disruptions=self.wish.disruptions,
         )
         progress = Progress(
             self.calls, self.spec, self.shape, attempt, decision, dialect, preflight=self.wish.preflight
@@ -274,17 +303,24 @@ class _Rounds:
 
     def _submission(self, progress: Progress) -> Submission:
         job = progress.job
-        state = SubmissionState.SUSPENDED if is_suspended(job) else SubmissionState.RUNNING
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
             trigger_id=progress.attempt.trigger_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
-            state=SubmissionState.SUCCEEDED if has_condition(job, "Complete") else state,
+            state=_standing(job),
             requests=self.calls.requests,
+            disruptions=disruptions_before(job),
             notes=tuple(progress.notes),
         )
+
+
+def _standing(job: Job) -> SubmissionState:
+    for condition, state in (("Complete", SubmissionState.SUCCEEDED), ("Failed", SubmissionState.FAILED)):
+        if has_condition(job, condition):
+            return state
+    return SubmissionState.SUSPENDED if is_suspended(job) else SubmissionState.RUNNING
 
 
 def steps_of(progress: Progress) -> Sequence[Step]:

@@ -10,6 +10,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
 from airflow_provider_gangjobs.gang.lifecycle import Phase
@@ -27,7 +29,13 @@ EXECUTION_TIMEOUT = "Deadline.execution"
 
 
 async def event_of(watch: Watch, until: Until, log: Logger) -> GangEvent:
-    """The event that the gang runs, or has ended, or that this cannot be found out."""
+    """The event that the gang runs, or has ended, or that this cannot be found out; with what the watch knows."""
+    event = await _told(watch, until, log)
+    attempt = watch.attempt if event.attempt is None else event.attempt
+    return replace(event, attempt=attempt, disruptions=watch.disruptions)
+
+
+async def _told(watch: Watch, until: Until, log: Logger) -> GangEvent:
     phases = PhaseLog(log)
     try:
         async with asyncio.timeout(_remaining_s(watch)) as limit:
@@ -68,7 +76,6 @@ def _timed_out(watch: Watch, phases: PhaseLog) -> GangEvent:
         watch.ref,
         Status.TIMEOUT,
         last.phase if last else Phase.SUBMITTED,
-        attempt=watch.attempt,
         reason=EXECUTION_TIMEOUT,
         message=last.line if last else "",
         remedy="Raise execution_timeout of the task.",
@@ -80,4 +87,4 @@ def _timed_out(watch: Watch, phases: PhaseLog) -> GangEvent:
 
 def _unknown(watch: Watch, phases: PhaseLog, reason: str, message: str) -> GangEvent:
     phase = phases.last.phase if phases.last else Phase.SUBMITTED
-    return gang_event(watch.ref, Status.ERROR, phase, attempt=watch.attempt, reason=reason, message=message)
+    return gang_event(watch.ref, Status.ERROR, phase, reason=reason, message=message)

@@ -36,6 +36,8 @@ class Watch:
     """What `deadline` was computed from, for the message."""
     delete_on_kill: bool = True
     """Whether a kill of the task by a user deletes the gang."""
+    disruptions: int = 0
+    """How many attempts in a row were lost to disruptions before this one. It is told with the end, Job or no Job."""
 
     @property
     def ref(self) -> GangRef:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.exceptions import AppFailed
@@ -58,6 +59,20 @@ def test_disruption_before_a_crash_is_the_cause() -> None:
     told = event(Status.FAILED, rank(1, Ending.PREEMPTED), OOM, SIBLING)
 
     assert isinstance(error_of(told), exceptions.Preempted)
+
+
+def test_last_disruption_says_how_many_there_were() -> None:
+    told = event(Status.FAILED, rank(1, Ending.LOST, node="a"), reason="NodeLost")
+    error = error_of(replace(told, disruptions=3), max_disruptions=3)
+
+    assert isinstance(error, exceptions.Disrupted)
+    assert (error.disruptions, error.max_disruptions, error.node) == (4, 3, "a")
+
+
+def test_deadline_of_the_job_is_not_the_disruption_that_came_before_it() -> None:
+    told = event(Status.FAILED, rank(1, Ending.PREEMPTED), reason="DeadlineExceeded")
+
+    assert type(error_of(told)) is exceptions.GangFailed
 
 
 def test_app_failure_carries_what_a_policy_matches() -> None:

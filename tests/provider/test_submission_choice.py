@@ -14,7 +14,16 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.submission.adopt import Adopt, Refuse, SubmitNew, choose, differing
+from airflow_provider_gangjobs.submission.adopt import (
+    Adopt,
+    LeaveAlone,
+    Lost,
+    Refuse,
+    SubmitNew,
+    choose,
+    choose_after,
+    differing,
+)
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 
 OURS, OTHERS = "hash-ours", "hash-others"
@@ -37,13 +46,13 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER):
     metadata, status = made["metadata"], made["status"]
     if state in {"succeeded", "delivered"}:
         status["conditions"] = [{"type": "Complete", "status": "True"}]
-    if state == "failed":
+    if state in {"failed", "told"}:
         status["conditions"] = [{"type": "Failed", "status": "True"}]
     if state == "failing":
         status["conditions"] = [{"type": "FailureTarget", "status": "True"}]
     if state == "terminating":
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    if state == "delivered":
+    if state in {"delivered", "told"}:
         metadata["annotations"][ANNOTATION_DELIVERED] = "2026-01-01T00:00:00+00:00"
     if state == "halted":
         metadata["annotations"][ANNOTATION_HALTED] = "assembling took too long"
@@ -93,7 +102,7 @@ def expected_choice(jobs, expected):
         return SubmitNew(number, superseded) if verb == "replace" else Adopt(jobs[number], superseded)
     verb, attempt = expected.split()
     (found,) = (j for j in jobs if j["metadata"]["labels"][LABEL_ATTEMPT] == attempt)
-    return {"adopt": Adopt, "refuse": Refuse}[verb](found)
+    return {"adopt": Adopt, "refuse": Refuse, "leave": LeaveAlone}[verb](found)
 
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), RULES.values(), ids=RULES)
@@ -102,11 +111,51 @@ def test_choice(jobs, reattach, expected):
     assert choice == expected_choice(jobs, expected)
 
 
+TELL = {
+    "a failure that nobody looked at": ([job("failed", 3)], BOTH, "adopt 3"),
+    "whatever a retry adopts": ([job("failed", 3)], RUNNING, "adopt 3"),
+    "not of an earlier try, if that is not adopted": ([job("failed", 3)], NEVER, SubmitNew(4)),
+    "its own, whatever the policy": ([job("failed", 3, **MINE)], NEVER, "adopt 3"),
+    "no failure that was told": ([job("told", 3)], BOTH, SubmitNew(4)),
+    "no failure of other parameters": ([job("failed", 3, **OTHER)], BOTH, SubmitNew(4)),
+    "no failure before the last attempt": ([job("failed"), job("halted", 1)], BOTH, SubmitNew(2)),
+    "not while another gang is live": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
+}
+
+
+@pytest.mark.parametrize(("jobs", "reattach", "expected"), TELL.values(), ids=TELL)
+def test_choice_where_failures_are_to_be_told(jobs, reattach, expected):
+    choice = choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS, tell_failure=True)
+    assert choice == expected_choice(jobs, expected)
+
+
+LOST = {
+    "the next attempt": ([job("failed", 1, **MINE)], SubmitNew(2)),
+    "also if the lost one is gone": ([], SubmitNew(2)),
+    "also if the lost one was told": ([job("told", 1, **MINE)], SubmitNew(2)),
+    "one that it had begun": ([job("failed", 1, **MINE), job("half", 2, **MINE)], "adopt 2"),
+    "one that has succeeded meanwhile": ([job("failed", 1, **MINE), job("succeeded", 2, **MINE)], "adopt 2"),
+    "nothing where another try has taken the lost one": ([job("failed", 1)], "leave 1"),
+    "nothing where another try has gone on": ([job("failed", 1, **MINE), job("live", 2)], "leave 2"),
+    "whatever earlier tries have left": ([job("failed", 0), job("failed", 1, **MINE)], SubmitNew(2)),
+    "not what was made from other parameters": (
+        [job("failed", 1, **MINE), job("live", 2, **MINE, **OTHER)],
+        "refuse 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("jobs", "expected"), LOST.values(), ids=LOST)
+def test_what_follows_an_attempt_that_was_lost(jobs, expected):
+    choice = choose_after(jobs, lost=Lost(1, 1), claim=ME, spec_hash=OURS)
+    assert choice == expected_choice(jobs, expected)
+
+
 def test_used_up_numbers_are_skipped():
     assert choose([job("failed")], reattach=BOTH, claim=ME, spec_hash=OURS, least_number=5) == SubmitNew(5)
 
 
-STATES = ["live", "half", "queued", "failing", "succeeded", "delivered", "failed", "terminating", "halted"]
+STATES = ["live", "half", "queued", "failing", "succeeded", "delivered", "failed", "told", "terminating", "halted"]
 JOBS = st.lists(
     st.builds(
         job,
@@ -134,6 +183,21 @@ def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
         case Refuse(made):
             assert made["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == OTHERS
             assert state_of(made) is JobState.LIVE
+
+
+@given(JOBS, st.integers(0, 9))
+def test_what_another_try_answers_for_is_never_taken_after_a_loss(jobs, lost):
+    match choose_after(jobs, lost=Lost(lost, 1), claim=ME, spec_hash=OURS):
+        case SubmitNew(number, superseded):
+            assert number > max([lost, *(int(made["metadata"]["labels"][LABEL_ATTEMPT]) for made in jobs)])
+        case Adopt(adopted, superseded):
+            assert adopted["metadata"]["annotations"][ANNOTATION_CLAIM] == ME
+        case _:
+            superseded = ()
+    assert all(
+        int(made["metadata"]["labels"][LABEL_ATTEMPT]) < lost or made["metadata"]["annotations"][ANNOTATION_CLAIM] == ME
+        for made in superseded
+    )
 
 
 @given(JOBS, st.sampled_from(Reattach), st.randoms(use_true_random=False))

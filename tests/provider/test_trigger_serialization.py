@@ -24,6 +24,7 @@ FULL = LEAST | {
     "deadline": 1_790_000_000.0,
     "execution_timeout_s": 7200.0,
     "delete_on_kill": False,
+    "disruptions": 1,
 }
 TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
 

@@ -56,13 +56,23 @@ EXAMPLES = [
     ),
     (
         Disrupted("ml/a", "NodeLost", (2,), node="n1"),
-        "Gang ml/a lost a rank to the cluster on n1 (NodeLost) at rank 2. Run it again.",
+        (
+            "Gang ml/a lost a rank to the cluster on n1 (NodeLost) at rank 2. "
+            "Give the task max_disruptions, or retries, if its program may be run again."
+        ),
     ),
     (
-        Preempted("ml/a", "PreemptionByScheduler"),
+        Preempted("ml/a", "Preempted", disruptions=2, max_disruptions=1),
         (
-            "Gang ml/a lost a rank to the cluster (PreemptionByScheduler). "
-            "Run it again, or give it a higher priority_class."
+            "Gang ml/a lost a rank to the cluster (Preempted), as did the attempt before it. "
+            "Its max_disruptions (1) are used up: raise them, or give the task retries."
+        ),
+    ),
+    (
+        Preempted("ml/a", "Preempted", disruptions=4, max_disruptions=3),
+        (
+            "Gang ml/a lost a rank to the cluster (Preempted), as did the 3 attempts before it. "
+            "Its max_disruptions (3) are used up: raise them, or give the task retries."
         ),
     ),
     (
