@@ -29,6 +29,9 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": [_modules("airflow_provider_gangjobs.hooks.gang_job")],
         "operators": [_modules("airflow_provider_gangjobs.operators.gang_job")],
+        "task-decorators": [
+            {"name": "gang_job", "class-name": "airflow_provider_gangjobs.decorators.gang_job.gang_job_task"}
+        ],
         "triggers": [_modules("airflow_provider_gangjobs.triggers.gang_job")],
     }
 

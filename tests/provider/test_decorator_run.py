@@ -1,0 +1,289 @@
+"""Functions on every rank, against the embedded cluster: arguments, results, failures, and other tries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.decorators import runner
+from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
+from airflow_provider_gangjobs.exceptions import AppFailed
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+pytestmark = pytest.mark.slow
+
+
+class Task:
+    """A decorated function in a fresh DAG run, and its tries."""
+
+    def __init__(self, connection: str, function: Callable[..., Any], **parameters: Any) -> None:
+        self.run_id = uuid4().hex
+        self.function = function
+        self.parameters = {
+            "image": "python:3.12-slim",
+            "workers": 2,
+            "resources": {"cpu": "100m"},
+            "kubernetes_conn_id": connection,
+            "deferrable": False,
+            **parameters,
+        }
+
+    def context(self, **more: Any) -> Any:
+        ti = SimpleNamespace(
+            id=uuid4(),
+            dag_id="d",
+            run_id=self.run_id,
+            task_id="f",
+            map_index=-1,
+            try_number=1,
+            max_tries=1,
+            start_date=datetime.now(UTC),
+            xcom_push=lambda key, value: None,
+        )
+        return {"ti": ti, **more}
+
+    def operator(self, *args: Any, **kwargs: Any) -> Any:
+        """As every process has it: made anew from the DAG file."""
+        with DAG("d", schedule=None):
+            return gang_job_task(**self.parameters)(self.function)(*args, **kwargs).operator  # type: ignore[arg-type]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.operator(*args, **kwargs).execute(self.context())
+
+
+@pytest.fixture
+def task(embedded: SandboxThread, connection: str) -> Any:
+    """Make a task of a function. What it leaves in the cluster is deleted."""
+    made: list[Task] = []
+
+    def make(function: Callable[..., Any], **parameters: Any) -> Task:
+        made.append(Task(connection, function, **parameters))
+        return made[-1]
+
+    yield make
+    for job in embedded.call(lambda it: it.registry.list(JOBS)):
+        if any(one.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/task", "") for one in made):
+            name, ns = job["metadata"]["name"], job["metadata"]["namespace"]
+            embedded.call(lambda it, n=name, ns=ns: it.registry.delete(JOBS, n, ns, propagation="Background"))
+
+
+TaskMaker = Callable[..., Task]
+
+
+def share(urls: list[str], *, suffix: str = "", gang: Gang) -> dict[str, Any]:
+    return {"rank": gang.rank, "urls": [url + suffix for url in urls[gang.rank :: gang.world_size]]}
+
+
+def meet(*, gang: Gang) -> list[int]:
+    """Every rank sends its number to rank 0, which tells all of them."""
+    import socket
+    import time
+
+    if gang.rank == 0:
+        with socket.create_server((gang.host, gang.master_port)) as server:
+            peers = [server.accept()[0] for _ in range(gang.world_size - 1)]
+        met = [0, *(peer.recv(1)[0] for peer in peers)]
+        for peer in peers:
+            peer.sendall(bytes(met))
+        return sorted(met)
+    while True:
+        try:
+            with socket.create_connection((gang.master_addr, gang.master_port)) as rank0:
+                rank0.sendall(bytes([gang.rank]))
+                return sorted(rank0.recv(100))
+        except OSError:
+            time.sleep(0.05)
+
+
+def fail_on_rank_1(*, gang: Gang) -> None:
+    import time
+
+    if gang.rank == 1:
+        raise ValueError("no rows in shard 1")
+    time.sleep(600)
+
+
+def echo(value: Any = None, ds: str | None = None, params: Any = None) -> Any:
+    return [value, ds, params]
+
+
+def large() -> str:
+    return "x" * 5000
+
+
+def helped(*, gang: Gang) -> list[Any]:
+    import helper
+
+    return [helper.twice(4), (gang.files / "table.txt").read_text()]
+
+
+def lonely(*, gang: Gang) -> list[Any]:
+    return [gang.rank, gang.world_size, gang.attempt, gang.host]
+
+
+def test_task_returns_what_each_rank_returned(task: TaskMaker) -> None:
+    assert task(share)(["a", "b", "c"], suffix="!") == [
+        {"rank": 0, "urls": ["a!", "c!"]},
+        {"rank": 1, "urls": ["b!"]},
+    ]
+
+
+@pytest.mark.parametrize(("results", "value"), [("rank0", {"rank": 0, "urls": ["a"]}), ("none", None)])
+def test_task_returns_less_if_told(task: TaskMaker, results: str, value: Any) -> None:
+    assert task(share, results=results)(["a", "b"]) == value
+
+
+def test_ranks_find_each_other(task: TaskMaker) -> None:
+    assert task(meet, workers=3)() == [[0, 1, 2]] * 3
+
+
+def test_single_rank_is_a_gang(task: TaskMaker) -> None:
+    assert task(lonely, workers=1)() == [[0, 1, 0, "localhost"]]
+
+
+def test_ranks_are_counted_without_a_rendezvous(task: TaskMaker) -> None:
+    def size(*, gang: Gang) -> list[Any]:
+        return [gang.rank, gang.world_size, gang.master_addr]
+
+    assert task(size, rendezvous=False)() == [[0, 2, ""], [1, 2, ""]]
+
+
+def test_modules_and_data_come_along_as_files(task: TaskMaker) -> None:
+    files = {"helper.py": "def twice(x):\n    return 2 * x\n", "table.txt": "1\n2\n"}
+
+    assert task(helped, workers=1, files=files)() == [[8, "1\n2\n"]]
+
+
+def test_variables_of_the_context_reach_the_ranks(task: TaskMaker) -> None:
+    echoing = task(echo, workers=1)
+    context = echoing.context(ds="2026-01-01", params={"n": 1})
+
+    assert echoing.operator({"a": [1.5, None, "é"]}).execute(context) == [
+        [{"a": [1.5, None, "é"]}, "2026-01-01", {"n": 1}]
+    ]
+
+
+def test_resumed_task_needs_nothing_but_the_event(task: TaskMaker) -> None:
+    sharing = task(share, deferrable=True)
+    context = sharing.context()
+    with pytest.raises(TaskDeferred) as left:
+        sharing.operator(["a"]).execute(context)
+
+    async def told() -> Any:
+        try:
+            return [event.payload async for event in left.value.trigger.run()]
+        finally:
+            await informers().aclose()
+
+    (event,) = asyncio.run(told())
+    resumed = sharing.operator(["not", "rendered"])
+
+    assert [rank["urls"] for rank in resumed.resume_execution(left.value.method_name, {"event": event}, context)] == [
+        ["a"],
+        [],
+    ]
+
+
+# -- failures -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("logs", ["rank0+failed", "none"])
+def test_exception_of_a_rank_is_the_tasks_error(task: TaskMaker, logs: str) -> None:
+    with pytest.raises(AppFailed) as raised:
+        task(fail_on_rank_1, logs=logs)()
+
+    assert (raised.value.rank, raised.value.exit_code) == (1, 1)
+    assert "Rank 1 of gang" in str(raised.value)
+    assert ": ValueError: no rows in shard 1" in raised.value.message
+    assert ("Traceback" in raised.value.log_tail) is (logs != "none")
+
+
+def test_result_that_is_too_large_is_told_with_its_size(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match=r"large returned 5002 bytes of JSON, 4095 are kept\. Write it to storage"):
+        task(large)()
+
+
+def test_large_value_that_is_not_wanted_is_no_failure(task: TaskMaker) -> None:
+    assert task(large, results="none")() is None
+
+
+def test_image_without_python_is_told_with_what_to_do(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match="run by 'no-such-python': give the image's own Python with python="):
+        task(large, python="no-such-python")()
+
+
+def test_shell_that_finds_no_python_is_told_alike(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match="with python="):
+        task(large, python=["sh", "-c", "no-such-python"])()
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (datetime(2026, 1, 1, tzinfo=UTC), "argument 1: is a datetime.datetime"),
+        ("x" * 1_000_000, "the arguments: take 1000[0-9]+ bytes as JSON, 9[0-9]+ are left"),
+    ],
+    ids=["unfit", "too large"],
+)
+def test_unsound_argument_takes_the_retries_along_and_creates_nothing(
+    task: TaskMaker, value: Any, problem: str, embedded: SandboxThread
+) -> None:
+    echoing = task(echo)
+    with pytest.raises(AirflowFailException, match=problem):
+        echoing(value)
+
+    jobs = embedded.call(lambda it: it.registry.list(JOBS))
+    assert not [
+        job for job in jobs if echoing.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")
+    ]
+
+
+# -- another try ----------------------------------------------------------------------------------------------
+
+
+def endless(*, gang: Gang) -> None:
+    import time
+
+    time.sleep(600)
+
+
+def test_next_try_adopts_the_gang_though_the_provider_and_the_dag_file_have_changed(
+    task: TaskMaker, embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    ends = task(endless, deferrable=True)
+    uids = []
+    for release in range(2):
+        other = tmp_path / f"{release}.py"
+        other.write_text(f"# release {release}\n")
+        monkeypatch.setattr(runner, "__file__", str(other))
+        with pytest.raises(TaskDeferred) as left:
+            ends.operator().execute(ends.context())
+        uids.append(left.value.trigger.watch.uid)
+
+    assert uids[0] == uids[1]
+
+
+def test_other_arguments_are_another_gang(task: TaskMaker, embedded: SandboxThread) -> None:
+    sharing = task(share, deferrable=True, files={"a.txt": "a\n"})
+    with pytest.raises(TaskDeferred) as left:
+        sharing.operator(["a"]).execute(sharing.context())
+    name = f"{left.value.trigger.watch.name}-files"
+    (files,) = [m for m in embedded.call(lambda it: it.registry.list(CONFIGMAPS)) if m["metadata"]["name"] == name]
+
+    assert set(files["data"]) == {"a.txt", *(runner.RUNNER, runner.FUNCTION, runner.ARGUMENTS, runner.TASK)}
+    assert json.loads(files["data"][runner.ARGUMENTS])["args"] == [["a"]]
+    with pytest.raises(AirflowFailException, match="files"):
+        sharing.operator(["b"]).execute(sharing.context())

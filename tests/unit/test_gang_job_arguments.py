@@ -1,0 +1,102 @@
+"""Arguments that travel as JSON, and those that JSON would change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.decorators import arguments
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+class Lazy(Sequence[int]):
+    """As Airflow gives the results of a mapped task: read one by one."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: Any) -> Any:
+        return [5, 6][index]
+
+
+def sent(*args: Any, **kwargs: Any) -> Any:
+    """What a rank reads."""
+    read = json.loads(arguments.encoded("f", *arguments.plain("f", args, kwargs), takes_gang=False))
+    return read["args"], read["kwargs"]
+
+
+@given(st.lists(JSON_VALUES), st.dictionaries(st.text(), JSON_VALUES))
+def test_json_arrives_as_it_was(args: list[Any], kwargs: dict[str, Any]) -> None:
+    plain = json.loads(arguments.encoded("f", *arguments.plain("f", args, kwargs), takes_gang=True))
+
+    assert plain == {"function": "f", "args": args, "kwargs": kwargs, "gang": True}
+
+
+def test_sequences_arrive_as_lists_and_mappings_as_dicts() -> None:
+    assert sent((1, (2,)), Lazy(), table=MappingProxyType({"a": Color.RED})) == (
+        [[1, [2]], [5, 6]],
+        {"table": {"a": "red"}},
+    )
+
+
+def test_text_that_is_no_utf8_arrives() -> None:
+    assert sent("caf\udce9") == (["caf\udce9"], {})
+
+
+def test_order_of_keys_is_kept() -> None:
+    assert list(sent({"b": 1, "a": 2})[0][0]) == ["b", "a"]
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a time": (datetime(2026, 1, 1, tzinfo=UTC), r"value\['x'\]\[1\]: is a datetime.datetime.* isoformat"),
+    "a date": (date(2026, 1, 1), "isoformat"),
+    "a duration": (timedelta(1), "total_seconds"),
+    "a path": (Path("a"), r"str\(path\)"),
+    "a set": ({1}, "sorted list"),
+    "bytes": (b"1", "Pass it as text"),
+    "anything else": (object(), "is a builtins.object, which JSON does not hold. Pass text, numbers"),
+    "a key": ({1: "a"}, r"value\['x'\]\[1\]: has the key 1, which JSON would turn into text"),
+}
+
+
+@pytest.mark.parametrize(("value", "problem"), REFUSED.values(), ids=REFUSED)
+def test_what_json_does_not_hold_is_told_by_its_place(value: Any, problem: str) -> None:
+    with pytest.raises(InvalidGangSpec, match=problem):
+        arguments.plain("f", [], {"value": {"x": [0, value]}})
+
+
+def test_everything_is_told_at_once() -> None:
+    with pytest.raises(InvalidGangSpec) as raised:
+        arguments.plain("f", [b"", {1}], {"n": object()})
+
+    assert [p.path for p in raised.value.problems] == ["f: argument 1", "f: argument 2", "f: argument n"]
+
+
+def named(a: Any, ds: Any = None, *, params: Any = None, run_id: Any = None) -> None:
+    """Names three variables of Airflow's context."""
+
+
+def test_variables_of_the_context_come_to_who_names_them() -> None:
+    context: Mapping[str, Any] = {"ds": "2026-01-01", "params": {"n": 1}, "ti": object(), "a": 1}
+
+    assert arguments.from_context(named, [1], {}, context) == {"ds": "2026-01-01", "params": {"n": 1}}
+    assert arguments.from_context(named, [1, "other"], {"params": {}}, context) == {}
