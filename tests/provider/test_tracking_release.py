@@ -102,3 +102,31 @@ async def test_gang_without_namespace_is_refused():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         with pytest.raises(ValueError, match="a namespace is needed"):
             await release(plane.client, gang="train")
+
+
+STORMS = {
+    "busy": {"kind": "status", "code": 429, "retry_after_s": 1},
+    "broken": {"kind": "status", "code": 500},
+    "broken after it was done": {"kind": "status-after", "code": 500},
+    "cut off": {"kind": "drop-before"},
+    "cut off after it was done": {"kind": "drop-after"},
+    "cut off in the answer": {"kind": "drop-after", "chunks": 1},
+    "silent": {"kind": "half-open"},
+    "refused credentials": {"kind": "status", "code": 401},
+}
+
+
+@pytest.mark.parametrize("fault", STORMS.values(), ids=STORMS)
+@in_virtual_time
+async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        for number in range(300):
+            _pod(plane, f"pod-{number}")
+        plane.arm(method="PATCH", skip=100, times=3, **fault)
+        plane.arm(method="PATCH", skip=60, times=3, **fault)
+        first = await release(plane.client, namespace="default")
+        again = await release(plane.client, namespace="default")
+        assert _held(plane) == []
+        assert first.released + first.failed == 300
+        assert again.failed == 0
+        assert len(plane.faults.history) == 6
