@@ -7,37 +7,54 @@ that rank has none that may still succeed, and a rank that has succeeded gets no
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.pods import rank_of
 from airflow_provider_gangjobs.gang.verdict import Ended, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import JobView, PodView
+    from airflow_provider_gangjobs.gang.muster import Muster
+    from airflow_provider_gangjobs.objects.views import JobView
 
 GENERATION_AS_SUBMITTED: Final = 2
 """Created (1) and let run (2). Whoever suspended it, or changed its size, made another generation."""
 
 
-def all_are_here(job: JobView | None, pods: Sequence[PodView], recorded: AbstractSet[str], ref: GangRef) -> bool:
-    """True if no pod of the Job can exist, or have existed, beside these: one for each rank, and each succeeded.
+class Roll(Enum):
+    """What a roll call comes to."""
 
-    `pods` are the Job's own and all that the server had at one moment, however long ago. `recorded` are the
-    uids of those whose outcome is known. False means that it is not certain, as with every failure.
+    ALL_ARE_HERE = auto()
+    """No pod of the Job can exist, or have existed, beside these: one for each rank, and each succeeded."""
+    SOME_TO_COME = auto()
+    """By the Job's word it is so, and it may yet be seen: the watch of pods is behind that of Jobs."""
+    UNCERTAIN = auto()
+    """As with every failure. Only the server can tell."""
+
+
+def call_roll(job: JobView | None, pods: Muster, recorded: AbstractSet[str], ref: GangRef) -> Roll:
+    """Compare the Job with the pods in sight.
+
+    `pods` are all that the server had at one moment, however long ago. `recorded` are the uids of those whose
+    outcome is known.
     """
+    if job is None or not _has_run_as_submitted(job, ref) or pods.ended_otherwise or not recorded <= pods.uids:
+        return Roll.UNCERTAIN
+    ranks = job.status.succeeded
+    if pods.has_just_ranks(ranks) and pods.has_one_pod_a_rank:
+        return Roll.ALL_ARE_HERE if pods.succeeded == ranks else Roll.SOME_TO_COME
+    return Roll.SOME_TO_COME if len(pods) < ranks else Roll.UNCERTAIN
+
+
+def _has_run_as_submitted(job: JobView, ref: GangRef) -> bool:
+    """It has succeeded, its spec was never changed, and each rank had the one pod that succeeded."""
     verdict = judge(job, ref)
-    if job is None or verdict is None or verdict.ended is not Ended.SUCCEEDED:
-        return False
-    ranks = job.spec.completions or 0
     return (
-        0 < job.metadata.generation <= GENERATION_AS_SUBMITTED
-        and ranks == job.spec.parallelism == job.status.succeeded == len(pods)
+        verdict is not None
+        and verdict.ended is Ended.SUCCEEDED
+        and 0 < job.metadata.generation <= GENERATION_AS_SUBMITTED
+        and 0 < (job.spec.completions or 0) == job.spec.parallelism == job.status.succeeded
         and job.status.failed == 0
-        and all(pod.status.phase == "Succeeded" for pod in pods)
-        and {rank_of(pod) for pod in pods} == set(range(ranks))
-        and recorded <= {pod.metadata.uid for pod in pods}
     )

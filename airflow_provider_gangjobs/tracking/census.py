@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.pacing import Slices
 from airflow_provider_gangjobs.gang.lifecycle import Observation, observe, observe_mustered
 from airflow_provider_gangjobs.gang.muster import Muster
+from airflow_provider_gangjobs.gang.pods import pods_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView
@@ -29,39 +30,70 @@ IN_THREAD_MIN: Final = 500
 
 
 class Census:
-    """Of one gang, by its sights."""
+    """Of one gang, by its sights. What has changed is taken from them here alone, and handed on to be harvested."""
 
-    __slots__ = ("_muster", "_ref", "_seen", "_uncounted")
+    __slots__ = ("_muster", "_offer", "_ref", "_seen", "_uncounted")
 
-    def __init__(self, ref: GangRef, seen: Sights) -> None:
+    def __init__(
+        self, ref: GangRef, seen: Sights, offer: Callable[[Sequence[PodView], Sequence[PodView]], None]
+    ) -> None:
+        """
+        :param offer: Told of pods of the gang's own that have changed, and of those that have gone.
+        """
         self._ref = ref
         self._seen = seen
+        self._offer = offer
         self._muster: Muster | None = None
         self._uncounted: dict[str, PodView] = {}
-        """Changed since the last look; several changes of one pod are one."""
+        """Taken since the last count; several changes of one pod are one."""
 
-    def note(self, changed: Sequence[PodView], gone: Sequence[PodView]) -> None:
-        """These are the changes since the last call. To be told all of them."""
+    async def take(self) -> None:
+        """Take from the sights all that has changed. On return, what was taken is how the sights are at this moment."""
+        slices = Slices()
+        while True:
+            changed, gone = self._seen.take_pods(PORTION)
+            if not changed and not gone:
+                return
+            self._note(changed, gone)
+            self._offer(pods_of(self._ref, changed), pods_of(self._ref, gone))
+            await slices.breathe()
+
+    def _note(self, changed: Sequence[PodView], gone: Sequence[PodView]) -> None:
         if self._muster is None:
             return
-        self._uncounted |= {pod.metadata.uid: pod for pod in changed}
+        for pod in changed:
+            self._uncounted[pod.metadata.uid] = pod
         for pod in gone:
             self._uncounted.pop(pod.metadata.uid, None)
         self._muster.forget(gone)
 
-    async def observe(self, job: JobView | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
-        """As lifecycle.observe, of what is seen now. Everything taken from the sights must have been noted."""
-        if self._muster is None and self._seen.pod_count <= COUNTED_ANEW_MAX:
-            return observe(job, self._seen.pods, podgroup, self._ref, **more)
+    async def muster(self) -> Muster:
+        """The pods as they were taken last, counted. Not to be kept: the next count may change it."""
         if self._muster is None:
-            self._muster = Muster(self._ref)
-            self._uncounted = {pod.metadata.uid: pod for pod in self._seen.pods}
+            pods = self._seen.pods
+            muster = Muster(self._ref)
+            async for some in portions(pods):
+                muster.see(some)
+            if len(pods) > COUNTED_ANEW_MAX:
+                self._muster = muster
+            return muster
         uncounted, self._uncounted = self._uncounted, {}
         async for some in portions(list(uncounted.values())):
             self._muster.see(some)
-        if len(self._muster.troubled) <= COUNTED_ANEW_MAX:
-            return observe_mustered(job, self._muster, podgroup, self._ref, **more)
-        return await asyncio.to_thread(observe_mustered, job, self._muster, podgroup, self._ref, **more)
+        return self._muster
+
+    async def correct(self, pods: Sequence[PodView]) -> None:
+        """Count these pods as they are here, which the sights do not show yet."""
+        if pods:
+            self._muster = await self.muster()
+            self._uncounted |= {pod.metadata.uid: pod for pod in pods}
+
+    async def observe(self, job: JobView | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
+        """As lifecycle.observe, of what was taken last."""
+        muster = await self.muster()
+        if len(muster) < IN_THREAD_MIN or (muster.has_one_pod_a_rank and len(muster.troubled) <= COUNTED_ANEW_MAX):
+            return observe_mustered(job, muster, podgroup, self._ref, **more)
+        return await asyncio.to_thread(observe_mustered, job, muster, podgroup, self._ref, **more)
 
 
 async def observe_listed(

@@ -23,14 +23,13 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
-from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase, observe
-from airflow_provider_gangjobs.gang.pods import pods_of
+from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.objects.views import EventView, JobView, view
 from airflow_provider_gangjobs.tracking.asking import ClusterRefuses, ask, together
 from airflow_provider_gangjobs.tracking.beside import HarvestBeside
-from airflow_provider_gangjobs.tracking.census import Census, observe_listed, portions
+from airflow_provider_gangjobs.tracking.census import Census, observe_listed
 from airflow_provider_gangjobs.tracking.evidence import job_events
 from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
 from airflow_provider_gangjobs.tracking.reporting import Reporter
@@ -140,7 +139,7 @@ class _Follower:
         self.now = now
         self.timing = timing
         self.beside = HarvestBeside(client, ref, timing, seen.wake)
-        self.census = Census(ref, seen)
+        self.census = Census(ref, seen, self.beside.offer)
         self.events: tuple[EventView, ...] = ()
         self.asked_for_events = False
 
@@ -215,19 +214,11 @@ class _Follower:
         until = self.timing.monotonic() + for_s
         while (left_s := until - self.timing.monotonic()) > 0 and judge(self.seen.job, self.ref) is None:
             await self.timing.sleep(min(left_s, GATHER_S))
-            await self._take()
-
-    async def _take(self) -> None:
-        """Have the pods that have changed harvested and counted."""
-        changed, gone = self.seen.take_pods()
-        self.census.note(changed, gone)
-        self.beside.offer((), pods_of(self.ref, gone))
-        async for some in portions(changed):
-            self.beside.offer(pods_of(self.ref, some), ())
+            await self.census.take()
 
     async def _observe(self, job: JobView | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
-        """How the gang stands by what is seen of its pods."""
-        await self._take()
+        """How the gang stands by what is seen of its pods, which are harvested if they are due."""
+        await self.census.take()
         return await self.census.observe(job, podgroup, **more)
 
     def _age_s(self, observation: Observation) -> float:
@@ -265,7 +256,7 @@ class _Follower:
         if seen.phase is Phase.FINISHING:
             self.reporter.tell(seen, self.now())
         settled = await settler.settle(job)
-        observation = _at_the_end(await observe_listed(job, settled.pods, None, self.ref), verdict, settled)
+        observation = _at_the_end(await self.census.observe(job, None), verdict, settled)
         self.reporter.tell(observation, self.now())
         return self._event(
             Status(verdict.ended.value),
@@ -279,7 +270,7 @@ class _Follower:
         return (RESULTS_GONE,) if verdict.ended is Ended.SUCCEEDED and self.seen.gone_job is not None else ()
 
     def _settler(self) -> Settler:
-        return Settler(self.client, self.ref, self.harvester, self.seen, self.timing, self.now)
+        return Settler(self.client, self.ref, self.harvester, self.seen, self.census, self.timing, self.now)
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
@@ -287,7 +278,7 @@ class _Follower:
         """Halt the gang, if the server agrees that its time is over: a watch that lags must not end a gang."""
         job, pods, events = await together(
             self._job(),
-            ask(lambda: list_pods(self.client, self.ref), timing=self.timing),
+            ask(lambda: list_pods(self.client, self.ref, self.seen.pods_by_uid), timing=self.timing),
             job_events(self.client, self.ref),
         )
         observation = await observe_listed(job, pods, self.seen.podgroup, self.ref, events=events)
@@ -314,7 +305,7 @@ class _Follower:
             if not verdict.job_is_there:
                 self.harvester.forget_ledger()
             return await self._end(verdict, job, settler)
-        observation = before or observe(job, settled.pods, self.seen.podgroup, self.ref)
+        observation = before or await self.census.observe(job, self.seen.podgroup)
         counts = replace(observation.counts, held=settled.held)
         return self._event(
             Status.TIMEOUT,

@@ -12,17 +12,18 @@ import logging
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.gang.pods import has_ended, pods_of
-from airflow_provider_gangjobs.gang.rollcall import all_are_here
+from airflow_provider_gangjobs.gang.pods import has_ended, is_of, pods_of
+from airflow_provider_gangjobs.gang.rollcall import Roll, call_roll
 from airflow_provider_gangjobs.objects.sharing import sharing
 from airflow_provider_gangjobs.objects.views import PodView
 from airflow_provider_gangjobs.tracking.asking import ask, together
+from airflow_provider_gangjobs.tracking.census import Census, portions
 from airflow_provider_gangjobs.tracking.harvest import Harvester, retry_after_s
 
 if TYPE_CHECKING:
@@ -43,8 +44,14 @@ GRACE_MARGIN_S: Final = 15.0
 GRACE_MAX_S: Final = 900.0
 """No pod is waited for longer, whatever its grace period."""
 LOOK_AGAIN_S: Final = 5.0
-PODS_IN_PASSING: Final = 500
-"""Offered before others may run."""
+LISTED_AT_ONCE_MAX: Final = 500
+"""Pods, a page. A larger gang's list (600 MB for 100,000 pods) is not made if waiting a little may save it."""
+PATIENCE_PER_POD_S: Final = 1e-3
+PATIENCE_MAX_S: Final = 10.0
+"""For a watch of pods that is behind that of Jobs."""
+PAUSE_PER_POD_S: Final = 10e-6
+PAUSE_MAX_S: Final = 1.0
+"""Between two looks at a large gang that is not at rest yet. A look costs half a microsecond a pod."""
 DRAIN_ATTEMPTS_MAX: Final = 3
 """Before looking at the pods again, of which some may have gone."""
 _NOTHING: Final[Mapping[str, PodView]] = {}
@@ -54,12 +61,21 @@ _NOTHING: Final[Mapping[str, PodView]] = {}
 class Settled:
     """How the harvest ended."""
 
-    pods: tuple[PodView, ...] = ()
-    """As listed last; those that were released since still show our finalizer."""
     held: int = 0
     """Pods that could not be released."""
     notes: tuple[str, ...] = ()
     """What a user must know of it."""
+
+
+class _Swept(NamedTuple):
+    """What one sweep came to."""
+
+    is_all: bool
+    """All pods are known, recorded and released."""
+    left: list[PodView]
+    """Pods that are still held."""
+    error: Exception | None
+    """What hindered."""
 
 
 class Settler:
@@ -71,6 +87,7 @@ class Settler:
         ref: GangRef,
         harvester: Harvester,
         sights: Sights,
+        census: Census,
         timing: Timing,
         now: Callable[[], datetime],
     ) -> None:
@@ -78,18 +95,21 @@ class Settler:
         self.ref = ref
         self.harvester = harvester
         self.sights = sights
+        self.census = census
         self.timing = timing
         self.now = now
         self._listed: list[PodView] | None = None
+        self._patient_until: float | None = None
 
     async def prepare(self, job: JobView | None) -> None:
         """While the server is asked whether the Job has ended as it seems: read the ledger, harvest what is seen to
-        have ended, and list the pods unless all of them are in sight.
+        have ended, and list the pods unless all of them are in sight, or too many to be listed before the watch has
+        had its time.
 
         Raises:
             ClusterRefuses: the pods cannot be listed any more.
         """
-        if self._all_are_in_sight(job):
+        if await self._roll(job) is Roll.ALL_ARE_HERE or self.sights.pod_count > LISTED_AT_ONCE_MAX:
             await self._finish_seen()
         else:
             self._listed, _ = await together(self._list(), self._finish_seen())
@@ -108,52 +128,82 @@ class Settler:
     async def settle(self, job: JobView | None = None) -> Settled:
         """On return the harvest is over, and what it left undone is in the notes.
 
-        :param job: The Job as the server had it after its end, if it has ended by itself.
-
         Raises:
             ClusterRefuses: the pods cannot be listed any more.
         """
         began = quiet_since = self.timing.monotonic()
         while True:
             before = self.harvester.statistics()
-            pods, left, error = await self._sweep(job)
-            if not left and error is None:
-                return Settled(tuple(pods))
+            swept = await self._sweep(job)
+            if swept.is_all:
+                return Settled()
             monotonic = self.timing.monotonic()
             if self.harvester.statistics().released > before.released:
                 quiet_since = monotonic
-            if monotonic - quiet_since >= QUIET_S and not self._in_grace(left, monotonic - began):
-                return await self._give_up(pods, left)
-            await self.sights.changed(LOOK_AGAIN_S)
+            if monotonic - quiet_since >= QUIET_S and not self._in_grace(swept.left, monotonic - began):
+                swept = await self._sweep(job, ask_first=True)
+                return Settled() if swept.is_all else await self._give_up(swept.left)
+            await self.sights.changed(self._look_again_s())
+            if self.sights.pod_count > LISTED_AT_ONCE_MAX:
+                await self.timing.sleep(min(self.sights.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
-    async def _sweep(self, job: JobView | None) -> tuple[list[PodView], list[PodView], Exception | None]:
-        """Harvest what the watch shows, and when that leaves nothing, what the server lists, if that may be more."""
-        self.harvester.offer_gone(pods_of(self.ref, self.sights.take_pods()[1]))
-        pods = pods_of(self.ref, self.sights.pods)
-        left, error = await self._harvest(pods)
-        if left or error is not None or self._all_are_in_sight(job):
-            return pods, left, error
+    async def _sweep(self, job: JobView | None, *, ask_first: bool = False) -> _Swept:
+        """Harvest what the watch shows, and when that leaves nothing, what the server lists, if that may be more.
+
+        :param ask_first: List whatever the watch shows: it may have died without a word.
+        """
+        roll = await self._roll(job)
+        error = await self._drain()
+        left = await self._held_of(self.sights.pods)
         listed, self._listed = self._listed, None
-        pods = await self._list() if listed is None else listed
-        return pods, *(await self._harvest(pods))
+        if listed is None or ask_first:
+            is_harvested = not left and error is None
+            if is_harvested and roll is Roll.ALL_ARE_HERE:
+                return _Swept(is_all=True, left=[], error=None)
+            waits = not is_harvested or (roll is Roll.SOME_TO_COME and self._is_patient())
+            if waits and not ask_first:
+                return _Swept(is_all=False, left=left, error=error)
+            listed = await self._list()
+        await self.census.correct(listed)
+        async for some in portions(listed):
+            self.harvester.offer(some)
+        error = await self._drain()
+        newest = {pod.metadata.uid: pod for pod in (*left, *listed)}
+        left = await self._held_of(list(newest.values()))
+        return _Swept(is_all=not left and error is None, left=left, error=error)
 
-    def _all_are_in_sight(self, job: JobView | None) -> bool:
-        if not self.sights.shows_all_pods_of_a_moment:
+    async def _roll(self, job: JobView | None) -> Roll:
+        """Take all that has changed, and call the roll of the pods that are in sight then."""
+        await self.census.take()
+        if not self.sights.shows_all_pods_of_a_moment:  # that of the line before
+            return Roll.UNCERTAIN
+        return call_roll(job, await self.census.muster(), self.harvester.known, self.ref)
+
+    def _is_patient(self) -> bool:
+        """To list many pods costs more than to wait for a watch that is behind, for some seconds."""
+        pods = self.sights.pod_count
+        if pods <= LISTED_AT_ONCE_MAX or self.sights.pods_may_lag:
             return False
-        return all_are_here(job, pods_of(self.ref, self.sights.pods), self.harvester.known, self.ref)
+        now = self.timing.monotonic()
+        if self._patient_until is None:
+            self._patient_until = now + min(pods * PATIENCE_PER_POD_S, PATIENCE_MAX_S)
+        return now < self._patient_until
+
+    def _look_again_s(self) -> float:
+        left_s = (self._patient_until or 0.0) - self.timing.monotonic()
+        return min(left_s, LOOK_AGAIN_S) if left_s > 0 else LOOK_AGAIN_S
 
     async def _list(self) -> list[PodView]:
+        """The gang's pods as the server has them, where that is not how they are in sight."""
         seen = self.sights.pods_by_uid
-        return await ask(lambda: list_pods(self.client, self.ref, seen), timing=self.timing)
+        return await ask(lambda: list_pods(self.client, self.ref, seen, leave_out_seen=True), timing=self.timing)
 
-    async def _harvest(self, pods: list[PodView]) -> tuple[list[PodView], Exception | None]:
-        """Those that are still held afterwards, and what hindered."""
-        slices = Slices()
-        for first in range(0, len(pods), PODS_IN_PASSING):
-            self.harvester.offer(pods[first : first + PODS_IN_PASSING])
-            await slices.breathe()
-        error = await self._drain()
-        return [pod for pod in pods if self.harvester.holds(pod)], error
+    async def _held_of(self, pods: list[PodView]) -> list[PodView]:
+        """Those of the gang that are still held."""
+        holds, held = self.harvester.holds, []
+        async for some in portions(pods):
+            held += [pod for pod in some if holds(pod) and is_of(self.ref, pod)]
+        return held
 
     async def _drain(self) -> Exception | None:
         backoff = Backoff(self.timing, base_s=0.5, cap_s=LOOK_AGAIN_S)
@@ -172,12 +222,12 @@ class Settler:
         ends = (pod.metadata.deletion_timestamp for pod in left if not has_ended(pod))
         return waited_s < GRACE_MAX_S and any(end is not None and end > latest for end in ends)
 
-    async def _give_up(self, pods: list[PodView], left: list[PodView]) -> Settled:
+    async def _give_up(self, left: list[PodView]) -> Settled:
         waiting = [pod for pod in left if not has_ended(pod)]
         self.harvester.give_up(waiting)
         error = await self._drain()
-        held = sum(map(self.harvester.holds, pods))
-        return Settled(tuple(pods), held, tuple(_notes(len(waiting), held, error)))
+        held = sum(map(self.harvester.holds, left))
+        return Settled(held, tuple(_notes(len(waiting), held, error)))
 
 
 def of_gang(ref: GangRef) -> str:
@@ -185,28 +235,30 @@ def of_gang(ref: GangRef) -> str:
     return f"{LABEL_GANG}={ref.name}"
 
 
-async def list_pods(client: Client, ref: GangRef, seen: Mapping[str, PodView] = _NOTHING) -> list[PodView]:
+async def list_pods(
+    client: Client, ref: GangRef, seen: Mapping[str, PodView] = _NOTHING, *, leave_out_seen: bool = False
+) -> list[PodView]:
     """The gang's pods as the server has them now.
 
     :param seen: Views by uid that are kept already. Those that are still true are given again, not kept twice.
+    :param leave_out_seen: Do not give those again.
 
     Raises:
         ClusterError: they could not be listed.
     """
-    found: dict[str, PodView] = {}
+    found: list[PodView] = []
     one = sharing()
     pages = client.views(PodView, PODS, ref.namespace, label_selector=of_gang(ref))
     async with aclosing(pages):
         async for page in pages:
             for pod in page:
-                meta = pod.metadata
-                known = seen.get(meta.uid)
-                if known is not None and known.metadata.resource_version == meta.resource_version:
-                    found[meta.uid] = known
-                else:
+                known = seen.get(pod.metadata.uid)
+                if known is None or known.metadata.resource_version != pod.metadata.resource_version:
                     pod.share(one)
-                    found[meta.uid] = pod
-    return pods_of(ref, found.values())
+                    found.append(pod)
+                elif not leave_out_seen:
+                    found.append(known)
+    return pods_of(ref, found)
 
 
 def _notes(given_up: int, held: int, error: Exception | None) -> Iterable[str]:

@@ -97,9 +97,18 @@ class Sights:
     def podgroup(self) -> PodGroupView | None:
         return next(iter(self._groups.peek().values()), None) if self._groups else None
 
-    def take_pods(self) -> tuple[list[PodView], list[PodView]]:
-        """The pods that have changed since the last call, and the last views of those that have gone."""
-        return list(self._pods.take_updated().values()), list(self._pods.take_deleted().values())
+    def take_pods(self, at_most: int) -> tuple[list[PodView], list[PodView]]:
+        """Pods that have changed, and the last views of those that have gone, each once; so many of both at most.
+
+        If there are none, then what was taken is how the pods are at this moment.
+        """
+        changed, gone = self._pods.take_updated(at_most), self._pods.take_deleted(at_most)
+        return list(changed.values()), list(gone.values())
+
+    @property
+    def pods_may_lag(self) -> bool:
+        """The watch of pods has trouble: it will not show what happens now soon."""
+        return self._informers[1].problem is not None
 
     async def changed(self, timeout_s: float | None = None) -> None:
         """Wait until something of the gang has changed since the last call, or the time is over.

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from airflow_provider_gangjobs.gang.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from airflow_provider_gangjobs.tracking import settle
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.ledger import decode
 from tests.provider.guarantees import check_harvest
 from tests.provider.mortal import Mortal
 from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, timing
-from tests.provider.virtual_time import in_virtual_time
+from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -106,3 +111,52 @@ async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whol
         assert (await asking.event()).status is Status.SUCCEEDED
         assert plane.held() == []
         assert twin["metadata"]["uid"] in plane.ledger()
+
+
+@pytest.fixture
+def every_gang_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settle, "LISTED_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(settle, "PATIENCE_PER_POD_S", 5.0)
+
+
+@pytest.mark.usefixtures("every_gang_is_large")
+@pytest.mark.parametrize("held", [True, False])
+@in_virtual_time
+async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(held: bool):
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=3)
+        await plane.until(lambda: plane.running_ranks() == 3)
+        if not held:
+            for pod in plane.held():
+                patch = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
+                plane.registry.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE)
+        plane.arm("delay", method="GET", path="/pods$", query="watch=", delay_s=8.0)
+        asking = Asking(plane, ref)
+        await asyncio.sleep(2)
+        plane.finish_all()
+        assert (await asking.event()).status is Status.SUCCEEDED
+        assert asking.asked("LIST pods") == 0
+        assert elapsed() > 8
+        check_harvest(plane, uids(plane))
+
+
+@pytest.mark.parametrize("large", [True, False])
+@in_virtual_time
+async def test_pods_of_a_watch_that_died_without_a_word_are_recorded_as_they_ended(
+    large: bool, request: pytest.FixtureRequest
+):
+    if large:
+        request.getfixturevalue("every_gang_is_large")
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=3)
+        await plane.until(lambda: plane.running_ranks() == 3)
+        plane.arm("half-open", method="GET", path="/pods$", query="watch=")
+        asking = Asking(plane, ref)
+        await asyncio.sleep(2)
+        began = elapsed()
+        plane.finish_all()
+        event = await asking.event()
+        assert (event.status, event.notes) == (Status.SUCCEEDED, ())
+        assert elapsed() - began < (120 if large else 10), "long before the watch is known to be dead"
+        assert {decode(uid, text).outcome for uid, text in plane.ledger().items()} == {Ending.SUCCEEDED}
+        check_harvest(plane, uids(plane))

@@ -110,6 +110,19 @@ async def test_deleted_object_is_told_once_with_its_last_state() -> None:
     assert subscription.take_deleted() == {}
 
 
+async def test_what_is_not_taken_at_once_is_left_for_the_next_call() -> None:
+    store = store_with(*(view(name) for name in "abcde"))
+    subscription = store.subscribe("k")
+    parts = [subscription.take_updated(2) for _ in range(4)]
+    assert [len(part) for part in parts] == [2, 2, 1, 0]
+    assert {uid for part in parts for uid in part} == set("abcde")
+    for name in "abc":
+        store.remove(view(name, 2))
+    gone = [subscription.take_deleted(2) for _ in range(3)]
+    assert [len(part) for part in gone] == [2, 1, 0]
+    assert {uid: last for part in gone for uid, last in part.items()} == {name: view(name, 2) for name in "abc"}
+
+
 async def test_object_first_seen_as_deleted_is_told() -> None:
     store = store_with()
     subscription = store.subscribe("k")

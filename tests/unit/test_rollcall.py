@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.rollcall import all_are_here
+from airflow_provider_gangjobs.gang.muster import Muster
+from airflow_provider_gangjobs.gang.rollcall import Roll, call_roll
 from tests.unit.builders import REF, JobBuilder, PodBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.objects.views import PodView
 
@@ -35,9 +37,13 @@ def uids(seen: list[PodView]) -> set[str]:
     return {one.metadata.uid for one in seen}
 
 
+def roll(job: JobBuilder | None, seen: list[PodView], recorded: AbstractSet[str] = frozenset()) -> Roll:
+    return call_roll(job.view() if job else None, Muster(REF, seen), recorded, REF)
+
+
 def test_one_pod_for_each_rank_that_all_succeeded_are_all() -> None:
-    assert all_are_here(complete_job().view(), pods(), set(), REF)
-    assert all_are_here(complete_job().view(), pods(), uids(pods()), REF)
+    assert roll(complete_job(), pods()) is Roll.ALL_ARE_HERE
+    assert roll(complete_job(), pods(), uids(pods())) is Roll.ALL_ARE_HERE
 
 
 DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
@@ -55,28 +61,40 @@ DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
 def test_a_job_that_may_have_had_others_is_asked(doubt: Callable[[JobBuilder], object]) -> None:
     job = complete_job()
     doubt(job)
-    assert not all_are_here(job.view(), pods(), set(), REF)
+    assert roll(job, pods()) is Roll.UNCERTAIN
 
 
 @pytest.mark.parametrize("job", [None, JobBuilder(RANKS).started(1), JobBuilder(RANKS).started(1).failed(10)])
 def test_a_job_that_has_not_succeeded_is_asked(job: JobBuilder | None) -> None:
-    assert not all_are_here(job.view() if job else None, pods(), set(), REF)
+    assert roll(job, pods()) is Roll.UNCERTAIN
 
 
 SIGHTS = {
-    "a rank is missing": pods()[:-1],
     "a rank has two pods": [*pods(), pod(0, "again").view()],
     "a rank has two pods and another none": [*pods()[:-1], pod(0, "again").view()],
-    "a rank still runs as far as is seen": [*pods()[:-1], PodBuilder("pod-2").rank(2).on("node").running(3).view()],
     "a rank has failed": [*pods()[:-1], PodBuilder("pod-2").rank(2).on("node").failed(1, 9).view()],
+    "a rank has failed and another is missing": [*pods()[:-2], PodBuilder("pod-2").rank(2).failed(1, 9).view()],
     "a pod has no rank": [*pods()[:-1], PodBuilder("pod-2").on("node").succeeded(9).view()],
+    "a pod has a rank that the Job has not": [*pods()[:-1], pod(RANKS).view()],
 }
 
 
 @pytest.mark.parametrize("seen", SIGHTS.values(), ids=SIGHTS)
 def test_pods_that_are_not_one_success_for_each_rank_are_asked_for(seen: list[PodView]) -> None:
-    assert not all_are_here(complete_job().view(), seen, set(), REF)
+    assert roll(complete_job(), seen) is Roll.UNCERTAIN
+
+
+BEHIND = {
+    "a rank is missing": pods()[:-1],
+    "no pod was seen yet": [],
+    "a rank still runs as far as is seen": [*pods()[:-1], PodBuilder("pod-2").rank(2).on("node").running(3).view()],
+}
+
+
+@pytest.mark.parametrize("seen", BEHIND.values(), ids=BEHIND)
+def test_pods_that_a_watch_may_yet_show_to_be_all_are_waited_for(seen: list[PodView]) -> None:
+    assert roll(complete_job(), seen) is Roll.SOME_TO_COME
 
 
 def test_a_pod_that_is_recorded_and_gone_is_a_sign_of_others() -> None:
-    assert not all_are_here(complete_job().view(), pods(), {"a-pod-that-was-preempted"}, REF)
+    assert roll(complete_job(), pods(), {"a-pod-that-was-preempted"}) is Roll.UNCERTAIN

@@ -65,19 +65,29 @@ class Subscription(Generic[V]):
         """The same, live and not copied. Not to be kept over an await."""
         return self._store.peek(self.key)
 
-    def take_updated(self) -> dict[str, V]:
-        """Those that were added or changed since the last call, by uid. The first call gives all."""
+    def take_updated(self, at_most: int | None = None) -> dict[str, V]:
+        """Those that were added or changed and were not taken since, by uid. The first calls give all that exist.
+
+        :param at_most: Leave the others for the next calls: a hundred thousand may change at once.
+        """
         current = self._store.peek(self.key)
-        updated, self._updated = self._updated, set()
+        if at_most is None or len(self._updated) <= at_most:
+            updated, self._updated = self._updated, set()
+        else:
+            updated = {self._updated.pop() for _ in range(at_most)}
         return {uid: current[uid] for uid in updated if uid in current}
 
-    def take_deleted(self) -> dict[str, V]:
-        """The last view of those that went away since the last call, by uid; each is given once.
+    def take_deleted(self, at_most: int | None = None) -> dict[str, V]:
+        """The last view of those that went away, by uid; each is given once.
 
         They were deleted, or changed so that the selector or index no longer covers them.
+
+        :param at_most: Leave the others for the next calls.
         """
-        deleted, self._deleted = self._deleted, {}
-        return deleted
+        if at_most is None or len(self._deleted) <= at_most:
+            deleted, self._deleted = self._deleted, {}
+            return deleted
+        return dict(self._deleted.popitem() for _ in range(at_most))
 
     async def changed(self, timeout_s: float | None = None) -> bool:
         """Wait until something of ours has changed since this last returned True; False if nothing did in time.
