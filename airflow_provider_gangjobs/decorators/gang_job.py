@@ -81,9 +81,17 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
 
     def execute(self, context: Context) -> Any:
         """Complete the arguments by what the function asks of the context, and submit the gang."""
+        self._ask(context)
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """The same, since a gang that was disrupted is submitted again."""
+        self._ask(context)
+        return super().execute_complete(context, event)
+
+    def _ask(self, context: Context) -> None:
         given = arguments.from_context(self.python_callable, [*self.op_args], self.op_kwargs, context)
         self.op_kwargs = {**self.op_kwargs, **given}
-        return super().execute(context)
 
     def _spec(self) -> GangSpec:
         spec = super()._spec()

@@ -17,8 +17,10 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.decorators import runner
 from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
+from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread
@@ -83,6 +85,19 @@ def task(embedded: SandboxThread, connection: str) -> Any:
 TaskMaker = Callable[..., Task]
 
 
+def event_of(left: TaskDeferred) -> Any:
+    """What the trigger tells."""
+
+    async def told() -> Any:
+        try:
+            return [event.payload async for event in left.trigger.run()]
+        finally:
+            await informers().aclose()
+
+    (event,) = asyncio.run(told())
+    return event
+
+
 def share(urls: list[str], *, suffix: str = "", gang: Gang) -> dict[str, Any]:
     return {"rank": gang.rank, "urls": [url + suffix for url in urls[gang.rank :: gang.world_size]]}
 
@@ -128,6 +143,13 @@ def helped(*, gang: Gang) -> list[Any]:
     import helper
 
     return [helper.twice(4), (gang.files / "table.txt").read_text()]
+
+
+def wait_once(ds: str | None = None, *, gang: Gang) -> list[Any]:
+    import time
+
+    time.sleep(0 if gang.attempt else 600)
+    return [gang.attempt, ds]
 
 
 def lonely(*, gang: Gang) -> list[Any]:
@@ -182,13 +204,7 @@ def test_resumed_task_needs_nothing_but_the_event(task: TaskMaker) -> None:
     with pytest.raises(TaskDeferred) as left:
         sharing.operator(["a"]).execute(context)
 
-    async def told() -> Any:
-        try:
-            return [event.payload async for event in left.value.trigger.run()]
-        finally:
-            await informers().aclose()
-
-    (event,) = asyncio.run(told())
+    event = event_of(left.value)
     resumed = sharing.operator(["not", "rendered"])
 
     assert [rank["urls"] for rank in resumed.resume_execution(left.value.method_name, {"event": event}, context)] == [
@@ -249,6 +265,29 @@ def test_unsound_argument_takes_the_retries_along_and_creates_nothing(
     assert not [
         job for job in jobs if echoing.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")
     ]
+
+
+# -- another attempt ------------------------------------------------------------------------------------------
+
+
+def test_attempt_after_a_disruption_has_the_same_arguments(task: TaskMaker, embedded: SandboxThread) -> None:
+    waiting = task(wait_once, deferrable=True, max_disruptions=1)
+    context = waiting.context(ds="2026-01-01")
+    with pytest.raises(TaskDeferred) as first:
+        waiting.operator().execute(context)
+    gang = first.value.trigger.watch.name
+
+    def running() -> list[str]:
+        pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"{LABEL_GANG}={gang}"))
+        return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"]
+
+    victim, *_ = wait_for("a running rank", running)
+    embedded.call(lambda it: it.registry.evict(victim, "default"))
+    with pytest.raises(TaskDeferred) as second:
+        waiting.operator().execute_complete(context, event_of(first.value))
+
+    value = waiting.operator().execute_complete(context, event_of(second.value))
+    assert value == [[1, "2026-01-01"]] * 2
 
 
 # -- another try ----------------------------------------------------------------------------------------------
