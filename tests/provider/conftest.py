@@ -18,8 +18,10 @@ if "AIRFLOW_HOME" not in os.environ:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from tests.provider.tries import Task
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,21 @@ def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
     described = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(embedded.kubeconfig_path)}}
     monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", json.dumps(described))
     return "embedded"
+
+
+@pytest.fixture
+def task(embedded: SandboxThread, connection: str) -> Any:
+    """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
+    from airflow_provider_gangjobs.sandbox.resources import JOBS
+    from tests.provider.tries import Task
+
+    made: list[Task] = []
+
+    def make(script: str, **parameters: Any) -> Task:
+        made.append(Task(embedded, connection, script, **parameters))
+        return made[-1]
+
+    yield make
+    for job in (job for one in made for job in one.jobs):
+        name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+        embedded.call(lambda it, name=name, ns=namespace: it.registry.delete(JOBS, name, ns, propagation="Background"))

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
-from airflow.sdk import DAG
 
-from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
 from airflow_provider_gangjobs.gang.event import UnreadableEventError
-from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowFailException,
     TaskDeferralError,
@@ -25,137 +17,27 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferred,
 )
 from airflow_provider_gangjobs.operators import gang_job
-from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
+from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
 from tests.airflow.waiting import wait_for
 from tests.patience import PATIENCE_S
+from tests.provider.tries import event_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from tests.provider.tries import TaskMaker
 
 TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 FAIL = "test $RANK = 0 || exit 3; sleep 600"
 FAIL_ALL = "echo no luck; exit 3"
 ENDLESS = "sleep 600"
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Task:
-    """A task of a fresh DAG run, and its tries."""
-
-    def __init__(self, cluster: SandboxThread, connection: str, script: str, **parameters: Any) -> None:
-        self.cluster = cluster
-        self.run_id = uuid4().hex
-        self.tries = 0
-        self.xcoms: dict[str, Any] = {}
-        self.connection = connection
-        self.parameters = {"command": ["sh", "-c", script], "deferrable": False, **parameters}
-
-    def operator(self) -> GangJobOperator:
-        """As every process has it: made anew from the DAG file."""
-        with DAG("d", schedule=None):
-            return GangJobOperator(
-                task_id="train",
-                image="i",
-                workers=2,
-                resources={"cpu": "100m"},
-                kubernetes_conn_id=self.connection,
-                **self.parameters,
-            )
-
-    def next_try(self, *, retries_left: bool = True) -> Any:
-        """The context of another try."""
-        self.tries += 1
-        ti = SimpleNamespace(
-            id=uuid4(),
-            dag_id="d",
-            run_id=self.run_id,
-            task_id="train",
-            map_index=-1,
-            try_number=self.tries,
-            max_tries=self.tries if retries_left else self.tries - 1,
-            start_date=datetime.now(UTC),
-            xcom_push=self.xcoms.__setitem__,
-        )
-        return {"ti": ti}
-
-    def execute(self, context: Any = None) -> Any:
-        """One try to its end, as Airflow's task runner does it: what a success calls comes once it is noted."""
-        operator = self.operator()
-        context = context or self.next_try()
-        value = operator.execute(context)
-        self.note_success(operator, context, value)
-        return value
-
-    def note_success(self, operator: GangJobOperator, context: Any, value: Any) -> None:
-        context["ti"].xcom_push("return_value", value)
-        for callback in operator.on_success_callback:
-            callback({**context, "task": operator})
-
-    def defer(self, context: Any = None) -> TaskDeferred:
-        """Execute, and leave the worker."""
-        with pytest.raises(TaskDeferred) as left:
-            self.execute(context)
-        return left.value
-
-    @property
-    def jobs(self) -> list[dict[str, Any]]:
-        """What the cluster has of this task."""
-        name = json.dumps(self.run_id)[1:-1]
-        listed = self.cluster.call(lambda it: it.registry.list(JOBS))
-        return [job for job in listed if name in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")]
-
-    @property
-    def pods(self) -> list[dict[str, Any]]:
-        """Pods of this task, also those that are about to go."""
-        selector = f"{LABEL_TASK}={TaskKey('d', self.run_id, 'train').digest}"
-        listed: list[dict[str, Any]] = self.cluster.call(lambda it: it.registry.list(PODS, label_selector=selector))
-        return listed
-
-    @property
-    def halted(self) -> bool:
-        (job,) = self.jobs
-        return ANNOTATION_HALTED in job["metadata"]["annotations"] and job["spec"]["suspend"]
-
-
-TaskMaker = Callable[..., Task]
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow gives a killed task five seconds; a busy machine takes what it takes."""
     monkeypatch.setattr(gang_job, "KILL_TIMEOUT_S", PATIENCE_S)
-
-
-@pytest.fixture
-def task(embedded: SandboxThread, connection: str) -> Any:
-    """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
-    made: list[Task] = []
-
-    def make(script: str, **parameters: Any) -> Task:
-        made.append(Task(embedded, connection, script, **parameters))
-        return made[-1]
-
-    yield make
-    for job in (job for one in made for job in one.jobs):
-        name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
-        embedded.call(lambda it, name=name, ns=namespace: it.registry.delete(JOBS, name, ns, propagation="Background"))
-
-
-def event_of(left: TaskDeferred) -> dict[str, Any]:
-    """What the trigger tells, as the resumed task gets it."""
-
-    async def first() -> Any:
-        try:
-            return [event.payload async for event in left.trigger.run()]
-        finally:
-            await informers().aclose()
-
-    (payload,) = asyncio.run(first())
-    event: dict[str, Any] = json.loads(json.dumps(payload))
-    return event
 
 
 # -- the way of a gang ----------------------------------------------------------------------------------------

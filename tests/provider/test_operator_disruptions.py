@@ -1,0 +1,315 @@
+"""A gang that the cluster takes is submitted again within the same try, and its task loses no retry by it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
+from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from tests.airflow.waiting import wait_for
+from tests.provider.plane import is_held
+from tests.provider.tries import event_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.provider.tries import Task, TaskMaker
+
+TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
+ENDLESS = "sleep 600"
+FIRST_IS_ENDLESS = f'case "$MASTER_ADDR" in *-0-0.*) {ENDLESS};; esac; {TELL}'
+"""By the name of rank 0, `<gang>-0`, and the gang's own, which ends with the attempt."""
+FIRST_IS_ENDLESS_THEN_FAILS = f'case "$MASTER_ADDR" in *-0-0.*) {ENDLESS};; esac; exit 3'
+
+
+def running(train: Task, attempt: int) -> list[str]:
+    """Names of the attempt's pods, once all run."""
+    names = [
+        pod["metadata"]["name"]
+        for pod in train.pods
+        if pod["status"]["phase"] == "Running" and pod["metadata"]["labels"][LABEL_GANG].endswith(f"-{attempt}")
+    ]
+    return names if len(names) == 2 else []
+
+
+def held(train: Task, attempt: int) -> list[str]:
+    """Names of the attempt's pods that wait for their outcome to be recorded."""
+    return [
+        pod["metadata"]["name"]
+        for pod in train.pods
+        if pod["metadata"]["labels"][LABEL_GANG].endswith(f"-{attempt}") and is_held(pod)
+    ]
+
+
+def evict(train: Task, attempt: int) -> None:
+    """Drain a rank's node, as soon as the attempt runs."""
+    victim, *_ = wait_for("the gang's pods", lambda: running(train, attempt))
+    train.cluster.call(lambda it: it.registry.evict(victim, "default"))
+
+
+def resume(train: Task, left: TaskDeferred, context: Any) -> Any:
+    """Another worker goes on with what the trigger has told."""
+    operator = train.operator()
+    value = operator.execute_complete(context, event_of(left))
+    train.note_success(operator, context, value)
+    return value
+
+
+def deferred_again(train: Task, left: TaskDeferred, context: Any) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as again:
+        resume(train, left, context)
+    return again.value
+
+
+def behind(train: Task) -> list[str | None]:
+    """The count of each attempt's Job, by attempt."""
+    jobs = sorted(train.jobs, key=lambda job: str(job["metadata"]["name"]))
+    return [job["metadata"]["annotations"].get(ANNOTATION_DISRUPTIONS) for job in jobs]
+
+
+# -- within a try ---------------------------------------------------------------------------------------------
+
+
+def test_gang_that_was_evicted_is_submitted_again_and_succeeds(task: TaskMaker) -> None:
+    train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1)
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+
+    second = deferred_again(train, first, context)
+
+    assert (second.trigger.watch.attempt, second.trigger.watch.disruptions) == (1, 1)
+    assert train.xcoms["gang"]["uid"] == second.trigger.watch.uid
+    assert behind(train) == [None, "1"]
+    assert resume(train, second, context) == {"rank": 0}
+    assert train.tries == 1
+
+
+def test_task_that_waits_in_its_worker_goes_on_there(task: TaskMaker) -> None:
+    train = task(FIRST_IS_ENDLESS, max_disruptions=1)
+    drain = threading.Thread(target=evict, args=(train, 0))
+    drain.start()
+
+    assert train.execute() == {"rank": 0}
+
+    drain.join()
+
+
+def test_log_tells_what_was_lost_and_what_follows(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=3)
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    deferred_again(train, first, context)
+    log = capsys.readouterr().out
+
+    assert "was evicted (EvictionByEvictionAPI) on node-" in log
+    assert "(disruption 1, 3 allowed). Another attempt follows it" in log
+    assert "rank  outcome" in log
+    assert "submitted: attempt 1" in log
+
+
+def test_disruptions_beyond_the_allowed_fail_the_try_and_say_how_many(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=1)
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    second = deferred_again(train, first, context)
+    evict(train, 1)
+
+    with pytest.raises(Disrupted, match=r"as did the attempt before it.*max_disruptions \(1\) are used up") as raised:
+        resume(train, second, context)
+
+    assert (raised.value.disruptions, raised.value.max_disruptions) == (2, 1)
+    assert len(train.jobs) == 2
+
+
+def test_retry_after_the_last_disruption_begins_anew(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=1)
+    context = train.next_try()
+    left = train.defer(context)
+    for attempt in (0, 1):
+        evict(train, attempt)
+        if attempt == 0:
+            left = deferred_again(train, left, context)
+    with pytest.raises(Disrupted):
+        resume(train, left, context)
+
+    retry = train.defer()
+
+    assert (retry.trigger.watch.attempt, retry.trigger.watch.disruptions) == (2, 0)
+
+
+def test_nothing_is_submitted_again_unless_asked_for(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True)
+    context = train.next_try()
+    left = train.defer(context)
+    evict(train, 0)
+
+    with pytest.raises(Disrupted, match="Give the task max_disruptions, or retries"):
+        resume(train, left, context)
+
+    (job,) = train.jobs
+    assert ANNOTATION_DELIVERED not in job["metadata"]["annotations"]
+
+
+def test_failure_of_the_program_is_no_disruption(task: TaskMaker) -> None:
+    train = task(FIRST_IS_ENDLESS_THEN_FAILS, deferrable=True, max_disruptions=3)
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    second = deferred_again(train, first, context)
+
+    with pytest.raises(AppFailed):
+        resume(train, second, context)
+
+    assert len(train.jobs) == 2
+
+
+def test_pod_that_a_person_deletes_is_no_disruption(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=3)
+    context = train.next_try()
+    left = train.defer(context)
+    victim, *_ = wait_for("the gang's pods", lambda: running(train, 0))
+    train.cluster.call(lambda it: it.registry.delete(PODS, victim, "default"))
+
+    with pytest.raises(Exception, match="PodDeleted"):
+        resume(train, left, context)
+
+
+@pytest.mark.parametrize(("on_finish", "kept"), [("keep", 2), ("delete_succeeded", 1), ("delete", 0)])
+def test_lost_attempt_goes_as_any_that_failed(task: TaskMaker, on_finish: str, kept: int) -> None:
+    train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1, on_finish=on_finish)
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    second = deferred_again(train, first, context)
+    assert len(train.jobs) == (1 if on_finish == "delete" else 2)
+
+    resume(train, second, context)
+
+    assert len(train.jobs) == kept
+
+
+def test_count_goes_on_where_the_lost_job_is_gone(task: TaskMaker) -> None:
+    """Its time to live, or a person, removed it before a worker had time."""
+    train = task(ENDLESS, deferrable=True, max_disruptions=3)
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    event = event_of(first)
+    train.cluster.call(lambda it: it.registry.delete(JOBS, event["name"], "default", propagation="Background"))
+
+    with pytest.raises(TaskDeferred) as again:
+        train.operator().execute_complete(context, event)
+
+    watch = again.value.trigger.watch
+    assert (watch.attempt, watch.disruptions) == (1, 1)
+
+
+def test_time_limit_of_the_try_holds_over_its_attempts(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=1, execution_timeout=timedelta(hours=1))
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    second = deferred_again(train, first, context)
+
+    assert second.trigger.watch.deadline == first.trigger.watch.deadline
+
+
+# -- when somebody else has come, or a kill -------------------------------------------------------------------
+
+
+def test_worker_that_was_given_up_takes_nothing_from_the_next_try(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=3)
+    late = train.next_try()
+    first = train.defer(late)
+    evict(train, 0)
+    event = event_of(first)
+    second = train.defer()  # Airflow took the first try's worker for dead
+
+    with pytest.raises(SubmissionFailed, match="Another try of the task answers for it now"):
+        train.operator().execute_complete(late, event)
+
+    assert behind(train) == [None, "1"]
+    assert second.trigger.watch.disruptions == 1
+
+
+def test_kill_while_the_next_attempt_is_submitted_leaves_nothing(task: TaskMaker) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=3)
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    operator, event = train.operator(), event_of(first)
+    with pytest.raises(TaskDeferred):
+        operator.execute_complete(context, event)
+
+    operator.on_kill()
+
+    assert behind(train) == [None]
+
+
+# -- while nobody looked --------------------------------------------------------------------------------------
+
+
+def unlooked(train: Task, failed: Callable[[], object] = lambda: None) -> None:
+    """A worker waits for a gang, dies, and the gang fails before the next try."""
+    train.defer()
+    failed()
+    wait_for("the end of the gang", lambda: any(c["type"] == "Failed" for c in conditions(train.jobs[0])))
+
+
+def conditions(job: dict[str, Any]) -> list[dict[str, Any]]:
+    return list((job.get("status") or {}).get("conditions") or ())
+
+
+def test_disruption_that_nobody_saw_counts_alike(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    train = task(ENDLESS, deferrable=True, max_disruptions=3)
+    unlooked(train, lambda: evict(train, 0))
+
+    second = train.defer()
+
+    assert (second.trigger.watch.attempt, second.trigger.watch.disruptions) == (1, 1)
+    assert "(disruption 1, 3 allowed). Another attempt follows it" in capsys.readouterr().out
+    assert held(train, 0) == []
+
+
+def test_failure_that_nobody_saw_is_told_and_followed_by_another_attempt(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = task("echo no luck; exit 3", deferrable=True, max_disruptions=3)
+    unlooked(train)
+
+    second = train.defer()
+
+    assert (second.trigger.watch.attempt, second.trigger.watch.disruptions) == (1, 0)
+    assert "no luck" in capsys.readouterr().out
+
+
+def test_failure_that_was_told_is_not_looked_at_again(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    train = task("echo no luck; exit 3", deferrable=True, max_disruptions=3)
+    context = train.next_try()
+    left = train.defer(context)
+    with pytest.raises(AppFailed):
+        resume(train, left, context)
+    capsys.readouterr()
+
+    retry = train.defer()
+
+    assert retry.trigger.watch.attempt == 1
+    assert "no luck" not in capsys.readouterr().out
+
+
+# -- the parameter --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [-1, 101, 2.5, True, "3", None])
+def test_number_that_is_none_is_refused_when_the_dag_is_read(task: TaskMaker, given: Any) -> None:
+    with pytest.raises(InvalidGangSpec, match=r"max_disruptions: is .*, no whole number from 0 to 100"):
+        task(ENDLESS, max_disruptions=given).operator()

@@ -1,0 +1,121 @@
+"""A task and its tries by the operator, as Airflow's task runner and triggerer would go through them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK
+from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+
+class Task:
+    """A task of a fresh DAG run, and its tries."""
+
+    kind: type[GangJobOperator] = GangJobOperator
+
+    def __init__(self, cluster: SandboxThread, connection: str, script: str, **parameters: Any) -> None:
+        self.cluster = cluster
+        self.run_id = uuid4().hex
+        self.tries = 0
+        self.xcoms: dict[str, Any] = {}
+        self.connection = connection
+        self.parameters = {"command": ["sh", "-c", script], "deferrable": False, **parameters}
+
+    def operator(self) -> GangJobOperator:
+        """As every process has it: made anew from the DAG file."""
+        with DAG("d", schedule=None):
+            return self.kind(
+                task_id="train",
+                image="i",
+                workers=2,
+                resources={"cpu": "100m"},
+                kubernetes_conn_id=self.connection,
+                **self.parameters,
+            )
+
+    def next_try(self, *, retries_left: bool = True) -> Any:
+        """The context of another try."""
+        self.tries += 1
+        ti = SimpleNamespace(
+            id=uuid4(),
+            dag_id="d",
+            run_id=self.run_id,
+            task_id="train",
+            map_index=-1,
+            try_number=self.tries,
+            max_tries=self.tries if retries_left else self.tries - 1,
+            start_date=datetime.now(UTC),
+            xcom_push=self.xcoms.__setitem__,
+        )
+        return {"ti": ti}
+
+    def execute(self, context: Any = None) -> Any:
+        """One try to its end, as Airflow's task runner does it: what a success calls comes once it is noted."""
+        operator = self.operator()
+        context = context or self.next_try()
+        value = operator.execute(context)
+        self.note_success(operator, context, value)
+        return value
+
+    def note_success(self, operator: GangJobOperator, context: Any, value: Any) -> None:
+        context["ti"].xcom_push("return_value", value)
+        for callback in operator.on_success_callback:
+            callback({**context, "task": operator})
+
+    def defer(self, context: Any = None) -> TaskDeferred:
+        """Execute, and leave the worker."""
+        with pytest.raises(TaskDeferred) as left:
+            self.execute(context)
+        return left.value
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """What the cluster has of this task."""
+        name = json.dumps(self.run_id)[1:-1]
+        listed = self.cluster.call(lambda it: it.registry.list(JOBS))
+        return [job for job in listed if name in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")]
+
+    @property
+    def pods(self) -> list[dict[str, Any]]:
+        """Pods of this task, also those that are about to go."""
+        selector = f"{LABEL_TASK}={TaskKey('d', self.run_id, 'train').digest}"
+        listed: list[dict[str, Any]] = self.cluster.call(lambda it: it.registry.list(PODS, label_selector=selector))
+        return listed
+
+    @property
+    def halted(self) -> bool:
+        (job,) = self.jobs
+        return ANNOTATION_HALTED in job["metadata"]["annotations"] and job["spec"]["suspend"]
+
+
+TaskMaker = Callable[..., Task]
+
+
+def event_of(left: TaskDeferred) -> dict[str, Any]:
+    """What the trigger tells, as the resumed task gets it."""
+
+    async def first() -> Any:
+        try:
+            return [event.payload async for event in left.trigger.run()]
+        finally:
+            await informers().aclose()
+
+    (payload,) = asyncio.run(first())
+    event: dict[str, Any] = json.loads(json.dumps(payload))
+    return event
