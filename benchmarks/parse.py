@@ -15,8 +15,10 @@ from typing import Any
 from benchmarks.harness import Report, arguments, median, with_bytecode
 
 OURS = "from airflow_provider_gangjobs.operators.gang_job import GangJobOperator"
+DECORATOR = "from airflow_provider_gangjobs.decorators.gang_job import gang_job_task"
 PEER = "from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator"
 NOTHING = "pass"
+NAMES = {OURS: "GangJobOperator", DECORATOR: "@task.gang_job", PEER: "KubernetesJobOperator", NOTHING: "nothing"}
 HEAVY = ("kubernetes", "kubernetes_asyncio", "aiohttp", "airflow.providers.cncf")
 GOAL_MS = 30
 
@@ -42,7 +44,7 @@ def main() -> None:
     runs = options.runs or (5 if options.quick else 15)
     taken = _take(runs)
     report = Report("parse", f"an empty statement; the goal is {GOAL_MS} ms and none of the client libraries")
-    for who, statement in (("GangJobOperator", OURS), ("KubernetesJobOperator", PEER), ("nothing", NOTHING)):
+    for statement, who in NAMES.items():
         results = taken[statement]
         modules = results[0]["modules"]
         report.add(
@@ -58,9 +60,9 @@ def main() -> None:
 
 
 def _take(runs: int) -> dict[str, list[dict[str, Any]]]:
-    for statement in (OURS, PEER):
+    for statement in NAMES:
         _import(statement)
-    taken: dict[str, list[dict[str, Any]]] = {OURS: [], PEER: [], NOTHING: []}
+    taken: dict[str, list[dict[str, Any]]] = {statement: [] for statement in NAMES}
     for run in range(runs):
         for statement, results in taken.items():
             if statement == PEER and run >= max(3, runs // 3):

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,15 +40,32 @@ from airflow.sdk import DAG, BaseHook, BaseOperator
 import airflow.sdk.exceptions
 import airflow.triggers.base
 before = set(sys.modules)
+with DAG("d", schedule=None):
 {statement}
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
+DECORATED = """
+from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
+
+@gang_job_task(image='python:3.12-slim', workers=4)
+def count(urls: list[str], *, gang: Gang) -> dict:
+    import json
+    return {"rank": gang.rank, "rows": len(json.dumps(urls[gang.rank :: gang.world_size]))}
+
+count(["{{ ds }}"])
+count.expand(urls=[["a"], ["b"]])
+"""
+
+
 def loaded_by(statement: str, home: Path) -> list[str]:
     """Modules that the statement loads beyond those that Airflow itself needs for an empty DAG file."""
+    # In a file, as a DAG is: a decorator reads the source.
+    program = home / "program.py"
+    program.write_text(BESIDE_AIRFLOW.format(statement=indent(statement, "    ")))
     done = subprocess.run(
-        [sys.executable, "-c", BESIDE_AIRFLOW.format(statement=statement)],
+        [sys.executable, str(program)],
         env={**os.environ, "AIRFLOW_HOME": str(home)},
         capture_output=True,
         text=True,
@@ -71,6 +89,7 @@ def heavy(modules: list[str]) -> list[str]:
             "GangJobOperator(task_id='train', image='trainer', command=['{{ params.program }}'], workers=4)",
             id="an operator, imported and constructed",
         ),
+        pytest.param(DECORATED, id="a decorated function, called and mapped"),
         pytest.param("import airflow_provider_gangjobs.hooks.gang_job", id="the hook"),
         pytest.param("import airflow_provider_gangjobs.exceptions", id="errors, for a retry policy"),
     ],

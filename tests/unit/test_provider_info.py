@@ -45,6 +45,15 @@ def test_every_module_named_exists(kind: str) -> None:
     assert all((REPOSITORY / Path(*name.split("."))).with_suffix(".py").exists() for name in modules)
 
 
+def test_every_decorator_named_exists() -> None:
+    (decorator,) = get_provider_info()["task-decorators"]
+    module, _, function = decorator["class-name"].rpartition(".")
+    text = (REPOSITORY / Path(*module.split("."))).with_suffix(".py").read_text()
+
+    assert decorator["name"] == "gang_job"
+    assert f"\ndef {function}(" in text
+
+
 def test_every_integration_named_is_described() -> None:
     info = get_provider_info()
     described = {integration["integration-name"] for integration in info["integrations"]}
