@@ -367,6 +367,8 @@ class GangJobOperator(BaseOperator):
         conclusion = self._look(custody, event)
         while (lost := conclusion.disruption) is not None and lost.is_allowed:
             conclusion = self._look(custody, self._wait(context, custody, self._follow_up(conclusion)))
+        if self.do_xcom_push:
+            context["ti"].xcom_push(XCOM_END, conclusion.event.to_payload())
         with unmendable_fails_for_good():
             conclusion.require_success(will_be_retried=will_be_retried(context["ti"]))
             value = conclusion.results(self.results)

@@ -178,7 +178,7 @@ def test_result_that_airflow_did_not_take_is_offered_again(task: TaskMaker) -> N
     (job,) = train.jobs
 
     assert train.execute() == {"rank": 0}
-    assert pushed == ["gang", "return_value"]
+    assert pushed == ["gang", "gang_end", "return_value"]
     assert train.xcoms["gang"]["uid"] == job["metadata"]["uid"]
 
 

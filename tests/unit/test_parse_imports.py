@@ -26,6 +26,7 @@ HEAVY = (
     "httptools",
     "airflow.providers.cncf",
     "starlette",
+    "fastapi",
     "uvicorn",
     "httpx",
     "cryptography",
@@ -99,6 +100,15 @@ def test_dag_file_loads_no_client_library(statement: str, tmp_path: Path) -> Non
 
     assert any(name.startswith("airflow_provider_gangjobs.") for name in modules)
     assert heavy(modules) == []
+
+
+@pytest.mark.slow
+def test_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
+    # Airflow loads it in every process: scheduler, triggerer, dag-processor, and for each task.
+    modules = loaded_by("import airflow_provider_gangjobs.plugins.gang", tmp_path)
+
+    package = "airflow_provider_gangjobs"
+    assert set(modules) - {package} == {f"{package}.plugins", f"{package}.plugins.gang"}
 
 
 @pytest.mark.slow
