@@ -219,10 +219,11 @@ async def _watched(client: Client, namespace: str, version: str) -> AsyncIterato
     while True:
         watch = client.watch(JOBS, namespace, resource_version=version, field_selector=f"metadata.name={NAME}")
         async with aclosing(watch):
-            async for line in watch:
-                event = json.loads(line)
-                version = event["object"]["metadata"]["resourceVersion"]
-                yield event["object"]
+            async for lines in watch:
+                for line in lines.splitlines():
+                    event = json.loads(line)
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    yield event["object"]
 
 
 @contextmanager

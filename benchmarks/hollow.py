@@ -89,13 +89,13 @@ class HollowNodes:
             )
             try:
                 async with aclosing(watch):
-                    async for line in watch:
-                        event = events.decode(line)
-                        if event.type not in ("ADDED", "MODIFIED"):
-                            continue
-                        pod = pods.decode(event.object)
-                        version = pod.metadata.resource_version
-                        self._see(pod)
+                    async for lines in watch:
+                        for event in events.decode_lines(lines):
+                            if event.type not in ("ADDED", "MODIFIED"):
+                                continue
+                            pod = pods.decode(event.object)
+                            version = pod.metadata.resource_version
+                            self._see(pod)
             except ClusterError as error:
                 # A server that cannot keep up ends watches; what was missed is seen in the next.
                 version = "0" if isinstance(error, Gone) else version

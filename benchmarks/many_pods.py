@@ -24,11 +24,12 @@ import aiohttp
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.cluster.informer.decoding import Views, read_event, read_page
+from airflow_provider_gangjobs.cluster.informer.decoding import Views
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.cluster.pacing import Slices
 from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.objects.sharing import sharing_of
 from airflow_provider_gangjobs.objects.views import PodView
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.sights import gang_of
@@ -81,7 +82,7 @@ def _decoding_us() -> float:
     for _ in range(5):
         began = time.process_time()
         for _ in range(2000):
-            views.read(read_event(line).object)
+            views.events(line)
         best = min(best, time.process_time() - began)
     return best / 2000 * 1e6
 
@@ -94,7 +95,7 @@ async def _store(pods: int) -> dict[str, Any]:
     watch = LoopWatch()
     watch.install()
     ticking = asyncio.create_task(watch.tick())
-    store: Store[PodView] = Store(gang_of, succeed=PodView.succeed)
+    store: Store[PodView] = Store(gang_of, share=sharing_of(PodView))
     subscription = store.subscribe(GANG)
     views = Views(PodView)
     _rss_mb()
@@ -125,9 +126,8 @@ async def _listed(store: Store[PodView], views: Views[PodView], pods: Iterator[b
         body = b'{"metadata":{"resourceVersion":"1"},"items":[' + b",".join(page) + b"]}"
         await asyncio.sleep(0)  # as at each request: making the page is not what is measured
         began = time.process_time()
-        for raw in read_page(body).items or ():
-            view = views.read(raw)
-            assert view is not None
+        for view in views.page(body).items:
+            assert isinstance(view, PodView)
             relist.put(view)
             await slices.breathe()
         cpu += time.process_time() - began
@@ -143,9 +143,9 @@ async def _told(store: Store[PodView], views: Views[PodView], pods: Iterator[byt
         if number % 100 == 0:
             await asyncio.sleep(0)  # making the lines is not what is measured
         began = time.process_time()
-        read = views.read(read_event(line).object)
-        assert read is not None
-        store.put(read)
+        for event in views.events(line):
+            assert isinstance(event.object, PodView)
+            store.put(event.object)
         cpu += time.process_time() - began
         await slices.breathe()
     return round(cpu, 2)

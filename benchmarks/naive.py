@@ -38,18 +38,18 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
         cpu = time.process_time()
         while len(freed) < pods:
             watches += 1
-            lines = client.watch(
+            watch = client.watch(
                 PODS, namespace, resource_version=version, label_selector=f"gangjobs.airflow/gang={gang}"
             )
-            async with aclosing(lines):
-                async for line in lines:
-                    pod = json.loads(line)["object"]
-                    meta = pod["metadata"]
-                    version = meta["resourceVersion"]
-                    has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-                    if has_ended and FINALIZER_HARVEST in meta.get("finalizers", ()) and meta["uid"] not in freed:
-                        freed.add(meta["uid"])
-                        group.create_task(free(meta))
+            async with aclosing(watch):
+                async for lines in watch:
+                    for pod in (json.loads(line)["object"] for line in lines.splitlines()):
+                        meta = pod["metadata"]
+                        version = meta["resourceVersion"]
+                        has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+                        if has_ended and FINALIZER_HARVEST in meta.get("finalizers", ()) and meta["uid"] not in freed:
+                            freed.add(meta["uid"])
+                            group.create_task(free(meta))
                     if len(freed) == pods:
                         break
     tell(

@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.credentials import Credentials
 from airflow_provider_gangjobs.cluster.errors import Gone
-from airflow_provider_gangjobs.cluster.lines import split_lines
+from airflow_provider_gangjobs.cluster.lines import split_lines, whole_lines
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.persistent import RETRY_FOR_S, Persistent
 from airflow_provider_gangjobs.cluster.replies import Json, read_object, read_page
@@ -321,7 +321,10 @@ class Client:
         silence_s: float | None = None,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """The events after `resource_version`, bookmarks included, as undecoded lines of one connection.
+        """The events after `resource_version`, bookmarks included: one connection, undecoded, an event a line.
+
+        What has come is given at once, so each part is one or more whole lines: to be woken for each event of a burst
+        costs more than the event does.
 
         Ends when the server ends it, by `timeout_s` at the latest; never resumes by itself. `silence_s` is how
         long nothing may come before the connection counts as lost: by default a little longer than it may last.
@@ -344,10 +347,9 @@ class Client:
         async with self._transport.stream(exchange, silence_s=silence_s, open_timeout_s=REQUEST_TIMEOUT_S) as chunks:
             if on_open is not None:
                 on_open()
-            async with aclosing(split_lines(chunks, bytes_max=WATCH_LINE_BYTES_MAX)) as lines:
-                async for line in lines:
-                    if line:
-                        yield line
+            async with aclosing(whole_lines(chunks, bytes_max=WATCH_LINE_BYTES_MAX)) as parts:
+                async for lines in parts:
+                    yield lines
 
     # -- logs ------------------------------------------------------------------------------------------------
 
@@ -393,7 +395,7 @@ class Client:
         exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
         self._persistent.requests["log"] += 1
         async with self._transport.stream(exchange, silence_s=silence_s) as chunks:
-            lines = split_lines(chunks, bytes_max=LOG_LINE_BYTES_MAX, cut_long=True)
+            lines = split_lines(chunks, bytes_max=LOG_LINE_BYTES_MAX)
             async with aclosing(lines):
                 async for line in lines:
                     yield line.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Cuts a stream of byte chunks into lines, with a limit on how long one may be."""
+"""Cuts a stream of byte chunks at line ends, with a limit on how long a line may be."""
 
 from __future__ import annotations
 
@@ -12,13 +12,33 @@ class LineTooLongError(ValueError):
     """A line exceeds the limit; the stream cannot be what it is taken for."""
 
 
-async def split_lines(
-    chunks: AsyncIterator[bytes], *, bytes_max: int, cut_long: bool = False
-) -> AsyncGenerator[bytes, None]:
-    """The lines without their ends; an unfinished last one is given too.
+async def whole_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncGenerator[bytes, None]:
+    """The same bytes, cut so that each part is one or more whole lines, as many as have come.
+
+    For readers that take many lines at once. An unfinished last line is given too.
 
     Raises:
-        LineTooLongError: one exceeds `bytes_max` and has no end yet; with `cut_long` it comes in parts instead.
+        LineTooLongError: one exceeds `bytes_max` and has no end yet.
+    """
+    rest = bytearray()
+    async for chunk in chunks:
+        end = chunk.rfind(b"\n") + 1
+        if not end:
+            rest += chunk
+        else:
+            lines = chunk if end == len(chunk) else chunk[:end]
+            yield bytes(rest) + lines if rest else lines
+            rest = bytearray(chunk[end:])
+        if len(rest) > bytes_max:
+            raise LineTooLongError(f"a line of more than {bytes_max} bytes")
+    if rest:
+        yield bytes(rest)
+
+
+async def split_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncGenerator[bytes, None]:
+    """The lines one by one, without their ends; an unfinished last one is given too.
+
+    One that exceeds `bytes_max` and has no end yet comes in parts.
     """
     rest = bytearray()
     async for chunk in chunks:
@@ -30,8 +50,6 @@ async def split_lines(
                 yield line
             rest = bytearray(lines[-1])
         if len(rest) > bytes_max:
-            if not cut_long:
-                raise LineTooLongError(f"a line of more than {bytes_max} bytes")
             yield bytes(rest)
             rest.clear()
     if rest:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+V = TypeVar("V")
 
 VALUES_MAX: Final = 8192
 """Distinct values in use: nodes, seconds, and what schedulers and kubelets say. A few megabytes."""
@@ -19,6 +21,18 @@ def sharing(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
     forgotten lives on in the objects that have it, and is there twice if it comes again.
     """
     return lru_cache(maxsize=values_max)(_itself)
+
+
+def sharing_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
+    """What lets views of this kind share: with all that went before, and with the view before of the same object.
+
+    `None` if the kind has nothing to share, which it says by a method `share(one, before)`.
+    """
+    share = getattr(kind, "share", None)
+    if share is None:
+        return None
+    one = sharing()
+    return lambda view, before: share(view, one, before)
 
 
 def _itself(value: Any) -> Any:

@@ -151,8 +151,8 @@ class PodStatus(_View, frozen=True):
 
     def __post_init__(self) -> None:
         if self.conditions:
-            read = [item for item in self.conditions if (item.type, item.status) in POD_CONDITIONS]
-            _set(self, "conditions", tuple(read))
+            told = POD_CONDITIONS.get
+            _set(self, "conditions", tuple([item for item in self.conditions if told(item.type) == item.status]))
 
 
 class PodView(_View, frozen=True):
@@ -160,20 +160,46 @@ class PodView(_View, frozen=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
-    def share(self, one: Callable[[Any], Any]) -> None:
+    def share(self, one: Callable[[Any], Any], before: PodView | None = None) -> None:
         """Let what is equal in many pods be one object, of which `one` tells which.
 
         For whoever has decoded this, before anyone else sees it. A live pod's status is that of all pods that have
         come as far in the same second; how a pod ended is its own.
+
+        :param before: An earlier view of the same pod. What has not changed is taken from it: to compare costs less
+            than to ask `one`, and dictionaries keep the first uid that they got, so later ones would be there besides.
         """
-        meta, status = self.metadata, self.status
-        _set(meta, "labels", one(meta.labels))
-        _set(meta, "namespace", one(meta.namespace))
-        _set(meta, "finalizers", one(meta.finalizers))
-        _set(meta, "creation_timestamp", one(meta.creation_timestamp))
+        meta = self.metadata
+        if before is None:
+            _set(meta, "namespace", one(meta.namespace))
+            _set(meta, "creation_timestamp", one(meta.creation_timestamp))
+            _set(meta, "labels", one(meta.labels))
+            _set(meta, "finalizers", one(meta.finalizers))
+            if meta.owner_references:
+                _set(meta, "owner_references", one(meta.owner_references))
+            _set(self, "spec", one(self.spec))
+            self._share_status(one)
+            return
+        was = before.metadata
+        _set(meta, "uid", was.uid)
+        _set(meta, "name", was.name)
+        _set(meta, "namespace", was.namespace)
+        _set(meta, "creation_timestamp", was.creation_timestamp)
+        _set(meta, "labels", was.labels if meta.labels == was.labels else one(meta.labels))
+        _set(meta, "finalizers", was.finalizers if meta.finalizers == was.finalizers else one(meta.finalizers))
+        if meta.annotations == was.annotations:
+            _set(meta, "annotations", was.annotations)
         if meta.owner_references:
-            _set(meta, "owner_references", one(meta.owner_references))
-        _set(self, "spec", one(self.spec))
+            same = meta.owner_references == was.owner_references
+            _set(meta, "owner_references", was.owner_references if same else one(meta.owner_references))
+        _set(self, "spec", before.spec if self.spec == before.spec else one(self.spec))
+        if self.status == before.status:
+            _set(self, "status", before.status)
+        else:
+            self._share_status(one)
+
+    def _share_status(self, one: Callable[[Any], Any]) -> None:
+        status = self.status
         if status.phase not in PHASES_TERMINAL:
             _set(self, "status", one(status))
             return
@@ -188,14 +214,9 @@ class PodView(_View, frozen=True):
                 _set(ended, "started_at", one(ended.started_at))
                 _set(ended, "finished_at", one(ended.finished_at))
 
-    def succeed(self, before: PodView) -> None:
-        """Take over from an earlier view of the same pod what never changes. As with `share`, before anyone sees it."""
-        _set(self.metadata, "uid", before.metadata.uid)
-        _set(self.metadata, "name", before.metadata.name)
-
 
 PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
-POD_CONDITIONS: Final = frozenset({("PodScheduled", "False"), ("DisruptionTarget", "True")})
+POD_CONDITIONS: Final = {"PodScheduled": "False", "DisruptionTarget": "True"}
 """What is read of a pod's conditions, with the value at which they tell something."""
 
 

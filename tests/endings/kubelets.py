@@ -109,10 +109,10 @@ class Kubelets:
         """From what is there now, so that a watch that ended misses nothing."""
         watch = self.admin.watch(PODS, None, resource_version="0", field_selector="spec.nodeName!=", timeout_s=WATCH_S)
         async with aclosing(watch):
-            async for line in watch:
-                event = msgspec.json.decode(line)
-                if event["type"] in ("ADDED", "MODIFIED"):
-                    self._see(event["object"])
+            async for lines in watch:
+                for event in map(msgspec.json.decode, lines.splitlines()):
+                    if event["type"] in ("ADDED", "MODIFIED"):
+                        self._see(event["object"])
 
     def _see(self, pod: Obj) -> None:
         if pod["spec"].get("nodeName") not in self.alive:

@@ -108,19 +108,19 @@ async def _changes(admin: Client, resource: Resource, namespace: str, revision: 
     found: list[Change] = []
     watch = admin.watch(resource, namespace, resource_version=revision, timeout_s=READ_WITHIN_S)
     async with aclosing(watch):
-        async for line in watch:
-            event = msgspec.json.decode(line)
-            if event["type"] == "BOOKMARK":
-                continue
-            assert event["type"] != "ERROR", event
-            obj = event["object"]
-            meta = obj["metadata"]
-            if meta["name"] == name:
-                await admin.delete(resource, name, namespace, grace_period_s=0)
-                return found
-            deleted = event["type"] == "DELETED"
-            found.append(Change(resource, int(meta["resourceVersion"]), deleted, obj, latest.get(meta["uid"])))
-            latest[meta["uid"]] = obj
+        async for lines in watch:
+            for event in map(msgspec.json.decode, lines.splitlines()):
+                if event["type"] == "BOOKMARK":
+                    continue
+                assert event["type"] != "ERROR", event
+                obj = event["object"]
+                meta = obj["metadata"]
+                if meta["name"] == name:
+                    await admin.delete(resource, name, namespace, grace_period_s=0)
+                    return found
+                deleted = event["type"] == "DELETED"
+                found.append(Change(resource, int(meta["resourceVersion"]), deleted, obj, latest.get(meta["uid"])))
+                latest[meta["uid"]] = obj
     raise AssertionError(f"the watch of {resource} did not tell everything in {READ_WITHIN_S:g} s")
 
 

@@ -73,6 +73,8 @@ class Script:
     answers: list[Any]
     now: float = 0.0
     requests: list[tuple[float, str]] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
+    """How many objects each page might have."""
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -88,7 +90,8 @@ class Script:
         return self.answers.pop(0)
 
     async def list_page(self, *_: Any, limit: int = 500, continue_token: str | None = None, **__: Any) -> bytes:
-        answer = self._next(f"list {continue_token or ''}".strip() + ("" if limit else " whole"))
+        self.limits += [limit] if self.answers else []
+        answer = self._next(f"list {continue_token or ''}".strip())
         if isinstance(answer, Exception):
             raise answer
         return json.dumps(answer).encode() if isinstance(answer, dict) else answer

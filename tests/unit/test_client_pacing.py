@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.lines import LineTooLongError, split_lines
+from airflow_provider_gangjobs.cluster.lines import LineTooLongError, split_lines, whole_lines
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
 
 if TYPE_CHECKING:
@@ -73,15 +73,34 @@ async def test_lines_do_not_depend_on_how_they_are_cut(lines: list[bytes], data:
     assert [line async for line in split_lines(chunks(*parts), bytes_max=100)] == lines
 
 
+@given(st.lists(st.binary(max_size=8).map(lambda b: b.replace(b"\n", b"-")), max_size=20), st.data())
+async def test_parts_are_whole_lines_however_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    cut = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    parts = [part async for part in whole_lines(chunks(*cut), bytes_max=100)]
+    assert b"".join(parts) == stream
+    assert all(part.endswith(b"\n") for part in parts)
+    assert len(parts) <= len(cut)
+
+
 async def test_unfinished_last_line_is_given() -> None:
     assert [line async for line in split_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a", b"b"]
+    assert [part async for part in whole_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a\n", b"b"]
+
+
+async def test_lines_that_came_at_once_are_one_part() -> None:
+    parts = whole_lines(chunks(b"a\nb\nc", b"d", b"e\nf\n"), bytes_max=10)
+    assert [part async for part in parts] == [b"a\nb\n", b"cde\nf\n"]
 
 
 async def test_too_long_line_is_refused() -> None:
+    parts = whole_lines(chunks(b"a\n" + b"x" * 9, b"xx"), bytes_max=10)
+    assert await anext(parts) == b"a\n"
     with pytest.raises(LineTooLongError):
-        [line async for line in split_lines(chunks(b"x" * 11), bytes_max=10)]
+        await anext(parts)
 
 
-async def test_too_long_line_comes_in_parts_if_wanted() -> None:
-    parts = split_lines(chunks(b"x" * 11, b"y\nz\n"), bytes_max=10, cut_long=True)
+async def test_too_long_line_of_a_log_comes_in_parts() -> None:
+    parts = split_lines(chunks(b"x" * 11, b"y\nz\n"), bytes_max=10)
     assert [line async for line in parts] == [b"x" * 11, b"y", b"z"]

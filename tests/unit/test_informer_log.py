@@ -163,7 +163,7 @@ async def test_silence_is_told_once_and_its_end(caplog: pytest.LogCaptureFixture
         for at in sorted(words):
             if script.now < at <= until:
                 script.now = at
-                health.heard(is_bookmark=True)
+                health.heard(events=0, bookmarks=1)
         script.now = until
         if script.now > 1200:
             ended.set()

@@ -108,10 +108,17 @@ async def test_expired_list_begins_again_without_what_it_saw() -> None:
     assert set(values(store)) == {"a"}
 
 
-async def test_list_that_cannot_be_paged_is_read_whole() -> None:
+async def test_list_that_expires_is_read_in_larger_pages_and_never_whole() -> None:
     gone = Gone(410, request="", continue_token="leaves-a-gap")
-    script, _, _ = await play(page(5, more="x"), gone, page(6, more="y"), gone, page(7), [Lives(300)])
-    assert script.asked == ["list", "list x", "list", "list y", "list whole", "watch 7"]
+    script, _, _ = await play(*[page(5, more="x"), gone] * 6, page(7), [Lives(300)])
+    assert script.asked == [*["list", "list x"] * 6, "list", "watch 7"]
+    assert script.limits == [500, 500, 1000, 1000, 2000, 2000, *[4000] * 7]
+
+
+async def test_list_after_one_that_expired_is_paged_as_ever() -> None:
+    gone = Gone(410, request="")
+    script, _, _ = await play(page(5, more="x"), gone, page(7), [expired()], page(9), [Lives(300)])
+    assert script.limits == [500, 500, 1000, 500]
 
 
 async def test_failed_page_is_asked_for_again() -> None:
@@ -155,6 +162,42 @@ async def test_short_watches_come_ever_more_rarely(answer: Any) -> None:
 
 async def test_delays_do_not_shrink_by_relisting() -> None:
     script, _, _ = await play(*[part for _ in range(60) for part in (page(5), [expired()])])
+    assert script.now / len(script.requests) > 5
+
+
+MUCH = [event("ADDED", obj(f"u{number}", number + 6)) for number in range(10)]
+
+
+async def test_watch_that_brought_much_is_resumed_soon() -> None:
+    """As an API server ends watches under load: all that are full, again and again, until the burst is over."""
+    ends = [[event("MODIFIED", obj(f"u{n}", 100 * k + n)) for n in range(10)] for k in range(1, 30)]
+    script, store, reflector = await play(page(5), MUCH, *ends, [Lives(300)])
+    assert len(script.requests) == 32
+    assert all(0.02 <= gap <= 0.1 for gap in script.gaps[1:])
+    assert len(store) == 10
+    statistics = reflector.statistics()
+    assert (statistics.lists, statistics.back_offs, statistics.problem) == (1, 0, None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        MUCH[:9],
+        [*MUCH, Lives(0.1, ReplyLost("", ""))],
+        [bookmark(number) for number in range(6, 60)],
+        [event("MODIFIED", {"metadata": {"uid": "u", "resourceVersion": str(n)}, "value": n}) for n in range(6, 60)],
+    ],
+    ids=["too little", "broken", "bookmarks", "nothing that can be read"],
+)
+async def test_short_watch_that_is_no_proof_is_followed_by_a_pause(answer: Any) -> None:
+    script, _, reflector = await play(page(5), answer, [Lives(300)])
+    assert 0.5 <= script.gaps[1] <= 1.6
+    assert reflector.statistics().back_offs == 1
+
+
+async def test_server_that_repeats_itself_and_closes_is_asked_ever_more_rarely() -> None:
+    there = page(5, *(each["object"] for each in MUCH))
+    script, _, _ = await play(*[part for _ in range(20) for part in (there, *[MUCH] * 5)])
     assert script.now / len(script.requests) > 5
 
 

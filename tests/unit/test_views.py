@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,17 +13,27 @@ import pytest
 from airflow_provider_gangjobs.cluster.informer.decoding import Views
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.gang import labels
-from airflow_provider_gangjobs.objects.sharing import sharing
+from airflow_provider_gangjobs.objects.sharing import sharing, sharing_of
 from airflow_provider_gangjobs.objects.views import JobView, PodView, view
 from tests.unit.builders import condition, job, pod
 
 NETWORK = {"cni.projectcalico.org/containerID": "f" * 64, "k8s.v1.cni.cncf.io/network-status": "[{}]" * 100}
 
 
-def decoded(obj: dict[str, Any], views: Views[PodView] | None = None) -> PodView:
-    read = (views or Views(PodView)).read(msgspec.Raw(json.dumps(obj).encode()))
-    assert read is not None
-    return read
+Share = Callable[[PodView, PodView | None], None]
+
+
+def sharer() -> Share:
+    share = sharing_of(PodView)
+    assert share is not None
+    return share
+
+
+def decoded(obj: dict[str, Any], share: Share | None = None, *, before: PodView | None = None) -> PodView:
+    (event,) = Views(PodView).events(json.dumps({"type": "MODIFIED", "object": obj}).encode())
+    assert isinstance(event.object, PodView)
+    (share or sharer())(event.object, before)
+    return event.object
 
 
 def named(name: str) -> dict[str, Any]:
@@ -88,8 +99,8 @@ def test_all_conditions_of_a_job_are_kept() -> None:
 
 
 def test_pods_of_a_gang_share_what_is_equal() -> None:
-    views = Views(PodView)
-    one, other = decoded(named("a"), views), decoded(named("b"), views)
+    share = sharer()
+    one, other = decoded(named("a"), share), decoded(named("b"), share)
     assert one.status is other.status
     assert one.spec is other.spec
     assert one.metadata.labels is other.metadata.labels
@@ -97,12 +108,47 @@ def test_pods_of_a_gang_share_what_is_equal() -> None:
     assert (one.metadata.name, other.metadata.name) == ("a", "b")
 
 
-@pytest.mark.parametrize("obj", [named("a"), pod("a").failed(137).obj, pod("a").obj], ids=["running", "failed", "new"])
+STAGES = {"running": named("a"), "failed": pod("a").failed(137).obj, "new": pod("a").obj}
+
+
+@pytest.mark.parametrize("obj", STAGES.values(), ids=STAGES)
 def test_shared_view_says_what_an_unshared_one_says(obj: dict[str, Any]) -> None:
-    views = Views(PodView)
-    decoded(named("b"), views)
-    obj["metadata"].setdefault("uid", "uid")
-    assert decoded(obj, views) == view(PodView, obj)
+    share = sharer()
+    decoded(named("b"), share)
+    assert decoded(obj, share) == view(PodView, obj)
+
+
+@pytest.mark.parametrize("later", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("earlier", STAGES.values(), ids=STAGES)
+def test_later_view_says_what_an_unshared_one_says(earlier: dict[str, Any], later: dict[str, Any]) -> None:
+    own = {key: earlier["metadata"].get(key, "") for key in ("name", "namespace", "uid")}
+    later = later | {"metadata": later["metadata"] | own}
+    share = sharer()
+    assert decoded(later, share, before=decoded(earlier, share)) == view(PodView, later)
+
+
+PARTS = ("labels", "annotations", "finalizers", "owner_references", "namespace", "creation_timestamp", "uid", "name")
+
+
+def test_later_view_of_a_pod_has_what_did_not_change() -> None:
+    share = sharer()
+    was = decoded(named("a"), share)
+    ended = named("a") | {"status": pod("a").failed(137).obj["status"]}
+    now = decoded(ended, share, before=was)
+    assert all(getattr(now.metadata, part) is getattr(was.metadata, part) for part in PARTS)
+    assert now.spec is was.spec
+    freed = ended | {"metadata": ended["metadata"] | {"finalizers": []}}
+    assert decoded(freed, share, before=now).status is now.status
+
+
+@pytest.mark.parametrize("part", ["labels", "annotations", "finalizers", "ownerReferences"])
+def test_what_was_taken_from_a_pod_is_gone_in_its_later_view(part: str) -> None:
+    share = sharer()
+    obj = named("a") | {"metadata": named("a")["metadata"] | {"annotations": {labels.ANNOTATION_HALTED: "now"}}}
+    obj["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": "u", "controller": True}]
+    without = obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != part}}
+    was = decoded(obj, share)
+    assert decoded(without, share, before=was) == view(PodView, without) != was
 
 
 def test_pod_is_no_concern_of_the_garbage_collector() -> None:
@@ -136,7 +182,7 @@ def test_table_is_bounded() -> None:
 
 def test_later_view_of_a_pod_has_the_uid_and_name_of_the_first() -> None:
     """Dictionaries keep the first key that they got: a second string of each uid would be memory for nothing."""
-    store: Store[PodView] = Store(lambda _: "k", succeed=PodView.succeed)
+    store: Store[PodView] = Store(lambda _: "k", share=sharing_of(PodView))
     first, later = decoded(named("a")), decoded(named("a") | {"status": {"phase": "Failed"}})
     later = msgspec.structs.replace(later, metadata=msgspec.structs.replace(later.metadata, resource_version="2"))
     store.put(first)

@@ -1,22 +1,27 @@
-"""Reads pages and events just as far as needed: the envelope, and the caller's view of the object.
+"""Reads pages and events just as far as needed: the envelope and the caller's view of the objects, in one pass.
 
-An object that cannot be decoded is skipped and counted, so that one odd object does not stop a thousand gangs.
+An object that cannot be decoded is skipped and counted, so that one odd object does not stop a thousand gangs. What it
+came with is then read again, object by object.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
+from airflow_provider_gangjobs.cluster.errors import UnexpectedReply, error_from_event
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata
-from airflow_provider_gangjobs.objects.sharing import sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator
+
+    from airflow_provider_gangjobs.cluster.errors import ApiError
 
 V = TypeVar("V", bound=HasMetadata)
+
+AT_ONCE_MAX_BYTES: Final = 2**22
+"""A longer page is decoded object by object, so that others run in between. One of 500 pods is shorter."""
 
 
 class _ListMeta(msgspec.Struct):
@@ -24,16 +29,12 @@ class _ListMeta(msgspec.Struct):
     continue_: str | None = msgspec.field(name="continue", default=None)
 
 
-class Page(msgspec.Struct):
-    """One page of a list, its objects undecoded."""
-
+class _RawPage(msgspec.Struct):
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
 
 
-class WatchEvent(msgspec.Struct):
-    """One event, its object undecoded. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
-
+class _RawEvent(msgspec.Struct):
     type: str
     object: msgspec.Raw
 
@@ -43,78 +44,114 @@ class _Meta(msgspec.Struct):
     resource_version: str = msgspec.field(name="resourceVersion", default="")
 
 
-class _Identified(msgspec.Struct):
-    metadata: _Meta
+class Unread(msgspec.Struct):
+    """An object of which only this could be read: what it is, and in which version. Either may be empty."""
+
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
 
 
-_pages = msgspec.json.Decoder(Page)
-_events = msgspec.json.Decoder(WatchEvent)
-_identified = msgspec.json.Decoder(_Identified)
+class Page(msgspec.Struct, Generic[V]):
+    """One page of a list."""
+
+    resource_version: str
+    continue_token: str | None
+    items: Iterator[V | Unread]
+    """To be gone through once. Of a long page each is decoded when it is its turn."""
 
 
-def read_page(body: bytes) -> Page:
-    """
-    Raises:
-        UnexpectedReply: it is no list, or one without a version to watch from.
-    """
-    try:
-        page = _pages.decode(body)
-    except msgspec.MsgspecError as exc:
-        raise UnexpectedReply(200, request="list", message="the answer is no list of objects") from exc
-    if not page.metadata.resource_version:
-        raise UnexpectedReply(200, request="list", message="the list has no resourceVersion")
-    return page
+class WatchEvent(msgspec.Struct, Generic[V], gc=False):
+    """One event. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+
+    type: str
+    object: V | Unread
 
 
-def read_event(line: bytes) -> WatchEvent:
-    """
-    Raises:
-        UnexpectedReply: it is no watch event.
-    """
-    try:
-        return _events.decode(line)
-    except msgspec.MsgspecError as exc:
-        raise UnexpectedReply(200, request="watch", message="a line is no watch event") from exc
-
-
-def version_of(raw: msgspec.Raw) -> str:
-    """The version of any object, of a bookmark too; empty if it has none."""
-    return _meta_of(raw).resource_version
-
-
-def uid_of(raw: msgspec.Raw) -> str:
-    """The uid of an object of which nothing else may be readable; empty if that is not either."""
-    return _meta_of(raw).uid
-
-
-def _meta_of(raw: msgspec.Raw) -> _Meta:
-    try:
-        return _identified.decode(raw).metadata
-    except msgspec.MsgspecError:
-        return _Meta()
+_raw_pages = msgspec.json.Decoder(_RawPage)
+_raw_events = msgspec.json.Decoder(_RawEvent)
+_unread = msgspec.json.Decoder(Unread)
 
 
 class Views(Generic[V]):
-    """Decodes objects into the type that its consumers read, and counts those that it cannot.
+    """Decodes objects into the type that its consumers read.
 
-    What is equal in many of them is kept once, if the type says what that may be (`share`).
+    What does not fit is an `Unread`. A view may have no uid, since nobody looks at each here; it is as good as unread.
     """
 
     def __init__(self, kind: type[V]) -> None:
-        self._decoder = msgspec.json.Decoder(kind)
-        self._share: Callable[[V, Callable[[Any], Any]], None] | None = getattr(kind, "share", None)
-        self._one = sharing()
-        self.errors = 0
+        self._views = msgspec.json.Decoder(kind)
+        objects = list[kind] | None  # type: ignore[valid-type]
+        page: Any = [("metadata", _ListMeta), ("items", objects, None)]
+        event = [("type", str), ("object", kind)]
+        self._pages: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Page", page))
+        self._events: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Event", event, gc=False))
 
-    def read(self, raw: msgspec.Raw) -> V | None:
+    def page(self, body: bytes) -> Page[V]:
+        """
+        Raises:
+            UnexpectedReply: it is no list, or one without a version to watch from.
+        """
+        read = self._page_at_once(body) if len(body) <= AT_ONCE_MAX_BYTES else None
+        page = read or self._page_by_object(body)
+        if not page.resource_version:
+            raise UnexpectedReply(200, request="list", message="the list has no resourceVersion")
+        return page
+
+    def events(self, lines: bytes) -> Iterable[WatchEvent[V]]:
+        """The events of these lines, in their order. To be gone through once.
+
+        Raises:
+            UnexpectedReply: a line is no watch event. It is raised in its turn: those before it are events.
+        """
         try:
-            view = self._decoder.decode(raw)
+            events: list[WatchEvent[V]] = self._events.decode_lines(lines)
+        except msgspec.MsgspecError:  # also for many a bookmark and error: what they have is no object of this kind
+            return self._events_by_line(lines)
+        return events
+
+    def _page_at_once(self, body: bytes) -> Page[V] | None:
+        try:
+            page = self._pages.decode(body)
         except msgspec.MsgspecError:
-            self.errors += 1
             return None
-        if not view.metadata.uid:
-            self.errors += 1
-            return None
-        if self._share is not None:
-            self._share(view, self._one)
-        return view
+        return Page(page.metadata.resource_version, page.metadata.continue_, iter(page.items or ()))
+
+    def _page_by_object(self, body: bytes) -> Page[V]:
+        try:
+            page = _raw_pages.decode(body)
+        except msgspec.MsgspecError as exc:
+            raise UnexpectedReply(200, request="list", message="the answer is no list of objects") from exc
+        return Page(page.metadata.resource_version, page.metadata.continue_, map(self._read, page.items or ()))
+
+    def _events_by_line(self, lines: bytes) -> Iterator[WatchEvent[V]]:
+        for event in _raw(lines):
+            is_of_an_object = event.type not in ("BOOKMARK", "ERROR")
+            yield WatchEvent(event.type, self._read(event.object) if is_of_an_object else _identify(event.object))
+
+    def _read(self, raw: msgspec.Raw) -> V | Unread:
+        try:
+            return self._views.decode(raw)
+        except msgspec.MsgspecError:
+            return _identify(raw)
+
+
+def error_in(lines: bytes, *, request: str) -> ApiError:
+    """What the server says in the first event of type ERROR; there is one."""
+    status = next(event.object for event in _raw(lines) if event.type == "ERROR")
+    return error_from_event(bytes(status), request=request)
+
+
+def _raw(lines: bytes) -> Iterator[_RawEvent]:
+    for line in lines.split(b"\n"):
+        if line.strip():
+            try:
+                event = _raw_events.decode(line)
+            except msgspec.MsgspecError as exc:
+                raise UnexpectedReply(200, request="watch", message="a line is no watch event") from exc
+            yield event
+
+
+def _identify(raw: msgspec.Raw) -> Unread:
+    try:
+        return _unread.decode(raw)
+    except msgspec.MsgspecError:
+        return Unread()

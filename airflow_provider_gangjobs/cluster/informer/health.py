@@ -142,13 +142,12 @@ class Health:
             self._recovered()
         return lived_s
 
-    def heard(self, *, is_bookmark: bool) -> None:
+    def heard(self, *, events: int, bookmarks: int) -> None:
+        """The watch said something. All that came at once is one call."""
         self._word()
         self._heard_at = self._last_word_at
-        if is_bookmark:
-            self._bookmarks += 1
-        else:
-            self._events += 1
+        self._events += events
+        self._bookmarks += bookmarks
         if self._failures and self.watch_age_s >= self._proven_s:
             self._recovered()
 

@@ -6,8 +6,8 @@ Three layers, each owning one kind of failure:
 * `_follow` goes from connection to connection, and owns back-off and the clusters that refuse `watch`;
 * `_watch_once` is one connection: it applies what comes, and says why it ended.
 
-Whatever the server does, requests stay few: the back-off is forgotten only by a watch that has lived for a
-while, not by one that was merely accepted, or that said something before it closed.
+Whatever the server does, requests stay few: the back-off is forgotten only by a watch that has lived for a while, not
+by one that was merely accepted, or that said something before it closed. One that brought much is resumed soon.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.errors import (
     ApiError,
@@ -24,17 +24,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     Forbidden,
     Gone,
     MethodNotAllowed,
-    error_from_event,
 )
-from airflow_provider_gangjobs.cluster.informer.decoding import (
-    Page,
-    Views,
-    WatchEvent,
-    read_event,
-    read_page,
-    uid_of,
-    version_of,
-)
+from airflow_provider_gangjobs.cluster.informer.decoding import Page, Unread, Views, WatchEvent, error_in
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
 
@@ -46,6 +37,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.resources import Resource
 
 V = TypeVar("V", bound=HasMetadata)
+
+SLICE_S: Final = 0.005
+"""Others run this often while much is read."""
+EVENTS_A_LOOK: Final = 16
+"""After so many, the clock is looked at. They take a fraction of a millisecond."""
 
 
 class Source(Protocol):
@@ -111,6 +107,16 @@ def ending_of(error: ClusterError | None) -> Ending:
     return Ending.RESUME
 
 
+class Ended(NamedTuple):
+    """How a watch went."""
+
+    error: ClusterError | None
+    """What broke it; None if the server ended it."""
+    lived_s: float
+    news: int
+    """Events that changed what the store shows."""
+
+
 class Reflector(Generic[V]):
     """Fills `store` from `source`; `health` tells how well that works."""
 
@@ -132,18 +138,20 @@ class Reflector(Generic[V]):
         self._timing = timing
         self._pace = pace
         self._health = health
-        self._slices = Slices()
+        self._slices = Slices(slice_s=SLICE_S)
         self._backoff = Backoff(timing, base_s=pace.backoff_base_s, cap_s=pace.backoff_cap_s)
         self._version = ""
+        self._news = 0
+        self._decode_errors = 0
         self._watch_refused_until = float("-inf")
 
     def statistics(self) -> InformerStatistics:
-        return self._health.statistics(self._store, decode_errors=self._views.errors)
+        return self._health.statistics(self._store, decode_errors=self._decode_errors)
 
     @property
     def skipped(self) -> int:
         """How often an object was left out of the store because it could not be read."""
-        return self._views.errors + self._store.index_errors
+        return self._decode_errors + self._store.index_errors
 
     async def run(self) -> NoReturn:
         """List, follow, and list again. Only cancellation ends it; the server's faults are waited out."""
@@ -156,19 +164,19 @@ class Reflector(Generic[V]):
 
     async def _list(self, why: str) -> None:
         """Read the whole list, however often that has to be begun again. `why` is for the log."""
-        expiries = 0
         began = self._timing.monotonic()
+        limit = self._pace.page_objects
         while True:
             try:
-                await self._read_list(whole=expiries >= self._pace.expiries_before_whole_list)
+                await self._read_list(limit)
             except Gone as gone:
-                expiries += 1
+                limit = min(2 * limit, self._pace.page_objects_max)
                 await self._wait_out(gone, of="list")
             else:
                 self._health.listed(why, len(self._store), self._timing.monotonic() - began)
                 return
 
-    async def _read_list(self, *, whole: bool) -> None:
+    async def _read_list(self, limit: int) -> None:
         """
         A page that fails is asked for again from its own continue token.
 
@@ -179,21 +187,21 @@ class Reflector(Generic[V]):
         relist = self._store.relist()
         token: str | None = None
         while True:
-            page = await self._page(token, limit=0 if whole else self._pace.page_objects)
-            for raw in page.items or ():
-                view = self._views.read(raw)
-                if view is None:
-                    relist.keep(uid_of(raw))
+            page = await self._page(token, limit)
+            for seen in page.items:
+                if isinstance(seen, Unread) or not seen.metadata.uid:
+                    self._decode_errors += 1
+                    relist.keep(seen.metadata.uid)
                 else:
-                    relist.put(view)
+                    relist.put(seen)
                 await self._slices.breathe()
-            token = page.metadata.continue_
+            token = page.continue_token
             if not token:
                 break
         await relist.finish(self._slices)
-        self._version = page.metadata.resource_version
+        self._version = page.resource_version
 
-    async def _page(self, token: str | None, *, limit: int) -> Page:
+    async def _page(self, token: str | None, limit: int) -> Page[V]:
         while True:
             try:
                 body = await self._source.list_page(
@@ -205,7 +213,7 @@ class Reflector(Generic[V]):
                     continue_token=token,
                     retry_for_s=0,
                 )
-                page = read_page(body)
+                page = self._views.page(body)
             except Gone:
                 raise
             except ClusterError as error:
@@ -220,12 +228,16 @@ class Reflector(Generic[V]):
         """Stay up to date from one watch to the next, until the list has to be read again. Returns why it has to."""
         failures = 0
         while not self._watch_is_refused():
-            error, lived_s = await self._watch_once()
+            error, lived_s, news = await self._watch_once()
             if lived_s >= self._pace.proven_s:
                 failures = 0
                 self._backoff.reset()
                 if error is None:
                     continue
+            elif error is None and news >= self._pace.proven_news:
+                failures = 0
+                await self._timing.sleep(self._timing.jittered(*self._pace.resume_s))
+                continue
             failures += 1
             match ending_of(error):
                 case Ending.POLL:
@@ -242,8 +254,8 @@ class Reflector(Generic[V]):
         await self._timing.sleep(self._timing.jittered(*self._pace.poll_s))
         return "polling"
 
-    async def _watch_once(self) -> tuple[ClusterError | None, float]:
-        """One connection, to its end. Returns what broke it (None if the server ended it), and for how long it was."""
+    async def _watch_once(self) -> Ended:
+        """One connection, to its end."""
         lasts_s = self._timing.jittered(*self._pace.watch_s)
         events = self._source.watch(
             self._target.resource,
@@ -257,38 +269,49 @@ class Reflector(Generic[V]):
         )
         broke: ClusterError | None = None
         lived_s = 0.0
+        self._news = 0
         try:
             async with aclosing(events):
-                async for line in events:
-                    self._apply(read_event(line))
-                    await self._slices.breathe()
+                async for lines in events:
+                    await self._apply_all(lines)
         except ClusterError as error:
             broke = error
         finally:
             lived_s = self._health.watch_closed(broke)
-        return broke, lived_s
+        return Ended(broke, lived_s, self._news)
 
-    def _apply(self, event: WatchEvent) -> None:
-        """Bring one event into the store, and remember its version to resume from.
+    async def _apply_all(self, lines: bytes) -> None:
+        """Bring what came at once into the store.
 
         Raises:
             ApiError: it is the server's word that this watch is over.
         """
-        if event.type == "ERROR":
-            raise error_from_event(bytes(event.object), request=f"watch {self._target}")
-        self._health.heard(is_bookmark=event.type == "BOOKMARK")
-        if event.type == "BOOKMARK":
-            self._version = version_of(event.object) or self._version
-            return
-        view = self._views.read(event.object)
-        if view is None:
-            self._version = version_of(event.object) or self._version
-            return
-        if event.type == "DELETED":
-            self._store.remove(view)
+        events = bookmarks = 0
+        try:
+            for event in self._views.events(lines):
+                if event.type == "ERROR":
+                    raise error_in(lines, request=f"watch {self._target}")
+                if event.type == "BOOKMARK":
+                    bookmarks += 1
+                else:
+                    events += 1
+                    self._apply(event)
+                self._version = event.object.metadata.resource_version or self._version
+                if not events % EVENTS_A_LOOK:
+                    await self._slices.breathe()
+        finally:
+            if events or bookmarks:
+                self._health.heard(events=events, bookmarks=bookmarks)
+        await self._slices.breathe()
+
+    def _apply(self, event: WatchEvent[V]) -> None:
+        seen = event.object
+        if isinstance(seen, Unread) or not seen.metadata.uid:
+            self._decode_errors += 1
+        elif event.type == "DELETED":
+            self._news += self._store.remove(seen)
         else:
-            self._store.put(view)
-        self._version = view.metadata.resource_version or self._version
+            self._news += self._store.put(seen)
 
     # -- refusals --------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Inform
 from airflow_provider_gangjobs.cluster.logline import tell
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
 from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
+from airflow_provider_gangjobs.objects.sharing import sharing_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -137,7 +138,7 @@ class _Shared(Generic[V]):
         self._ends_at: float | None = None
         self._lifetime: asyncio.Timeout | None = None
         self._target = target
-        self.store: Store[V] = Store(index, succeed=getattr(kind, "succeed", None))
+        self.store: Store[V] = Store(index, share=sharing_of(kind))
         self.health = Health(str(target), timing, proven_s=pace.proven_s)
         self.reflector = Reflector(client, target, kind, self.store, health=self.health, timing=timing, pace=pace)
 

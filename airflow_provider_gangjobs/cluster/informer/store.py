@@ -115,7 +115,8 @@ class Subscription(Generic[V]):
         self._wake.set()
 
     def note_update(self, uid: str) -> None:
-        self._deleted.pop(uid, None)
+        if self._deleted:
+            self._deleted.pop(uid, None)
         self._updated.add(uid)
         self._wake.set()
 
@@ -155,13 +156,13 @@ class Relist(Generic[V]):
 class Store(Generic[V]):
     """Objects by key and uid. An object whose key is None belongs to nobody and is not kept."""
 
-    def __init__(self, index: Callable[[V], str | None], *, succeed: Callable[[V, V], None] | None = None) -> None:
+    def __init__(self, index: Callable[[V], str | None], *, share: Callable[[V, V | None], None] | None = None) -> None:
         """
-        :param succeed: Lets a new view take over from the one before what cannot have changed: dictionaries keep the
-            first uid that they got, and each later one would be there beside it.
+        :param share: Called with each new view, and the one before of the same object, if there is one: lets it have in
+            common with that one, and with others, what is equal (`objects.sharing`).
         """
         self._index = index
-        self._succeed = succeed
+        self._share = share
         self._keys: dict[str, str] = {}
         self._objects: dict[str, dict[str, V]] = {}
         self._subscriptions: dict[str, list[Subscription[V]]] = {}
@@ -227,33 +228,46 @@ class Store(Generic[V]):
 
     # -- for the reflector -----------------------------------------------------------------------------------
 
-    def put(self, view: V) -> None:
-        """An object as it is now. Seeing the same version again changes nothing and wakes nobody."""
-        uid, key = view.metadata.uid, self._key_of(view)
+    def put(self, view: V) -> bool:
+        """An object as it is now. Seeing the same version again changes nothing and wakes nobody; False if so."""
+        meta = view.metadata
+        uid = meta.uid
         assert uid, "an object without a uid is not from an API server"
         old_key = self._keys.get(uid)
+        known = None if old_key is None else self._objects[old_key][uid]
+        if known is not None and known.metadata.resource_version == meta.resource_version:
+            return False
+        if self._share is not None:
+            self._share(view, known)
+        key = self._key_of(view)
         if old_key is not None and old_key != key:
             self._drop(uid, view)
         if key is None:
-            return
-        of_key = self._objects.setdefault(key, {})
-        known = of_key.get(uid)
-        if known is not None and known.metadata.resource_version == view.metadata.resource_version:
-            return
-        if known is not None and self._succeed is not None:
-            self._succeed(view, known)
+            return old_key is not None
+        of_key = self._objects.get(key)
+        if of_key is None:
+            of_key = self._objects[key] = {}
         of_key[uid] = view
-        self._keys[uid] = key
+        if old_key != key:
+            self._keys[uid] = key
         for subscription in self._subscriptions.get(key, ()):
             subscription.note_update(uid)
+        return True
 
-    def remove(self, view: V) -> None:
-        """An object's last state. One that was never seen alive is still told to whoever waits for its key."""
+    def remove(self, view: V) -> bool:
+        """An object's last state. One that was never seen alive is still told to whoever waits for its key.
+
+        False if nobody could be told anything new.
+        """
         uid = view.metadata.uid
-        if uid in self._keys:
+        old_key = self._keys.get(uid)
+        if self._share is not None:
+            self._share(view, None if old_key is None else self._objects[old_key][uid])
+        if old_key is not None:
             self._drop(uid, view)
         elif (key := self._key_of(view)) is not None:
             self._bury(key, uid, view)
+        return old_key is not None
 
     def relist(self) -> Relist[V]:
         self._is_listing = True

@@ -1,0 +1,130 @@
+"""Pages and events become views in one pass; what does not fit is told apart, and harms nothing beside it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
+from airflow_provider_gangjobs.cluster.informer import decoding
+from airflow_provider_gangjobs.cluster.informer.decoding import Unread, Views, WatchEvent, error_in
+from airflow_provider_gangjobs.objects.views import JobView, PodView, view
+from tests.unit.builders import pod
+
+STATUS = {"kind": "Status", "metadata": {}, "status": "Failure", "reason": "Expired", "code": 410}
+
+
+def named(name: str, **more: Any) -> dict[str, Any]:
+    obj = pod(name).rank(0).running(5).obj
+    return obj | {"metadata": obj["metadata"] | {"uid": f"uid-{name}", "resourceVersion": f"v-{name}"}} | more
+
+
+def odd(name: str) -> dict[str, Any]:
+    """It has a uid and a version, and what else is read of it has another type than Kubernetes gives it."""
+    return named(name, status="odd")
+
+
+def bookmark(version: str) -> dict[str, Any]:
+    """As an API server sends it: an object of the kind, all but empty."""
+    return {"kind": "Pod", "metadata": {"resourceVersion": version}, "spec": {"containers": None}, "status": {}}
+
+
+def line(kind: str, obj: Any) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def said(event: WatchEvent[PodView]) -> tuple[str, PodView | None, str, str]:
+    """Its type, its object if that could be read, and its uid and version."""
+    seen, meta = event.object, event.object.metadata
+    return event.type, seen if isinstance(seen, PodView) and meta.uid else None, meta.uid, meta.resource_version
+
+
+# -- events ----------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_pods_are_views() -> None:
+    lines = line("ADDED", named("a")) + line("DELETED", named("b"))
+    assert [(event.type, event.object) for event in Views(PodView).events(lines)] == [
+        ("ADDED", view(PodView, named("a"))),
+        ("DELETED", view(PodView, named("b"))),
+    ]
+
+
+KINDS = st.one_of(
+    st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.sampled_from([named("a"), odd("b"), {}, [], None])),
+    st.tuples(st.just("BOOKMARK"), st.sampled_from([bookmark("9"), {}, None])),
+    st.tuples(st.just("ERROR"), st.just(STATUS)),
+    st.just(("", None)),
+)
+
+
+@given(st.lists(KINDS, max_size=6))
+def test_event_is_the_same_whatever_it_came_with(events: list[tuple[str, Any]]) -> None:
+    lines = [line(*event) if event[0] else b"\n" for event in events]
+    views = Views(PodView)
+    assert [said(event) for event in views.events(b"".join(lines))] == [
+        said(event) for one in lines for event in views.events(one)
+    ]
+
+
+def test_odd_object_is_told_apart_by_its_uid() -> None:
+    (event,) = Views(PodView).events(line("MODIFIED", odd("a")))
+    assert said(event) == ("MODIFIED", None, "uid-a", "v-a")
+    assert isinstance(event.object, Unread)
+
+
+@pytest.mark.parametrize("kind", [PodView, JobView], ids=lambda kind: kind.__name__)
+def test_bookmark_has_a_version(kind: Any) -> None:
+    (event,) = Views(kind).events(line("BOOKMARK", bookmark("9")))
+    assert (event.type, event.object.metadata.resource_version) == ("BOOKMARK", "9")
+
+
+def test_events_before_a_line_that_is_none_are_given() -> None:
+    events = iter(Views(PodView).events(line("ADDED", named("a")) + b"<html>\n" + line("ADDED", named("b"))))
+    assert said(next(events)) == ("ADDED", view(PodView, named("a")), "uid-a", "v-a")
+    with pytest.raises(UnexpectedReply):
+        next(events)
+
+
+def test_error_among_events_is_the_server_s_own() -> None:
+    error = error_in(line("ADDED", named("a")) + line("ERROR", STATUS), request="watch pods")
+    assert (error.status, error.reason) == (410, "Expired")
+
+
+# -- pages -----------------------------------------------------------------------------------------------------
+
+
+def page(*items: Any) -> bytes:
+    return json.dumps({"metadata": {"resourceVersion": "7", "continue": "more"}, "items": items}).encode()
+
+
+ITEMS = st.lists(st.sampled_from([named("a"), named("b"), odd("c"), {}, None]), max_size=5)
+
+
+@given(ITEMS)
+def test_object_of_a_page_is_the_same_whatever_it_came_with(items: list[Any]) -> None:
+    views = Views(PodView)
+    read = views.page(page(*items))
+    assert (read.resource_version, read.continue_token) == ("7", "more")
+    assert list(read.items) == [one for item in items for one in views.page(page(item)).items]
+
+
+def test_long_page_is_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = page(named("a"), odd("b"), named("c"))
+    at_once = list(Views(PodView).page(body).items)
+    monkeypatch.setattr(decoding, "AT_ONCE_MAX_BYTES", 10)
+    assert list(Views(PodView).page(body).items) == at_once
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{},"items":[]}'], ids=repr)
+def test_what_is_no_list_is_refused(body: bytes) -> None:
+    with pytest.raises(UnexpectedReply):
+        Views(PodView).page(body)
+
+
+def test_list_of_nothing_is_empty() -> None:
+    assert list(Views(PodView).page(b'{"metadata":{"resourceVersion":"7"},"items":null}').items) == []
