@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
 from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from airflow_provider_gangjobs.sandbox.thread import SandboxThread, running
+from tests.airflow.disrupting import lose_a_node_of
 from tests.airflow.waiting import wait_for
 from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
     from tests.airflow.api import Api
     from tests.airflow.home import Home
 
@@ -22,7 +24,15 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
-def api(connected: Home) -> Iterator[Api]:
+def shaky(home: Home) -> Iterator[SandboxThread]:
+    """A cluster of its own for a test that takes a node away."""
+    with running(SandboxConfig(nodes=2)) as sandbox:
+        home.add_cluster("kubernetes_shaky", sandbox.kubeconfig_path)
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def api(connected: Home, shaky: SandboxThread) -> Iterator[Api]:
     with connected.running() as airflow:
         yield airflow.api
 
@@ -45,6 +55,18 @@ def test_gang_runs_deferred_and_returns_its_results(api: Api) -> None:
     assert run.wait() == "success"
     assert run.xcom("total") == 0 + 1 + 4
     assert run.xcom("gang", "gang")["namespace"] == "default"
+
+
+def test_gang_that_lost_a_node_is_run_again_within_the_same_try(api: Api, shaky: SandboxThread) -> None:
+    run = api.trigger("node_lost")
+    lose_a_node_of(shaky, ranks=3)
+
+    assert run.wait() == "success"
+    assert run.task("gang")["try_number"] == 1
+    assert run.xcom("gang") == {"rank": 0, "square": 0}
+    assert run.xcom("gang", "gang")["name"].endswith("-1")
+    (lost,) = jobs(shaky)
+    assert lost.endswith("-0")
 
 
 def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: Home, cluster: SandboxThread) -> None:

@@ -22,6 +22,13 @@ if os.environ["RANK"] == "1":
     sys.exit(3)
 time.sleep(3000)
 """
+FIRST_ATTEMPT_IS_ENDLESS = (
+    """
+import os, time
+time.sleep(3000 if os.environ["GANG_ATTEMPT"] == "0" else 0)
+"""
+    + TELL
+)
 RESOURCES = {"cpu": "100m", "memory": "64Mi"}
 
 
@@ -52,6 +59,12 @@ with DAG("three_ranks_in_worker", schedule=None):
 
 with DAG("failing_rank", schedule=None):
     gang(RANK_1_FAILS, on_finish="delete")
+
+with DAG("evicted", schedule=None):
+    gang(FIRST_ATTEMPT_IS_ENDLESS, max_disruptions=3, on_finish="delete")
+
+with DAG("node_lost", schedule=None):
+    gang(FIRST_ATTEMPT_IS_ENDLESS, max_disruptions=3, kubernetes_conn_id="kubernetes_shaky", retries=0)
 
 with DAG("endless", schedule=None):
     gang("import time\ntime.sleep(3000)\n", execution_timeout=timedelta(minutes=30))

@@ -1,0 +1,44 @@
+"""What a cluster does to pods that it has no place for any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.sandbox.resources import NODES, PODS
+from tests.airflow.waiting import wait_for
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.cluster import Sandbox
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+
+def evict_one_of(cluster: SandboxThread, ranks: int) -> None:
+    """As a drain does it, once a gang of so many ranks runs."""
+    victim = _running(cluster, ranks)
+    cluster.call(lambda it: it.registry.evict(victim, "default"))
+
+
+def lose_a_node_of(cluster: SandboxThread, ranks: int) -> None:
+    """Once a gang of so many ranks runs, one of its nodes goes silent and is removed from the cluster."""
+    victim = _running(cluster, ranks)
+
+    def lose(it: Sandbox) -> None:
+        node = it.registry.get(PODS, victim, "default")["spec"]["nodeName"]
+        (kubelet,) = (task for task in asyncio.all_tasks() if task.get_name() == node)
+        kubelet.cancel()
+        it.registry.delete(NODES, node)
+
+    cluster.call(lose)
+
+
+def _running(cluster: SandboxThread, ranks: int) -> str:
+    """The name of a rank, once all run."""
+
+    def look(it: Sandbox) -> str | None:
+        pods = it.registry.list(PODS, label_selector=LABEL_GANG)
+        names = [str(pod["metadata"]["name"]) for pod in pods if pod["status"].get("phase") == "Running"]
+        return names[0] if len(names) == ranks else None
+
+    return wait_for(f"{ranks} running ranks", lambda: cluster.call(look))

@@ -1,0 +1,28 @@
+"""A gang that was evicted, by `dag.test()`: two deferrals of one try."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.airflow.disrupting import evict_one_of
+from tests.patience import AIRFLOW_PATIENCE_S
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from tests.airflow.home import Home
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+
+
+def test_gang_that_was_evicted_is_submitted_again(connected: Home, cluster: SandboxThread) -> None:
+    drain = threading.Thread(target=evict_one_of, args=(cluster, 3))
+    drain.start()
+    report = connected.test_dags("evicted")["evicted"]
+    drain.join()
+
+    assert (report.state, report.value("gang")) == ("success", {"rank": 0, "square": 0})
+    assert "was evicted (EvictionByEvictionAPI)" in report.log
+    assert report.log.count("submitted: attempt") == 2
