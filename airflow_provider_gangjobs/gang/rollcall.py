@@ -40,12 +40,16 @@ def call_roll(job: JobView | None, pods: Muster, recorded: AbstractSet[str], ref
     `pods` are all that the server had at one moment, however long ago. `recorded` are the uids of those whose
     outcome is known.
     """
-    if job is None or not _has_run_as_submitted(job, ref) or pods.ended_otherwise or not recorded <= pods.uids:
+    if job is None or not _has_run_as_submitted(job, ref) or pods.ended_otherwise:
         return Roll.UNCERTAIN
     ranks = job.status.succeeded
-    if pods.has_just_ranks(ranks) and pods.has_one_pod_a_rank:
-        return Roll.ALL_ARE_HERE if pods.succeeded == ranks else Roll.SOME_TO_COME
-    return Roll.SOME_TO_COME if len(pods) < ranks else Roll.UNCERTAIN
+    if len(pods) < ranks:
+        return Roll.SOME_TO_COME
+    if not (pods.has_one_pod_a_rank and pods.has_just_ranks(ranks)):
+        return Roll.UNCERTAIN
+    if pods.succeeded < ranks:
+        return Roll.SOME_TO_COME
+    return Roll.ALL_ARE_HERE if recorded <= pods.uids else Roll.UNCERTAIN  # the dearest question, so the last one
 
 
 def _has_run_as_submitted(job: JobView, ref: GangRef) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.pacing import Slices
+from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 from airflow_provider_gangjobs.gang.lifecycle import Observation, observe, observe_mustered
 from airflow_provider_gangjobs.gang.muster import Muster
 from airflow_provider_gangjobs.gang.pods import pods_of
@@ -49,7 +50,7 @@ class Census:
 
     async def take(self) -> None:
         """Take from the sights all that has changed. On return, what was taken is how the sights are at this moment."""
-        slices = Slices()
+        slices = of_running_loop(Slices)
         while True:
             changed, gone = self._seen.take_pods(PORTION)
             if not changed and not gone:
@@ -106,8 +107,11 @@ async def observe_listed(
 
 
 async def portions(pods: Sequence[PodView]) -> AsyncIterator[Sequence[PodView]]:
-    """All of them, in parts between which the loop's other work has its turn."""
-    slices = Slices()
+    """All of them, in parts between which the loop's other work has its turn.
+
+    One measure for the whole loop: what follows another such walk, of this gang or of the next, has no slice to itself.
+    """
+    slices = of_running_loop(Slices)
     for first in range(0, len(pods), PORTION):
         yield pods[first : first + PORTION]
         await slices.breathe()

@@ -18,7 +18,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
-from airflow_provider_gangjobs.cluster.pacing import Backoff
+from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices
+from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcomes import Outcome, most_telling, outcome_of
 from airflow_provider_gangjobs.gang.pods import has_ended, is_held
@@ -311,7 +312,7 @@ class Harvester:
     async def _record(self, batch: Sequence[_Due]) -> int:
         """Store the outcomes of these; how many of them were new."""
         before = self._recorded_pods
-        new = self._new([outcome_of(due.pod, ended=due.ended) for due in batch])
+        new = self._new(await _outcomes_of(batch))
         try:
             if self._ledger is not None:
                 self._stored(await self._ledger.begin(new))
@@ -340,6 +341,15 @@ class Harvester:
             self._told.setdefault(outcome.uid, outcome)
         if self._ledger is not None and len(self._told) > 2 * TOLD_MAX:
             self._told = {outcome.uid: outcome for outcome in self.told}
+
+
+async def _outcomes_of(batch: Sequence[_Due]) -> list[Outcome]:
+    """How these ended; others may run in between."""
+    slices, outcomes = of_running_loop(Slices), []
+    for due in batch:
+        outcomes.append(outcome_of(due.pod, ended=due.ended))
+        await slices.breathe()
+    return outcomes
 
 
 def retry_after_s(error: Exception) -> float | None:
