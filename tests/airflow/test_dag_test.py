@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 @pytest.fixture(scope="module")
 def reports(connected: Home) -> dict[str, Report]:
-    return connected.test_dags("three_ranks", "three_ranks_in_worker", "failing_rank")
+    return connected.test_dags("three_ranks", "three_ranks_in_worker", "failing_rank", "functions", "failing_function")
 
 
 def test_deferred_gang_returns_results_of_all_ranks(reports: dict[str, Report]) -> None:
@@ -55,6 +55,33 @@ def test_failed_rank_fails_the_task_and_says_why(reports: dict[str, Report]) -> 
     assert "AppFailed: Rank 1 of gang default/failing-rank-gang" in report.log
     assert "exited with code 3" in report.log
     assert "[rank 1] rank 1 gives up" in report.log
+
+
+def test_function_gets_what_other_tasks_and_templates_give(reports: dict[str, Report]) -> None:
+    report = reports["functions"]
+
+    assert report.state == "success"
+    assert report.value("count") == [{"rank": 0, "names": ["a", "c"]}, {"rank": 1, "names": ["b", "functions"]}]
+    assert report.value("first") == {"rank": 0, "names": ["a", "c"]}
+    assert report.value("total") == 4
+    assert report.value("before") == [None, None]
+
+
+def test_outputs_of_one_rank_are_unrolled(reports: dict[str, Report]) -> None:
+    assert reports["functions"].value("length") == 2
+
+
+def test_mapped_functions_return_in_order(reports: dict[str, Report]) -> None:
+    assert reports["functions"].value("joined") == "x0 x1 y0 y1"
+
+
+def test_exception_of_a_rank_is_in_the_error_and_in_the_log(reports: dict[str, Report]) -> None:
+    report = reports["failing_function"]
+
+    assert report.state == "failed"
+    assert "AppFailed: Rank 1 of gang default/failing-function-" in report.log
+    assert ": ValueError: no rows in shard 1" in report.log
+    assert "functions.py" in report.log
 
 
 def test_nothing_is_left_in_the_cluster(reports: dict[str, Report], cluster: SandboxThread) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,20 @@ def test_mapped_gangs_exchange_their_edges_in_every_step(examples: Home) -> None
     assert all(0 < error < 0.001 for error in errors.values())
 
 
-@pytest.mark.parametrize("name", ["train_digits_gang", "simulate_heat_gangs"])
+def test_function_on_every_rank_counts_what_one_process_counts(examples: Home) -> None:
+    report = examples.test_dags("count_visitors_gang")["count_visitors_gang"]
+    assert report.state == "success"
+    assert report.value("report") == [visitors_of(site) for site in ("shop", "blog")]
+    assert "has read 1500 visits of shop" in report.log
+
+
+def visitors_of(site: str) -> int:
+    """Who came in a week, counted in one go."""
+    draws = [random.Random(f"{site} 2026-01-0{day}") for day in range(1, 8)]
+    return len({draw.randrange(1000) for draw in draws for _ in range(500)})
+
+
+@pytest.mark.parametrize("name", ["train_digits_gang", "simulate_heat_gangs", "count_visitors_gang"])
 def test_parsing_the_file_imports_nothing_heavy(examples: Home, name: str) -> None:
     program = f"""
 import sys

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,3 +187,28 @@ def test_gang_is_nobodys_to_give() -> None:
                 call(urls=[], gang=1)
         with pytest.raises(TypeError, match="unexpected keyword argument 'gang'"):
             decorated.expand(gang=[1])
+
+
+# -- what the documentation shows -----------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])
+def test_function_in_the_documentation_travels(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    (shown,) = (block for block in blocks if "@task.gang_job" in block)
+    program = tmp_path / "etl.py"
+    program.write_text(f"from __future__ import annotations\nfrom airflow.sdk import task\n{shown}")
+    module: dict[str, Any] = {}
+    exec(compile(program.read_text(), str(program), "exec"), module)
+
+    assert operator_of(module["count"], ["a"]).workers == 4
+
+
+def test_every_attribute_of_a_gang_is_in_the_reference() -> None:
+    reference = (ROOT / "docs/reference.md").read_text().split("**The gang.**")[1].split("**The function.**")[0]
+
+    assert {name for name in dir(Gang(0, 1)) if not name.startswith("_")} - {"of"} == set(
+        re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in reference.splitlines() if row.startswith("| `")))
+    )
