@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from tests.sandbox.node_processes import processes_with, unslept_s, until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from airflow_provider_gangjobs.sandbox.store import Event
 
 pytestmark = pytest.mark.slow
 
@@ -329,6 +332,22 @@ async def test_pod_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
         name = cluster.create(pod(shell("true", resources={"requests": {"cpu": "2"}})))
         status = await cluster.ended(name)
         assert (status["phase"], status["reason"]) == ("Failed", "OutOfcpu")
+
+
+async def test_room_is_free_as_soon_as_an_end_is_told(tmp_path: Path) -> None:
+    """A scheduler that learns of the end has another pod there at once."""
+    async with node_cluster(tmp_path) as cluster:
+        (node,) = cluster.nodes
+        used: list[Any] = []
+
+        def look(event: Event) -> None:
+            if event.resource is PODS and (event.obj.get("status") or {}).get("phase") == "Succeeded":
+                used.append(node.statistics()["used"])
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(cluster.registry.observe(look))
+            await cluster.ended(cluster.create(pod(shell("true", resources={"requests": {"cpu": "1"}}))))
+        assert used[0] == {}
 
 
 async def test_memory_limit_is_enforced(tmp_path: Path) -> None:

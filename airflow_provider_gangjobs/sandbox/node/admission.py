@@ -1,7 +1,7 @@
 """What a node gives to its pods: room by their requests, and GPUs by index.
 
 The scheduler has counted already; the node counts again because two schedulers, or a pod bound by hand,
-may disagree. Room is given back when a pod is terminal.
+may disagree. Room is given back when a pod has ended, before that is told.
 """
 
 from __future__ import annotations

@@ -163,6 +163,8 @@ class PodWorker:
             raise
         finally:
             await end_tasks(deadline)
+        # Before the end is told: the scheduler may have another pod here as soon as it is.
+        self._host.admission.release(self.folder.uid)
         self.state.stopped = True
         self.state.network_ready = False
         terminate_unfinished(self.state, _now())
