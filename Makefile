@@ -27,7 +27,7 @@ down: ## Stop what `make up` started
 
 test: $(SYNCED) ## Run the tests that need nothing else, those with real Airflow processes last
 	$(PYTEST) -q --ignore=tests/cluster -m "not airflow"
-	$(PYTEST) -q --ignore=tests/cluster --ignore=tests/airflow/postgres -m airflow
+	$(PYTEST) -q --ignore=tests/cluster --ignore=tests/airflow/postgres --ignore=tests/airflow/ui/test_gang_tab.py -m airflow
 
 clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each)
 	@$(PYTHON) tests/cluster/controlplane/build.py
@@ -36,9 +36,11 @@ test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of
 	$(PYTEST) -q tests/cluster
 	GANGJOBS_CONFORMANCE=real $(PYTEST) -q tests/conformance
 
-test-airflow: $(SYNCED) ## Run Airflow on PostgreSQL with two triggerers, and kill its processes at bad moments (needs PostgreSQL)
+test-airflow: $(SYNCED) ## Run Airflow on PostgreSQL with two triggerers, kill its processes at bad moments, and look at its pages
 	@$(PYTHON) tests/airflow/postgres/programs.py
+	@$(PYTHON) tests/airflow/ui/browser.py
 	$(PYTEST) -q tests/airflow/postgres
+	$(PYTEST) -q tests/airflow/ui/test_gang_tab.py
 
 BENCHMARKS := parse wait notice harvest submit many_pods sandbox scale_model
 

@@ -51,9 +51,19 @@ class Home:
 
     path: Path
     environment: dict[str, str] = field(repr=False)
+    admin: tuple[str, str] | None = field(default=None, repr=False)
+    """Name and password, unless everybody is an admin."""
 
     @classmethod
-    def make(cls, path: Path, *, database: str = "", dags: Path = HERE / "dags", **more: str) -> Home:
+    def make(
+        cls,
+        path: Path,
+        *,
+        database: str = "",
+        dags: Path = HERE / "dags",
+        admin: tuple[str, str] | None = None,
+        **more: str,
+    ) -> Home:
         """Make the folder with the tests' DAGs, and the tables of the database: SQLite if no other URL is given.
 
         `more` are settings, by names such as `SCHEDULER__PARSING_PRE_IMPORT_MODULES`.
@@ -94,7 +104,7 @@ class Home:
         }
         path.mkdir(parents=True, exist_ok=True)
         shutil.copytree(dags, path / "dags")
-        home = cls(path, environment)
+        home = cls(path, environment, admin)
         home.run("airflow", "db", "migrate")
         return home
 
@@ -137,7 +147,7 @@ class Home:
     def running(self, *, triggerers: int = 1) -> Iterator[Airflow]:
         """Scheduler, triggerers, dag-processor and API server, until the block ends."""
         processes = {process.name: process for process in self._processes(triggerers)}
-        airflow = Airflow(Api(self.api_url), processes)
+        airflow = Airflow(Api(self.api_url, self.admin), processes)
         with stopped_at_the_end(processes):
             for process in processes.values():
                 process.start()

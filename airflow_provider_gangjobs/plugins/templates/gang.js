@@ -8,6 +8,7 @@
     const around = outer();
     const isDark = around ? around.classList.contains("dark") : preferred.matches;
     root.dataset.theme = isDark ? "dark" : "light";
+    if (around) root.style.setProperty("--bg", getComputedStyle(around.ownerDocument.body).backgroundColor);
   };
   dress();
   preferred.addEventListener("change", dress);
@@ -28,15 +29,16 @@
       const reply = await fetch(location.pathname + "?part=true", { credentials: "same-origin", headers: { Accept: "text/html" } });
       if (!reply.ok) throw new Error("status " + reply.status);
       const text = await reply.text();
+      failures = 0;
+      if (!getSelection().isCollapsed) return again(); // somebody is about to copy a message
       const scrolled = [...main.querySelectorAll(".wide")].map((it) => it.scrollLeft);
       main.innerHTML = text; // made by the server, which escapes all that is in it; the page's policy runs no other script
       main.querySelectorAll(".wide").forEach((it, i) => { it.scrollLeft = scrolled[i] || 0; });
-      failures = 0;
     } catch (error) {
       failures += 1;
       document.getElementById("stale").textContent = " Airflow could not be asked again (" + error.message + ").";
     }
-    again();
+    return again();
   };
   again();
 })();

@@ -1,0 +1,54 @@
+"""One Airflow under a path of its server, whose users may not all see everything, and a cluster; with gangs in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scripts.ports import free_port
+from tests.airflow.home import Home
+from tests.airflow.ui.scene import Scene
+from tests.airflow.ui.users import ADMIN, PASSWORDS, ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+
+PATH = "/data/airflow"
+"""Where Airflow is served, as behind many a proxy."""
+
+
+@pytest.fixture(scope="package")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    path = tmp_path_factory.mktemp("airflow") / "home"
+    passwords = path.parent / "passwords.json"
+    passwords.write_text(json.dumps(PASSWORDS))
+    port = free_port()
+    return Home.make(
+        path,
+        dags=Path(__file__).parent / "dags",
+        admin=(ADMIN, PASSWORDS[ADMIN]),
+        CORE__AUTH_MANAGER="tests.airflow.ui.permissions.PermissionsByDag",
+        CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="False",
+        CORE__SIMPLE_AUTH_MANAGER_USERS=ROLES,
+        CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE=str(passwords),
+        CORE__EXECUTION_API_SERVER_URL=f"http://127.0.0.1:{port}{PATH}/execution/",
+        API__PORT=str(port),
+        API__BASE_URL=f"http://127.0.0.1:{port}{PATH}",
+    )
+
+
+@pytest.fixture(scope="package")
+def connected(home: Home, cluster: SandboxThread) -> Home:
+    home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
+    return home
+
+
+@pytest.fixture(scope="package")
+def scene(connected: Home) -> Iterator[Scene]:
+    with connected.running() as airflow:
+        yield Scene(connected, airflow.api)

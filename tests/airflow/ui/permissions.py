@@ -1,0 +1,22 @@
+"""Airflow's simple auth manager with permissions for single DAGs, which it has not by itself.
+
+For the API server: Airflow is not imported in the process of the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+from tests.airflow.ui.users import LOGLESS, NOT_FOR_READER, READER
+
+
+class PermissionsByDag(SimpleAuthManager):
+    def is_authorized_dag(self, *, method: Any, user: Any, access_entity: Any = None, details: Any = None) -> bool:
+        if user.username == READER and details is not None and details.id == NOT_FOR_READER:
+            return False
+        if user.username == LOGLESS and access_entity is DagAccessEntity.TASK_LOGS:
+            return False
+        return super().is_authorized_dag(method=method, user=user, access_entity=access_entity, details=details)
