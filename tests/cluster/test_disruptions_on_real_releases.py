@@ -1,0 +1,68 @@
+"""A gang that a more important one pushes out, by the scheduler of each release, and its next attempt."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.gang.disruption import disruption_of
+from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.submission.adopt import Lost
+from airflow_provider_gangjobs.tracking.follow import follow
+from tests.cluster.gangs import a_gang, followed, submitted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
+
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+FIRST_ATTEMPT_IS_ENDLESS = "import os, time; time.sleep(3000 if os.environ['GANG_ATTEMPT'] == '0' else 0)"
+CPU = "3"
+"""Of a node's four, so that two gangs of two ranks do not fit on two nodes."""
+
+
+@pytest.fixture
+def urgent(tenant: Tenant) -> Iterator[str]:
+    """The name of a priority class."""
+    name = f"urgent-{uuid.uuid4().hex[:6]}"
+    with tenant.plane.client() as admin:
+        admin.post(CLASSES, json={"metadata": {"name": name}, "value": 1000}).raise_for_status()
+        yield name
+        admin.delete(f"{CLASSES}/{name}").raise_for_status()
+
+
+async def runs(tenant: Tenant, submission: Submission) -> None:
+    """Wait until all ranks run."""
+    event = await follow(tenant.config, submission.ref, until="running", report=lambda _: None)
+    assert event.status is Status.RUNNING, event
+
+
+async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(tenant: Tenant, urgent: str) -> None:
+    spec = a_gang(2, code=FIRST_ATTEMPT_IS_ENDLESS, cpu=CPU)
+    important = a_gang(2, code="import time; time.sleep(3000)", cpu=CPU, priority_class=urgent)
+    async with Gangs.of(tenant.config) as gangs:
+        first = await submitted(gangs, spec)
+        await runs(tenant, first)
+        other = await submitted(gangs, important, run="important")
+        event = await followed(tenant, first)
+        await runs(tenant, other)
+
+        lost = disruption_of(event, allowed=1)
+        assert lost is not None, event
+        assert (event.reason, lost.number, lost.is_allowed) == ("Preempted", 1, True)
+
+        second = await gangs.submit(
+            spec, key=TaskKey("dag", "run", "task", -1), claim="somebody", lost=Lost(event.attempt or 0, lost.carried)
+        )
+        assert (second.attempt, second.disruptions, second.adopted) == (1, 1, False)
+        await gangs.delete_claimed(other.ref, "somebody")
+        end = await followed(tenant, second)
+
+    assert end.status is Status.SUCCEEDED, end
+    assert tenant.refused() == []
