@@ -166,9 +166,14 @@ class _Follower:
 
     async def _synced(self) -> None:
         """Wait until what is not seen is known not to exist."""
+        monotonic = self.timing.monotonic
         for watch in self.seen.watches:
-            while not await watch.synced(SYNC_PATIENCE_S):
-                await self._may_see()
+            ask_at = monotonic() + SYNC_PATIENCE_S
+            while not watch.is_synced:
+                await self.seen.changed(max(ask_at - monotonic(), 0.0))
+                if monotonic() >= ask_at:
+                    await self._may_see()
+                    ask_at = monotonic() + SYNC_PATIENCE_S
 
     async def _may_see(self) -> None:
         """Ask what the watches ask, for this gang only. Tells a server that is away from one that refuses."""

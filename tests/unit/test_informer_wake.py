@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer import Wake
+from airflow_provider_gangjobs.cluster.informer.wake import WOKEN_AT_ONCE
 
 
 async def test_what_was_set_before_anyone_slept_wakes_once() -> None:
@@ -52,3 +54,79 @@ async def test_only_one_can_sleep() -> None:
         await wake.sleep()
     wake.set()
     assert await sleeper
+
+
+class Rounds:
+    """Counts the rounds of the loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._count()
+
+    def _count(self) -> None:
+        self.number += 1
+        self._next = asyncio.get_running_loop().call_soon(self._count)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+
+async def _asleep(wakes: list[Wake], woken: list[tuple[int, int]], rounds: Rounds) -> list[asyncio.Task[None]]:
+    """Sleepers that note their number and the round in which they were woken."""
+
+    async def sleep(number: int, wake: Wake) -> None:
+        await wake.sleep(60)
+        woken.append((number, rounds.number))
+
+    tasks = [asyncio.create_task(sleep(*each)) for each in enumerate(wakes)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_many_that_are_woken_at_once_take_turns_in_their_order() -> None:
+    wakes, woken, rounds = [Wake() for _ in range(10 * WOKEN_AT_ONCE)], [], Rounds()
+    tasks = await _asleep(wakes, woken, rounds)
+    for wake in wakes:
+        wake.set()
+    await asyncio.gather(*tasks)
+    rounds.stop()
+    assert [number for number, _ in woken] == list(range(len(wakes)))
+    assert max(Counter(in_round for _, in_round in woken).values()) == WOKEN_AT_ONCE
+    assert woken[-1][1] - woken[0][1] == 9, "and no round is left out"
+
+
+async def test_a_timer_that_is_due_does_not_wait_for_all_that_were_woken() -> None:
+    wakes, woken, rounds = [Wake() for _ in range(10 * WOKEN_AT_ONCE)], [], Rounds()
+    tasks = await _asleep(wakes, woken, rounds)
+    for wake in wakes:
+        wake.set()
+    woken_before: list[int] = []
+    asyncio.get_running_loop().call_later(0, lambda: woken_before.append(len(woken)))
+    await asyncio.gather(*tasks)
+    rounds.stop()
+    assert woken_before[0] <= 2 * WOKEN_AT_ONCE
+
+
+async def test_one_that_was_cancelled_takes_no_turn_of_others() -> None:
+    wakes, woken, rounds = [Wake() for _ in range(2 * WOKEN_AT_ONCE)], [], Rounds()
+    tasks = await _asleep(wakes, woken, rounds)
+    for task in tasks[WOKEN_AT_ONCE:-1]:
+        task.cancel()
+    for wake in wakes:
+        wake.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    rounds.stop()
+    assert len(woken) == WOKEN_AT_ONCE + 1
+    assert woken[-1][1] - woken[0][1] == 1
+
+
+async def test_what_was_woken_sleeps_on_at_the_next_wake_up() -> None:
+    """A wake-up that comes while another one is on its way is the same."""
+    wake, crowd = Wake(), [Wake() for _ in range(WOKEN_AT_ONCE)]
+    rounds, woken = Rounds(), []
+    tasks = await _asleep([*crowd, wake], woken, rounds)
+    for each in (*crowd, wake, wake):
+        each.set()
+    await asyncio.gather(*tasks)
+    rounds.stop()
+    assert not await wake.sleep(0)
