@@ -43,11 +43,15 @@ def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def task(embedded: SandboxThread, connection: str) -> Any:
+def task(embedded: SandboxThread, connection: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
+    from airflow_provider_gangjobs.operators import gang_job
     from airflow_provider_gangjobs.sandbox.resources import JOBS
+    from tests.patience import PATIENCE_S
     from tests.provider.tries import Task
 
+    # Airflow gives a killed task five seconds; a busy machine takes what it takes.
+    monkeypatch.setattr(gang_job, "KILL_TIMEOUT_S", PATIENCE_S)
     made: list[Task] = []
 
     def make(script: str, **parameters: Any) -> Task:

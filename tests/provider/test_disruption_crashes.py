@@ -1,6 +1,6 @@
 """Each request of the worker that goes on after a disruption is, in turn, the last before it dies; then comes a retry.
 
-Always: the work is one gang, and the disruption is counted once.
+Always: the work is one gang, and the disruption is counted once. Or it is the last before a kill, and nothing is left.
 """
 
 from __future__ import annotations
@@ -155,4 +155,25 @@ def test_worker_that_dies_while_it_looks_at_what_nobody_saw_leaves_one_gang_coun
         last = train.defer()
 
         check_counted_once(train, last)
+        remove(train)
+
+
+def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: TaskMaker) -> None:
+    """The signal interrupts the worker between a request and its answer, or before it was sent."""
+    train, context, event = disrupted(task)
+    whole = worker(train)
+    with pytest.raises(TaskDeferred):
+        whole.execute_complete(context, event)
+    remove(train)
+
+    for kill in crash_points(whole.life.requests):
+        train, context, event = disrupted(task)
+        killed = worker(train, kill)
+        with pytest.raises(Died):
+            killed.execute_complete(context, event)
+        killed.life.crash = None
+
+        killed.on_kill()
+
+        assert [job for job in train.jobs if state_of(job) is JobState.LIVE] == [], kill
         remove(train)

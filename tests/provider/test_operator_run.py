@@ -16,10 +16,8 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralTimeout,
     TaskDeferred,
 )
-from airflow_provider_gangjobs.operators import gang_job
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
 from tests.airflow.waiting import wait_for
-from tests.patience import PATIENCE_S
 from tests.provider.tries import event_of
 
 if TYPE_CHECKING:
@@ -32,12 +30,6 @@ TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 FAIL = "test $RANK = 0 || exit 3; sleep 600"
 FAIL_ALL = "echo no luck; exit 3"
 ENDLESS = "sleep 600"
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow gives a killed task five seconds; a busy machine takes what it takes."""
-    monkeypatch.setattr(gang_job, "KILL_TIMEOUT_S", PATIENCE_S)
 
 
 # -- the way of a gang ----------------------------------------------------------------------------------------
