@@ -8,7 +8,7 @@ meaning: `preempted` only if something of higher priority took the place.
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,16 +119,23 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     @property
     def error(self) -> str:
         """Why it failed, where it says so: a failing rank may write `{"error": "..."}` to `GANG_RESULT_PATH`."""
-        if self.outcome is not Ending.FAILED or not self.message.startswith("{"):
-            return ""
-        try:
-            return msgspec.json.decode(self.message, type=_Error).error.strip()
-        except msgspec.DecodeError:
-            return ""
+        said = _said(self.message) if self.outcome is Ending.FAILED else None
+        return said.error.strip() if said else ""
 
 
 class _Error(msgspec.Struct, gc=False):
     error: str
+    at: float = 0.0
+    """When, in seconds since 1970, by the clock of its node."""
+
+
+def _said(message: str) -> _Error | None:
+    if not message.startswith("{"):
+        return None
+    try:
+        return msgspec.json.decode(message, type=_Error)
+    except msgspec.DecodeError:
+        return None
 
 
 def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
@@ -158,7 +165,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         created=pod.metadata.creation_timestamp,
         started=pod_facts.started_at(pod),
         finished=finished,
-        caused=_caused(pod, ending, disruption) or finished,
+        caused=_caused(pod, ending, disruption) or _failed_at(pod, ending, message) or finished,
         restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
         disruption=disruption.reason if disruption else "",
     )
@@ -212,6 +219,21 @@ def _caused(pod: PodView, ending: Ending, disruption: Condition | None) -> datet
     return min(asked, finished) if asked and finished else asked
 
 
+def _failed_at(pod: PodView, ending: Ending, message: str) -> datetime | None:
+    """When it says that it failed, to the fraction of a second: its peers end within the same one.
+
+    Not if its container did not run then: a program may say anything.
+    """
+    said = _said(message) if ending is Ending.FAILED else None
+    started, finished = pod_facts.started_at(pod), pod_facts.finished_at(pod)
+    if said is None or started is None or finished is None:
+        return None
+    # The times of containers are cut to whole seconds.
+    if not started.timestamp() <= said.at < finished.timestamp() + 1:
+        return None
+    return datetime.fromtimestamp(said.at, UTC)
+
+
 def _signal(told: Terminated | None) -> int | None:
     if told is None:
         return None
@@ -249,8 +271,12 @@ def _vanished(outcome: Outcome) -> bool:
 
 
 # Among ends of the same second the one that can bring others down comes first: a lost place before a
-# crash of its peers, and a crash before the deletions by which the Job controller answers it.
+# crash of its peers, and a crash before the deletions by which the Job controller answers it. Only of crashes
+# may it be known when, within the second: the cluster's times have none of its fractions.
 _ORDER: Final = {Ending.PREEMPTED: 0, Ending.EVICTED: 0, Ending.LOST: 0, Ending.FAILED: 1, Ending.DELETED: 2}
+
+
+_CauseOrder = tuple[bool, bool, float, int, float, int]
 
 
 def first_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
@@ -275,30 +301,27 @@ def _created(outcome: Outcome) -> str:
     return outcome.created.isoformat() if outcome.created else ""
 
 
-def _cause_order(outcome: Outcome) -> tuple[bool, bool, float, int, int]:
-    at = outcome.caused
+def _cause_order(outcome: Outcome) -> _CauseOrder:
+    second, fraction = divmod(outcome.caused.timestamp(), 1) if outcome.caused else (0.0, 0.0)
     rank = -1 if outcome.rank is None else outcome.rank
-    return not _vanished(outcome), at is None, at.timestamp() if at else 0.0, _ORDER[outcome.outcome], rank
+    return not _vanished(outcome), outcome.caused is None, second, _ORDER[outcome.outcome], fraction, rank
 
 
 def most_telling(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
     """At most `limit` outcomes: what went wrong first in the order it happened, then successes by rank.
 
-    Pods that were replaced come last.
+    What went wrong with pods that were replaced comes after the rest of it.
     """
     ends = list(outcomes)
     last = {outcome.uid for outcome in _last_pods(ends)}
-    return sorted(ends, key=lambda outcome: (outcome.uid not in last, _telling_order(outcome)))[:limit]
+    return sorted(ends, key=lambda outcome: _telling_order(outcome, replaced=outcome.uid not in last))[:limit]
 
 
-def _telling_order(outcome: Outcome) -> tuple[int, tuple[bool, bool, float, int, int], int]:
+def _telling_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, tuple[bool, bool, float, int, int], int]:
     if outcome.outcome in _ORDER:
-        return 0, _cause_order(outcome), 0
-    return (
-        1 + (outcome.outcome is Ending.SUCCEEDED),
-        (False, False, 0.0, 0, 0),
-        -1 if outcome.rank is None else outcome.rank,
-    )
+        return 0, replaced, _cause_order(outcome), 0
+    rank = -1 if outcome.rank is None else outcome.rank
+    return 1 + (outcome.outcome is Ending.SUCCEEDED), replaced, (False, False, 0.0, 0, 0), rank
 
 
 def results(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
