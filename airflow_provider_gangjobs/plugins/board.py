@@ -117,7 +117,8 @@ def _standing(lead: Lead, seen: Glance, job: Mapping[str, Any], now: datetime) -
     observation = _observation(seen, view(JobView, dict(job)), record)
     phase = record.phase if observation.wait.cause is Cause.HALTED else observation.phase
     ended = ended_of(seen.pods, seen.outcomes)
-    says, remedy = _says(observation, record, ended, _asks(job))
+    asks = _asks(job)
+    says, remedy = _says(observation, record, ended, asks)
     rows = rows_of(seen.pods, ended, now)
     ranks = observation.counts.ranks
     is_over = observation.verdict is not None or phase is Phase.FAILED
@@ -129,7 +130,7 @@ def _standing(lead: Lead, seen: Glance, job: Mapping[str, Any], now: datetime) -
         since=observation.since,
         says=says,
         remedy=remedy,
-        facts=tuple(_facts(record, job, ranks)),
+        facts=tuple(_facts(record, "" if asks in says else asks, ranks)),
         times=tuple((str(phase), at) for phase in Phase if (at := observation.began.get(phase)) is not None),
         due=None if is_over else _due(lead, observation),
         tally=tally_of(rows, ranks=ranks, is_over=is_over) if seen.is_whole else _tally_of_job(job, ranks),
@@ -218,10 +219,10 @@ def _due(lead: Lead, observation: Observation) -> Due | None:
     return min(found, key=lambda due: due.at, default=None)
 
 
-def _facts(record: SubmissionRecord, job: Mapping[str, Any], ranks: int) -> list[tuple[str, str]]:
+def _facts(record: SubmissionRecord, asks: str, ranks: int) -> list[tuple[str, str]]:
     facts = [
         ("Ranks", str(ranks)),
-        ("Each asks for", _asks(job)),
+        ("Each asks for", asks),
         ("Placement", placed(record.decision) if record.decision else ""),
         ("Delivered to Airflow", f"{record.delivered_at:%Y-%m-%d %H:%M:%S} UTC" if record.delivered_at else ""),
     ]

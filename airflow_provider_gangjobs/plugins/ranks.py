@@ -47,7 +47,8 @@ class Row:
 
 WITHOUT_POD: Final = "without a pod"
 _UNPLACED: Final = "waiting for a node"
-_LIVE: Final = {_UNPLACED: 0, "starting": 1, "terminating": 2, "running": 3}
+_RUNNING: Final = "running"
+_LIVE: Final = {_UNPLACED: 0, "starting": 1, "terminating": 2, _RUNNING: 3}
 """The states of pods that have not ended, in the order in which they are shown."""
 
 
@@ -63,11 +64,11 @@ def ended_of(pods: Iterable[PodView], recorded: Iterable[Outcome]) -> list[Outco
 def rows_of(pods: Iterable[PodView], ended: Sequence[Outcome], now: datetime) -> list[Row]:
     """What did not succeed, in the order in which it ended; then what waits, what runs, and what succeeded."""
     over = {outcome.uid for outcome in ended}
-    live = [_live_row(pod, now) for pod in pods if pod.metadata.uid not in over]
+    live = sorted((pod for pod in pods if pod.metadata.uid not in over), key=_live_order)
     told = most_telling(ended, len(ended))
     bad = [ended_row(outcome) for outcome in told if outcome.outcome is not Ending.SUCCEEDED]
     good = [ended_row(outcome) for outcome in told if outcome.outcome is Ending.SUCCEEDED]
-    return [*bad, *sorted(live, key=_live_order), *good]
+    return [*bad, *(_live_row(pod, now) for pod in live), *good]
 
 
 def tally_of(rows: Sequence[Row], *, ranks: int, is_over: bool) -> tuple[tuple[str, int], ...]:
@@ -95,22 +96,25 @@ def ended_row(outcome: Outcome) -> Row:
 
 
 def _live_row(pod: PodView, now: datetime) -> Row:
+    state = _state(pod)
     started = pod_facts.started_at(pod)
-    if pod.metadata.deletion_timestamp is not None:
-        state = "terminating"
-    elif started is not None:
-        state = "running"
-    else:
-        state = "starting" if pod.spec.node_name else _UNPLACED
     return Row(
         rank=pod_facts.rank_of(pod),
         state=state,
-        tone=Tone.BUSY if state == "running" else Tone.WAIT,
+        tone=Tone.BUSY if state == _RUNNING else Tone.WAIT,
         seconds=max(0.0, (now - started).total_seconds()) if started else None,
         node=pod.spec.node_name,
         restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
         message=_waits_for(pod),
     )
+
+
+def _state(pod: PodView) -> str:
+    if pod.metadata.deletion_timestamp is not None:
+        return "terminating"
+    if pod_facts.started_at(pod) is not None:
+        return _RUNNING
+    return "starting" if pod.spec.node_name else _UNPLACED
 
 
 def _waits_for(pod: PodView) -> str:
@@ -122,5 +126,15 @@ def _waits_for(pod: PodView) -> str:
     return shorten(": ".join(filter(None, (found.reason, found.message)))) if found else ""
 
 
-def _live_order(row: Row) -> tuple[bool, int, int]:
-    return not row.message, _LIVE[row.state], -1 if row.rank is None else row.rank
+def _live_order(pod: PodView) -> tuple[int, int, int]:
+    rank = pod_facts.rank_of(pod)
+    return _silence(pod), _LIVE[_state(pod)], -1 if rank is None else rank
+
+
+def _silence(pod: PodView) -> int:
+    """How little a pod says of why the gang waits. Since 1.36 most pods only say that the gang lacks others."""
+    said = _waits_for(pod)
+    if not said:
+        return 2
+    refused = refusal(pod)
+    return int(bool(refused) and said == shorten(refused))

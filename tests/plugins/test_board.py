@@ -55,6 +55,29 @@ def test_gang_without_room_says_what_it_needs_and_what_lacks() -> None:
     assert {row.message for row in shown.rows} == {"Insufficient nvidia.com/gpu on 3 of 3 nodes"}
 
 
+def test_pod_that_found_no_node_comes_before_those_that_lack_it() -> None:
+    lacking = "pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled"
+    pods = [pod(f"p{rank}").rank(rank).unschedulable(FULL if rank == 2 else lacking).view() for rank in range(3)]
+
+    shown = board(LEAD, seen_of(job(3).started(3), pods), at(30))
+
+    assert [(row.rank, row.message[:12]) for row in shown.rows] == [
+        (2, "Insufficient"),
+        (0, lacking[:12]),
+        (1, lacking[:12]),
+    ]
+
+
+def test_what_each_rank_asks_for_is_said_once() -> None:
+    built = asking(job(2).started(3), cpu="2")
+
+    waiting = board(LEAD, seen_of(built, ranks(2)), at(30))
+    running = board(LEAD, seen_of(built, ranks(2, lambda it: it.on("n").running())), at(30))
+
+    assert "Each asks for" not in dict(waiting.facts)
+    assert dict(running.facts)["Each asks for"] == "2 cpu"
+
+
 def test_pods_that_the_scheduler_holds_back_are_said_to_wait_for_each_other() -> None:
     shown = board(LEAD, seen_of(job(4).started(3), ranks(4), podgroup=podgroup(4)), at(10))
 
