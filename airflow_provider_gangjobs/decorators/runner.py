@@ -17,6 +17,7 @@ import linecache
 import os
 import platform
 import sys
+import time
 import traceback
 import types
 from dataclasses import dataclass
@@ -234,7 +235,8 @@ def tell(environ: Mapping[str, str], error: str) -> None:
     """Leave the reason of a failure where the kubelet keeps it."""
     if len(error) > ERROR_CHARACTERS_MAX:
         error = error[: ERROR_CHARACTERS_MAX - 3] + "..."
-    write(environ, json.dumps({"error": error}, ensure_ascii=False).encode(ENCODED, "replace"))
+    said = {"error": error, "at": time.time()}
+    write(environ, json.dumps(said, ensure_ascii=False).encode(ENCODED, "replace"))
 
 
 def write(environ: Mapping[str, str], content: bytes) -> None:

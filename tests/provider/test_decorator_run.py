@@ -131,6 +131,29 @@ def fail_on_rank_1(*, gang: Gang) -> None:
     time.sleep(600)
 
 
+def fail_on_the_last_rank(*, gang: Gang) -> None:
+    """The others fail at once, too: their peer has gone."""
+    import socket
+    import time
+
+    if gang.rank == 0:
+        with socket.create_server((gang.host, gang.master_port)) as server:
+            peers = [server.accept()[0] for _ in range(gang.world_size - 1)]
+        for peer in peers:
+            if not peer.recv(1):
+                raise ConnectionError("a peer has gone")
+    while True:
+        try:
+            rank0 = socket.create_connection((gang.master_addr, gang.master_port))
+            break
+        except OSError:
+            time.sleep(0.05)
+    if gang.rank == gang.world_size - 1:
+        raise ValueError("the cause of it all")
+    if not rank0.recv(1):
+        raise ConnectionError("rank 0 has gone")
+
+
 def echo(value: Any = None, ds: str | None = None, params: Any = None) -> Any:
     return [value, ds, params]
 
@@ -225,6 +248,11 @@ def test_exception_of_a_rank_is_the_tasks_error(task: TaskMaker, logs: str) -> N
     assert "Rank 1 of gang" in str(raised.value)
     assert ": ValueError: no rows in shard 1" in raised.value.message
     assert ("Traceback" in raised.value.log_tail) is (logs != "none")
+
+
+def test_rank_that_failed_first_is_told_though_its_peers_fail_within_the_same_second(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match=r"rank 2 exited with code 1 on .*: ValueError: the cause of it all; 2 other"):
+        task(fail_on_the_last_rank, workers=3)()
 
 
 def test_result_that_is_too_large_is_told_with_its_size(task: TaskMaker) -> None:

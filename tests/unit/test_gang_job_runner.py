@@ -159,6 +159,7 @@ def test_exception_is_told_and_its_traceback_has_the_lines_of_the_dag_file(rank:
     ended = rank.run("def f():\n    x = 1\n    raise ValueError(f'no rows in shard {x}')")
 
     assert (ended.code, ended.error) == (1, "ValueError: no rows in shard 1")
+    assert json.loads(ended.written)["at"] > 1.7e9
     assert '  File "/dags/etl.py", line 43, in f\n    raise ValueError' in ended.err
     assert runner.RUNNER not in ended.err
 

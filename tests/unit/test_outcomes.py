@@ -153,6 +153,32 @@ def test_failed_rank_may_say_why(written, error):
     assert outcome_of(pod().on("n").succeeded(message=written).view()).error == ""
 
 
+def _failed(rank: int, said_at: float | None) -> Outcome:
+    """A rank that ended in second 60, and said when it failed."""
+    told = "" if said_at is None else f'{{"error": "e", "at": {at(said_at).timestamp()}}}'
+    return outcome_of(pod(f"p{rank}").rank(rank).on("n").failed(message=told).view())
+
+
+@pytest.mark.parametrize(
+    "moments", [(60.7, 60.3), (60.7, None), (60.9, 12.0)], ids=["both say", "one says", "long ago"]
+)
+def test_first_of_those_that_fail_within_a_second_is_known_where_they_say_when(moments):
+    failed = [_failed(rank, moment) for rank, moment in enumerate(moments)]
+    assert first_cause(failed) == failed[1]
+    assert failed[0].caused == at(moments[0])
+
+
+def test_deletion_that_answers_a_failure_within_its_second_comes_after_it():
+    failed = _failed(1, 60.7)
+    deleted = outcome_of(pod("p0").rank(0).on("n").failed(143, when=61).deleted(asked=60).view())
+    assert first_cause([deleted, failed]) == failed
+
+
+@pytest.mark.parametrize("moment", [4.9, 61.0, 1e9], ids=["before it ran", "after its end", "in another century"])
+def test_moment_at_which_a_rank_did_not_run_is_none(moment):
+    assert _failed(0, moment).caused == at(60)
+
+
 def test_failed_rank_has_no_result():
     assert outcome_of(pod().on("n").failed(message="42").view()).result is None
 
