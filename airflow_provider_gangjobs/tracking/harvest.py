@@ -192,7 +192,7 @@ class Harvester:
             ClusterError: the ledger could not be read.
         """
         if self._ledger is not None:
-            self._tell(await self._ledger.load())
+            await self._ledger.load(self._tell)
 
     async def run(self, *, timing: Timing) -> NoReturn:
         """Harvest what is offered, for ever. A cluster's faults are waited out, and logged when they begin."""
@@ -307,7 +307,7 @@ class Harvester:
     async def _learn(self) -> None:
         """Read what others recorded: whoever let a vanished pod go had seen more of it than its last view here."""
         if self._ledger is not None:
-            self._tell(await self._ledger.refresh())
+            await self._ledger.refresh(self._tell)
 
     async def _record(self, batch: Sequence[_Due]) -> int:
         """Store the outcomes of these; how many of them were new."""

@@ -26,6 +26,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     NotFound,
     TooLarge,
 )
+from airflow_provider_gangjobs.cluster.pacing import Slices
+from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.cluster.verbs import Answer
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
@@ -34,16 +36,18 @@ from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
 from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
+    Tell = Callable[[Sequence[Outcome]], None]
+
 SHARD_BYTES_MAX: Final = 700 * 1024
 """Keys and values of one ConfigMap. The rest of its 1 MiB is for managedFields, some 50 bytes an entry."""
-SHARDS_PER_PAGE: Final = 10
-"""A page of full shards is 7 MB."""
+SHARDS_PER_PAGE: Final = 5
+"""A page of full shards is 3.5 MB, read in 10 ms."""
 SHARDS_MAX: Final = 1000
 """100,000 pods with the longest messages need 650."""
 WRITE_ATTEMPTS_MAX: Final = 4
@@ -120,6 +124,9 @@ class _Shard:
     filled_bytes: int = 0
 
 
+def _to_nobody(_: Sequence[Outcome]) -> None: ...
+
+
 class Ledger:
     """Writes the ledger of one gang. If there is one it is read first: a harvester goes on where another stopped."""
 
@@ -127,13 +134,14 @@ class Ledger:
         self._client = client
         self.ref = ref
         self._shard_bytes_max = shard_bytes_max
-        self._recorded: set[str] | None = None
+        self._recorded: dict[str, None] | None = None
+        """As a set: garbage is looked for in each set of so many, and in no dict of nothing but strings."""
         self._shard = _Shard()
 
     @property
     def recorded(self) -> AbstractSet[str]:
         """UIDs of the pods whose outcome is known to be stored. Empty before the first `load`."""
-        return self._recorded if self._recorded is not None else frozenset()
+        return self._recorded.keys() if self._recorded is not None else frozenset()
 
     async def begin(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         """Store as many of these as fit, unless something is recorded already. Which ones were stored.
@@ -155,30 +163,37 @@ class Ledger:
         except (AlreadyExists, TooLarge, Invalid):
             return []
         self._fill(stored, part)
-        self._recorded = set(part)
+        self._recorded = dict.fromkeys(part)
         return [entries[uid] for uid in part]
 
-    async def load(self) -> list[Outcome]:
-        """Read what is recorded, once; later calls return nothing new.
+    async def load(self, tell: Tell = _to_nobody) -> None:
+        """Read what is recorded, if that was not done yet.
 
         Raises:
             ClusterError: it could not be read.
         """
-        return [] if self._recorded is not None else await self.refresh()
+        if self._recorded is None:
+            await self.refresh(tell)
 
-    async def refresh(self) -> list[Outcome]:
+    async def refresh(self, tell: Tell = _to_nobody) -> None:
         """Read what is recorded by now, also by others.
 
+        :param tell: Given each outcome once, those of a ConfigMap together: all of a large gang's are 50 MB.
+
         Raises:
-            ClusterError: it could not be read.
+            ClusterError: it could not be read, or not to its end.
         """
-        found: dict[str, Outcome] = {}
-        async for shard in _shards(self._client, self.ref):
-            _collect(shard, found)
-            seen = self._seen(shard)
-            self._shard = seen if seen.number >= self._shard.number else self._shard
-        self._recorded = set(found) | (self._recorded or set())
-        return list(found.values())
+        found: dict[str, None] = {}
+        slices = of_running_loop(Slices)
+        async with aclosing(_shards(self._client, self.ref)) as shards:
+            async for shard in shards:
+                new = {uid: text for uid, text in _data(shard).items() if uid not in found}
+                tell([decode(uid, text) for uid, text in new.items()])
+                found |= dict.fromkeys(new)
+                seen = self._seen(shard)
+                self._shard = seen if seen.number >= self._shard.number else self._shard
+                await slices.breathe()
+        self._recorded = found | (self._recorded or {})
 
     async def record(self, outcomes: Iterable[Outcome]) -> None:
         """On return every outcome is stored. Safe to repeat, also after an error.
@@ -192,7 +207,7 @@ class Ledger:
         while entries:
             part = self._fitting(entries)
             await self._store(part)
-            self._recorded.update(part)
+            self._recorded |= dict.fromkeys(part)
             entries = {uid: text for uid, text in entries.items() if uid not in part}
 
     def _fitting(self, entries: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, PODS
 from airflow_provider_gangjobs.tracking import ledger as ledgers
 from airflow_provider_gangjobs.tracking.harvest import BATCH_PODS_MAX, Harvester
-from airflow_provider_gangjobs.tracking.ledger import Ledger, read_ledger
+from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
 from airflow_provider_gangjobs.tracking.outcomes import outcomes
 from airflow_provider_gangjobs.tracking.settle import list_pods
 from tests.provider.guarantees import check_harvest
@@ -306,6 +306,41 @@ async def test_new_harvester_goes_on_in_the_last_shard():
         for pod in pods:
             await hand.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
         assert [len(shard["data"]) for shard in hand.shards()] == [2, 2, 2]
+
+
+@in_virtual_time
+async def test_ledger_is_told_in_parts_and_each_outcome_once():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(6)]
+        for pod in [*pods, pods[0]]:
+            await hand.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
+        twice = {"data": {pods[0].metadata.uid: encode(outcome_of(pods[0]))}}
+        plane.registry.patch(CONFIGMAPS, "train-ledger-2", NAMESPACE, twice, PatchKind.MERGE)
+        ledger, parts = hand.ledger(), []
+        await ledger.load(parts.append)
+        await ledger.load(parts.append)
+        assert [len(part) for part in parts] == [2, 2, 2]
+        assert sorted(outcome.uid for part in parts for outcome in part) == sorted(ledger.recorded)
+        assert set(ledger.recorded) == {pod.metadata.uid for pod in pods}
+
+
+@in_virtual_time
+async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(24)]
+        for first in range(0, len(pods), 2):
+            await hand.ledger(shard_bytes_max=2000).record(map(outcome_of, pods[first : first + 2]))
+        plane.arm("status", method="GET", path="/configmaps$", query="continue=", times=None, code=403)
+        ledger, parts = hand.ledger(), []
+        with pytest.raises(Forbidden):
+            await ledger.load(parts.append)
+        assert parts
+        assert not ledger.recorded, "what was not read may be recorded too"
+        plane.faults.remove()
+        await ledger.load(parts.append)
+        assert set(ledger.recorded) == {pod.metadata.uid for pod in pods}
 
 
 @in_virtual_time
