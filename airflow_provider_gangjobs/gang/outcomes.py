@@ -274,8 +274,6 @@ def _vanished(outcome: Outcome) -> bool:
 # crash of its peers, and a crash before the deletions by which the Job controller answers it. Only of crashes
 # may it be known when, within the second: the cluster's times have none of its fractions.
 _ORDER: Final = {Ending.PREEMPTED: 0, Ending.EVICTED: 0, Ending.LOST: 0, Ending.FAILED: 1, Ending.DELETED: 2}
-
-
 _CauseOrder = tuple[bool, bool, float, int, float, int]
 
 
@@ -317,11 +315,11 @@ def most_telling(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
     return sorted(ends, key=lambda outcome: _telling_order(outcome, replaced=outcome.uid not in last))[:limit]
 
 
-def _telling_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, tuple[bool, bool, float, int, int], int]:
+def _telling_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, _CauseOrder, int]:
     if outcome.outcome in _ORDER:
         return 0, replaced, _cause_order(outcome), 0
     rank = -1 if outcome.rank is None else outcome.rank
-    return 1 + (outcome.outcome is Ending.SUCCEEDED), replaced, (False, False, 0.0, 0, 0), rank
+    return 1 + (outcome.outcome is Ending.SUCCEEDED), replaced, (False, False, 0.0, 0, 0.0, 0), rank
 
 
 def results(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
