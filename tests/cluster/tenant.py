@@ -31,11 +31,12 @@ class Tenant:
     plane: ControlPlane
     namespace: str
     kubeconfig: Path
+    account: str = ACCOUNT
 
     @property
     def user(self) -> str:
         """The name under which the audit log knows the ServiceAccount."""
-        return f"system:serviceaccount:{self.namespace}:{ACCOUNT}"
+        return f"system:serviceaccount:{self.namespace}:{self.account}"
 
     @property
     def config(self) -> ClusterConfig:
@@ -69,32 +70,41 @@ class Tenant:
         name = f"{re.sub('[^a-z0-9]+', '-', purpose.lower()).strip('-')[:40]}-{uuid.uuid4().hex[:6]}"
         with plane.client() as admin:
             _post(admin, "/api/v1/namespaces", {"metadata": {"name": name}})
-            _post(admin, f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
-            rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{name}"
-            role = yaml.safe_load(ROLE.read_text())
-            _post(admin, f"{rbac}/roles", role)
-            _post(admin, f"{rbac}/rolebindings", _binding(name, role["metadata"]["name"]))
-            issued = _post(
-                admin,
-                f"/api/v1/namespaces/{name}/serviceaccounts/{ACCOUNT}/token",
-                {
-                    "apiVersion": "authentication.k8s.io/v1",
-                    "kind": "TokenRequest",
-                    "spec": {"expirationSeconds": TOKEN_S},
-                },
-            )
+            token = _account(admin, name, ACCOUNT, yaml.safe_load(ROLE.read_text()))
             try:
-                yield cls(plane, name, plane.kubeconfig(name, issued["status"]["token"], namespace=name))
+                yield cls(plane, name, plane.kubeconfig(name, token, namespace=name))
             finally:
                 gone = admin.delete(f"/api/v1/namespaces/{name}")
                 assert gone.is_success or gone.status_code == httpx.codes.NOT_FOUND, gone.text
 
+    def beside(self, account: str, rules: list[dict[str, Any]]) -> Tenant:
+        """Another ServiceAccount of the namespace, which may do what these rules say."""
+        with self.plane.client() as admin:
+            token = _account(admin, self.namespace, account, {"metadata": {"name": account}, "rules": rules})
+        kubeconfig = self.plane.kubeconfig(f"{self.namespace}-{account}", token, namespace=self.namespace)
+        return Tenant(self.plane, self.namespace, kubeconfig, account)
 
-def _binding(namespace: str, role: str) -> dict[str, Any]:
+
+def _account(admin: httpx.Client, namespace: str, account: str, role: dict[str, Any]) -> str:
+    """Make a ServiceAccount that is bound to a Role; a token of it."""
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    _post(admin, accounts, {"metadata": {"name": account}})
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    _post(admin, f"{rbac}/roles", role)
+    _post(admin, f"{rbac}/rolebindings", _binding(namespace, account, role["metadata"]["name"]))
+    wanted = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": TOKEN_S},
+    }
+    return str(_post(admin, f"{accounts}/{account}/token", wanted)["status"]["token"])
+
+
+def _binding(namespace: str, account: str, role: str) -> dict[str, Any]:
     return {
         "metadata": {"name": role},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     }
 
 

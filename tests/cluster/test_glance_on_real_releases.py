@@ -1,0 +1,95 @@
+"""A look at gangs by somebody who may only list, as docs/ui.md says, on real API servers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.tracking import glance as glances
+from tests.cluster.gangs import a_gang, followed, submitted
+from tests.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from airflow_provider_gangjobs.tracking.glance import Glance
+    from tests.cluster.tenant import Tenant
+
+DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "ui.md"
+LOOK_AGAIN_S = 0.2
+FAIL = "import os, sys; sys.exit(3 if os.environ['RANK'] == '1' else 0)"
+
+
+def documented_rules() -> list[dict[str, Any]]:
+    block = re.search(r"```yaml\n(.*?)```", DOCUMENTED.read_text(), re.DOTALL)
+    assert block is not None
+    rules: list[dict[str, Any]] = yaml.safe_load(block[1])["rules"]
+    return rules
+
+
+@pytest.fixture
+def viewer(tenant: Tenant) -> Tenant:
+    return tenant.beside("viewer", documented_rules())
+
+
+@pytest.fixture
+async def gangs(tenant: Tenant) -> AsyncIterator[Gangs]:
+    async with Gangs.of(tenant.config) as gangs:
+        yield gangs
+
+
+async def looked_at(
+    viewer: Tenant, submission: Submission, until: Callable[[Glance], bool], run: str = "run"
+) -> Glance:
+    """What the viewer sees once it is so."""
+    key = TaskKey("dag", run, "task", -1)
+    async with asyncio.timeout(PATIENCE_S), Gangs.of(viewer.config) as gangs:
+        while not until(seen := await gangs.glance(key, uid=submission.ref.uid)):  # noqa: ASYNC110 - the server changes
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return seen
+
+
+def is_refused_a_node(seen: Glance) -> bool:
+    return any(item.type == "PodScheduled" for pod in seen.pods for item in pod.status.conditions)
+
+
+async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: Tenant, gangs: Gangs) -> None:
+    submission = await submitted(gangs, a_gang(2, cpu="5"))
+
+    seen = await looked_at(viewer, submission, is_refused_a_node)
+
+    assert (len(seen.pods), seen.is_whole, seen.unread) == (2, True, ())
+    assert viewer.refused() == []
+    assert {verb for _, _, verb in viewer.used()} == {"list"}
+
+
+async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant, gangs: Gangs) -> None:
+    submission = await submitted(gangs, a_gang(2, code=FAIL, cpu="100m"))
+    await followed(tenant, submission)
+
+    seen = await looked_at(viewer, submission, lambda it: len(it.outcomes) == 2)
+
+    assert max(outcome.exit_code or 0 for outcome in seen.outcomes) == 3
+    assert seen.unread == ()
+    assert viewer.refused() == []
+
+
+async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(
+    viewer: Tenant, gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glances, "WHOLE_RANKS_MAX", 1)
+    submission = await submitted(gangs, a_gang(2, cpu="5"))
+
+    seen = await looked_at(viewer, submission, is_refused_a_node)
+
+    assert not seen.is_whole
+    assert {pod.status.phase for pod in seen.pods} == {"Pending"}
+    assert viewer.refused() == []
