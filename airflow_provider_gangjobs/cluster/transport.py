@@ -10,7 +10,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -262,14 +262,32 @@ async def _in_gulps(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         soon = soon + 1 if now - heard_at < GULP_S else 0
         connection = response.connection  # none once the body has ended
         if soon >= GULPS_AFTER_CHUNKS and connection is not None and connection.transport is not None:
-            transport = connection.transport
-            transport.pause_reading()
-            try:
+            with _unread(connection):
                 await asyncio.sleep(GULP_S)
-            finally:
-                transport.resume_reading()
             soon = GULPS_AFTER_CHUNKS - 1
         heard_at = clock()
+
+
+@contextmanager
+def _unread(connection: Any) -> Iterator[None]:
+    """Within the block, what comes is left to the kernel.
+
+    A TLS transport that is told to pause reads on, up to half a megabyte of records, each at a turn of the loop. One
+    that has no room for them does not.
+    """
+    transport = connection.transport
+    give_room = getattr(transport, "set_read_buffer_limits", None)
+    if give_room is not None:
+        give_room(0)
+    else:
+        transport.pause_reading()
+    try:
+        yield
+    finally:
+        if give_room is None:
+            transport.resume_reading()
+        elif connection.transport is transport:  # and was not closed meanwhile
+            give_room()
 
 
 async def _refusal(exchange: Exchange, response: aiohttp.ClientResponse) -> ApiError:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import select
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.transport import GULP_S, GULPS_AFTER_CHUNKS, _in_gulps
+from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
+from airflow_provider_gangjobs.cluster.transport import GULP_S, GULPS_AFTER_CHUNKS, _in_gulps, _unread
+from airflow_provider_gangjobs.sandbox.tls import issue
+from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 class Wire:
@@ -93,3 +102,52 @@ async def test_reading_goes_on_if_the_reader_leaves_in_the_pause():
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert not wire.is_paused
+
+
+# -- what is left to the kernel --------------------------------------------------------------------------------
+
+SERVER = issue(["127.0.0.1"])
+
+
+@asynccontextmanager
+async def connected(*, tls: bool) -> AsyncIterator[tuple[asyncio.StreamReader, Any, asyncio.StreamWriter]]:
+    """A reader with its connection, as the transport knows it, and who writes at the other end."""
+    arrived: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(
+        lambda _, writer: arrived.put_nowait(writer), "127.0.0.1", 0, ssl=SERVER.server_context() if tls else None
+    )
+    context = make_context(TlsMaterial(ca=SERVER.certificate)) if tls else None
+    reader, ours = await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=context)
+    theirs = await arrived.get()
+    try:
+        yield reader, SimpleNamespace(transport=ours.transport), theirs
+    finally:
+        server.close()
+        for writer in (ours, theirs):
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_nothing_is_read_in_the_pause_and_nothing_is_lost(tls: bool) -> None:
+    said = b"x" * 300_000
+    async with asyncio.timeout(PATIENCE_S), connected(tls=tls) as (reader, connection, theirs):
+        theirs.write(b"before")
+        assert await reader.readexactly(6) == b"before"
+        with _unread(connection):
+            theirs.write(said)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert select.select([connection.transport.get_extra_info("socket").fileno()], [], [], PATIENCE_S)[0]
+            if tls:
+                assert connection.transport.get_read_buffer_size() == 0
+        assert await reader.readexactly(len(said)) == said
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_connection_may_close_in_the_pause(tls: bool) -> None:
+    async with connected(tls=tls) as (reader, connection, _):
+        with _unread(connection):
+            connection.transport.abort()
+            connection.transport = None
+            await reader.read()
