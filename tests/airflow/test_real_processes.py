@@ -57,6 +57,14 @@ def test_gang_runs_deferred_and_returns_its_results(api: Api) -> None:
     assert run.xcom("gang", "gang")["namespace"] == "default"
 
 
+def test_functions_get_arguments_and_return_results_by_rank(api: Api) -> None:
+    run = api.trigger("functions")
+
+    assert run.wait() == "success"
+    assert run.xcom("count") == [{"rank": 0, "names": ["a", "c"]}, {"rank": 1, "names": ["b", "functions"]}]
+    assert (run.xcom("total"), run.xcom("length"), run.xcom("joined")) == (4, 2, "x0 x1 y0 y1")
+
+
 def test_gang_that_lost_a_node_is_run_again_within_the_same_try(api: Api, shaky: SandboxThread) -> None:
     run = api.trigger("node_lost")
     lose_a_node_of(shaky, ranks=3)
