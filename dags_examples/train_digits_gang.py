@@ -71,6 +71,7 @@ def train_digits_gang() -> None:
         queue_timeout=timedelta(minutes=30),
         assemble_timeout=timedelta(minutes=5),
         run_timeout=timedelta(minutes=10),
+        max_disruptions=3,  # preempted, evicted, node lost: again, and no retry is spent
     )
     report(digits, train.output, "{{ params.epochs }}")
 

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.indexes import parse_indexes
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome, table
+from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome, most_telling, table
 from airflow_provider_gangjobs.gang.outcomes import results as outcomes_of_ranks
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
 from airflow_provider_gangjobs.operators.failure import error_of
@@ -82,7 +82,7 @@ class Conclusion:
         lost = self.disruption
         self.log.warning("Gang %s failed: %s. Another attempt follows it", self.event.ref, lost or self.event.message)
         if self.outcomes:
-            self.log.info("Its pods ended as follows:\n%s", table(self.outcomes[:TABLE_ROWS_MAX]))
+            self.log.info("Its pods ended as follows:\n%s", table(most_telling(self.outcomes, TABLE_ROWS_MAX)))
         return Lost(self.event.attempt or 0, lost.carried if lost else 0)
 
     def discard(self) -> None:
