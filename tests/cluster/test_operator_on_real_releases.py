@@ -27,7 +27,7 @@ def test_dag_author_gets_results_and_reasons(home: Home, tenant: Tenant) -> None
     connection = {"conn_type": "kubernetes", "extra": extra}
     home.environment["AIRFLOW_CONN_KUBERNETES_DEFAULT"] = json.dumps(connection)
 
-    reports = home.test_dags("three_ranks", "failing_rank")
+    reports = home.test_dags("three_ranks", "failing_rank", "functions", "failing_function")
 
     good, bad = reports["three_ranks"], reports["failing_rank"]
     assert good.state == "success", good.log
@@ -36,4 +36,7 @@ def test_dag_author_gets_results_and_reasons(home: Home, tenant: Tenant) -> None
     assert "[rank 0] rank 0 of 3" in good.log
     assert bad.state == "failed"
     assert "exited with code 3" in bad.log
+    assert reports["functions"].state == "success", reports["functions"].log
+    assert reports["functions"].value("joined") == "x0 x1 y0 y1"
+    assert ": ValueError: no rows in shard 1" in reports["failing_function"].log
     assert tenant.refused() == []
