@@ -16,9 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+import httpx
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
@@ -145,7 +147,8 @@ def _clear(tenant: Tenant) -> None:
     with tenant.plane.client() as admin:
         admin.delete(f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs", params={"propagationPolicy": "Orphan"})
         while admin.get(of_pods, params={"limit": 1}).json()["items"] and time.monotonic() < gives_up_at:
-            admin.delete(of_pods, params={"gracePeriodSeconds": 0}, timeout=REST_MAX_S)
+            with suppress(httpx.TransportError):  # thousands of deletions may take longer than a server answers
+                admin.delete(of_pods, params={"gracePeriodSeconds": 0}, timeout=REST_MAX_S)
     while time.monotonic() < gives_up_at:
         used = cpu_s(tenant.plane)
         time.sleep(1)
