@@ -93,7 +93,7 @@ def test_gang_that_was_evicted_is_submitted_again_and_succeeds(task: TaskMaker) 
 
 def test_task_that_waits_in_its_worker_goes_on_there(task: TaskMaker) -> None:
     train = task(FIRST_IS_ENDLESS, max_disruptions=1)
-    drain = threading.Thread(target=evict, args=(train, 0))
+    drain = threading.Thread(target=evict, args=(train, 0), daemon=True)
     drain.start()
 
     assert train.execute() == {"rank": 0}
