@@ -61,9 +61,13 @@ class Muster:
             self._note_trouble(uid, pod)
             if now == before:
                 continue
-            if before is not None:
+            if before is None:
+                self._add(now)
+            elif before.rank == now.rank:
+                self._change(before, now)
+            else:
                 self._remove(before)
-            self._add(now)
+                self._add(now)
             self._facts[uid] = now
             if before is None or before.started != now.started or before.rank != now.rank:
                 self._all_started = None
@@ -129,24 +133,25 @@ class Muster:
         return self._all_started[1]
 
     def _add(self, one: Fact) -> None:
-        for ranks in self._ranks_of(one):
-            ranks.add(one.rank)
-        self._count(one, 1)
+        self._created.add(one.rank)
+        self._change(None, one)
 
     def _remove(self, one: Fact) -> None:
-        for ranks in self._ranks_of(one):
-            ranks.remove(one.rank)
-        self._count(one, -1)
+        self._created.remove(one.rank)
+        self._change(one, None)
 
-    def _ranks_of(self, one: Fact) -> Iterator[Ranks]:
-        """Those that a rank is in for this pod."""
-        yield self._created
-        if one.is_placed:
-            yield self._placed
-        if one.has_started:
-            yield self._started
-            if not one.has_ended:
-                yield self._running
+    def _change(self, before: Fact | None, now: Fact | None) -> None:
+        """Of one pod, whose rank is the same. Most changes are of one thing."""
+        for ranks, so in ((self._placed, _is_placed), (self._started, _has_started), (self._running, _is_running)):
+            was, is_now = before is not None and so(before), now is not None and so(now)
+            if now is not None and is_now and not was:
+                ranks.add(now.rank)
+            elif before is not None and was and not is_now:
+                ranks.remove(before.rank)
+        if before is not None:
+            self._count(before, -1)
+        if now is not None:
+            self._count(now, 1)
 
     def _count(self, one: Fact, number: int) -> None:
         self._ended += number * one.has_ended
@@ -174,6 +179,18 @@ class Muster:
         if done != self._done[0]:
             self._done = done, parse_spans(done)
         return ranks.union_size(self._done[1])
+
+
+def _is_placed(one: Fact) -> bool:
+    return one.is_placed
+
+
+def _has_started(one: Fact) -> bool:
+    return one.has_started
+
+
+def _is_running(one: Fact) -> bool:
+    return one.has_started and not one.has_ended
 
 
 def _count(counter: Counter[str], key: str, number: int) -> None:

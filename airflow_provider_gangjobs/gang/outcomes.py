@@ -146,8 +146,10 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     container, told = _telling(pod)
     disruption = condition(pod.status.conditions, "DisruptionTarget")
     ending = _ending(pod, told, disruption) if ended else Ending.UNKNOWN
-    finished = pod_facts.finished_at(pod)
+    finished = caused = pod_facts.finished_at(pod)
     message = (told.message if told else "") or pod.status.message
+    if ending is not Ending.SUCCEEDED:
+        caused = _caused(pod, ending, disruption) or _failed_at(pod, ending, message) or finished
     return Outcome(
         uid=pod.metadata.uid,
         pod=pod.metadata.name,
@@ -165,7 +167,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         created=pod.metadata.creation_timestamp,
         started=pod_facts.started_at(pod),
         finished=finished,
-        caused=_caused(pod, ending, disruption) or _failed_at(pod, ending, message) or finished,
+        caused=caused,
         restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
         disruption=disruption.reason if disruption else "",
     )
