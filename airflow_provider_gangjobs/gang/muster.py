@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.ranks import Ranks
 from airflow_provider_gangjobs.gang.waiting import has_container_trouble, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
