@@ -26,13 +26,20 @@ def sharing(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
 def sharing_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
     """What lets views of this kind share: with all that went before, and with the view before of the same object.
 
-    `None` if the kind has nothing to share, which it says by a method `share(one, before)`.
+    `None` if the kind has nothing to share, which it says by a method `share(one, before, other)`.
     """
     share = getattr(kind, "share", None)
     if share is None:
         return None
     one = sharing()
-    return lambda view, before: share(view, one, before)
+    other: V | None = None
+
+    def let_share(view: V, before: V | None) -> None:
+        nonlocal other
+        share(view, one, before, other)
+        other = view
+
+    return let_share
 
 
 def _itself(value: Any) -> Any:

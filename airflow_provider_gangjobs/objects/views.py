@@ -160,7 +160,7 @@ class PodView(_View, frozen=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
-    def share(self, one: Callable[[Any], Any], before: PodView | None = None) -> None:
+    def share(self, one: Callable[[Any], Any], before: PodView | None = None, other: PodView | None = None) -> None:
         """Let what is equal in many pods be one object, of which `one` tells which.
 
         For whoever has decoded this, before anyone else sees it. A live pod's status is that of all pods that have
@@ -168,46 +168,42 @@ class PodView(_View, frozen=True):
 
         :param before: An earlier view of the same pod. What has not changed is taken from it: to compare costs less
             than to ask `one`, and dictionaries keep the first uid that they got, so later ones would be there besides.
+        :param other: The pod that was shared last, of which the same is true where there is no earlier view, and of its
+            status: what happens to one happens to many in the same second.
         """
-        meta = self.metadata
-        if before is None:
-            _set(meta, "namespace", one(meta.namespace))
-            _set(meta, "creation_timestamp", one(meta.creation_timestamp))
-            _set(meta, "labels", one(meta.labels))
-            _set(meta, "finalizers", one(meta.finalizers))
-            if meta.owner_references:
-                _set(meta, "owner_references", one(meta.owner_references))
-            _set(self, "spec", one(self.spec))
-            self._share_status(one)
-            return
-        was = before.metadata
-        _set(meta, "uid", was.uid)
-        _set(meta, "name", was.name)
-        _set(meta, "namespace", was.namespace)
-        _set(meta, "creation_timestamp", was.creation_timestamp)
+        known = before or other or _NO_POD
+        meta, was = self.metadata, known.metadata
+        if before is not None:
+            _set(meta, "uid", was.uid)
+            _set(meta, "name", was.name)
+            if meta.annotations == was.annotations:
+                _set(meta, "annotations", was.annotations)
+        _set(meta, "namespace", was.namespace if meta.namespace == was.namespace else one(meta.namespace))
+        created = meta.creation_timestamp
+        _set(meta, "creation_timestamp", was.creation_timestamp if created == was.creation_timestamp else one(created))
         _set(meta, "labels", was.labels if meta.labels == was.labels else one(meta.labels))
         _set(meta, "finalizers", was.finalizers if meta.finalizers == was.finalizers else one(meta.finalizers))
-        if meta.annotations == was.annotations:
-            _set(meta, "annotations", was.annotations)
-        if meta.owner_references:
-            same = meta.owner_references == was.owner_references
-            _set(meta, "owner_references", was.owner_references if same else one(meta.owner_references))
-        _set(self, "spec", before.spec if self.spec == before.spec else one(self.spec))
-        if self.status == before.status:
-            _set(self, "status", before.status)
+        owners = meta.owner_references
+        _set(meta, "owner_references", was.owner_references if owners == was.owner_references else one(owners))
+        _set(self, "spec", known.spec if self.spec == known.spec else one(self.spec))
+        if self.status == known.status:
+            _set(self, "status", known.status)
+        elif other is not None and self.status == other.status:
+            _set(self, "status", other.status)
+        elif self.status.phase in PHASES_TERMINAL:
+            self._share_end(one, known.status)
         else:
-            self._share_status(one)
+            _set(self, "status", one(self.status))
 
-    def _share_status(self, one: Callable[[Any], Any]) -> None:
+    def _share_end(self, one: Callable[[Any], Any], known: PodStatus) -> None:
         status = self.status
-        if status.phase not in PHASES_TERMINAL:
-            _set(self, "status", one(status))
-            return
         _set(status, "phase", one(status.phase))
-        _set(status, "start_time", one(status.start_time))
+        _set(
+            status, "start_time", known.start_time if status.start_time == known.start_time else one(status.start_time)
+        )
         for container in status.container_statuses:
             _set(container, "name", one(container.name))
-            _set(container, "last_state", one(container.last_state))
+            _set(container, "last_state", _NO_STATE if container.last_state == _NO_STATE else one(container.last_state))
             ended = container.state.terminated
             if ended is not None:
                 _set(ended, "reason", one(ended.reason))
@@ -215,6 +211,8 @@ class PodView(_View, frozen=True):
                 _set(ended, "finished_at", one(ended.finished_at))
 
 
+_NO_STATE: Final = ContainerState()
+_NO_POD: Final = PodView()
 PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 POD_CONDITIONS: Final = {"PodScheduled": "False", "DisruptionTarget": "True"}
 """What is read of a pod's conditions, with the value at which they tell something."""

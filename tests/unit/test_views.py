@@ -108,6 +108,35 @@ def test_pods_of_a_gang_share_what_is_equal() -> None:
     assert (one.metadata.name, other.metadata.name) == ("a", "b")
 
 
+def test_pods_of_gangs_that_come_by_turns_share_with_their_like() -> None:
+    share = sharer()
+    ours, theirs = named("a"), named("b")
+    theirs["metadata"]["labels"] = {labels.LABEL_GANG: "theirs"}
+    theirs["spec"] = {"nodeName": "node-b"}
+    turns = [decoded(obj, share) for obj in (ours, theirs, ours, theirs)]
+    for one, again in zip(turns[:2], turns[2:], strict=True):
+        assert one.metadata.labels is again.metadata.labels
+        assert one.spec is again.spec
+        assert one.status is again.status
+
+
+@pytest.mark.parametrize("exit_code", [0, 137])
+def test_ends_of_pods_have_their_parts_in_common(exit_code: int) -> None:
+    share = sharer()
+    one, other = (
+        decoded(obj | {"metadata": named(name)["metadata"]}, share).status
+        for name, obj in (("a", pod("a").failed(exit_code).obj), ("b", pod("b").failed(1).obj))
+    )
+    (here,), (there,) = one.container_statuses, other.container_statuses
+    assert (one.phase, one.start_time) == (other.phase, other.start_time)
+    assert one.phase is other.phase
+    assert here.name is there.name
+    assert here.last_state is there.last_state
+    assert here.state.terminated is not None
+    assert there.state.terminated is not None
+    assert here.state.terminated.reason is there.state.terminated.reason
+
+
 STAGES = {"running": named("a"), "failed": pod("a").failed(137).obj, "new": pod("a").obj}
 
 
