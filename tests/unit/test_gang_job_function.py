@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import asyncio.base_events
+import dis
 import functools
 import inspect
 import json
+import statistics
+import tarfile
+import typing
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.decorators.function import Travelling, travelling, without_gang
+from airflow_provider_gangjobs.decorators.function import (
+    HEADER,
+    INDENTED,
+    Travelling,
+    _definition,
+    _used,
+    travelling,
+    without_gang,
+)
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 
 if TYPE_CHECKING:
@@ -208,6 +224,37 @@ def test_function_without_source_is_refused() -> None:
 
     with pytest.raises(InvalidGangSpec, match="typed: has no source"):
         travelling(module["typed"])
+
+
+# -- names, against what Python's compiler makes of them -------------------------------------------------------
+
+
+def looked_up(code: CodeType) -> tuple[set[str], set[str]]:
+    """Names that a piece of byte code, and all within it, looks up outside of functions; and those it puts there."""
+    used = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    made = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
+        more_used, more_made = looked_up(inner)
+        used, made = used | more_used, made | more_made
+    return used, made
+
+
+@pytest.mark.parametrize("module", [argparse, tarfile, statistics, typing, asyncio.base_events], ids=str)
+def test_names_that_are_missed_are_those_that_the_compiler_looks_up(module: Any) -> None:
+    functions = [value for value in vars(module).values() if inspect.isfunction(value)]
+    functions += [f for kind in vars(module).values() if isinstance(kind, type) for f in vars(kind).values()]
+    functions = [
+        f for f in functions if inspect.isfunction(f) and f.__module__ == module.__name__ and f.__name__.isidentifier()
+    ]
+    functions = [f for f in functions if "__class__" not in f.__code__.co_freevars and not hasattr(f, "__wrapped__")]
+    assert len(functions) > 30
+    for function in functions:
+        lines, _ = inspect.getsourcelines(function)
+        node = _definition((INDENTED if lines[0][:1].isspace() else "") + "".join(lines))
+        missed = _used(node)
+        node.decorator_list = []
+        used, made = looked_up(compile(f"{HEADER}{ast.unparse(node)}", module.__name__, "exec"))
+        assert missed - {node.name, "__name__"} == used - made - {node.name, "__name__"}, function.__qualname__
 
 
 # -- the signature that a DAG's author calls ------------------------------------------------------------------
