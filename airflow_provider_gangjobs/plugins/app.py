@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -19,14 +20,16 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.plugins.board import Board, board
-from airflow_provider_gangjobs.plugins.lead import FINISHED, lead_of
-from airflow_provider_gangjobs.plugins.looking import Looking
+from airflow_provider_gangjobs.plugins.board import Board, board, told
+from airflow_provider_gangjobs.plugins.lead import FINISHED, Lead, lead_of
+from airflow_provider_gangjobs.plugins.looking import Looking, Sight
 from airflow_provider_gangjobs.plugins.page import Shown, render
 from airflow_provider_gangjobs.plugins.records import read_record
 
 ROUTE: Final = "/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/{map_index}"
 REFRESH_S: Final = 3
+REFRESH_IN_TROUBLE_S: Final = 30
+"""While the cluster cannot be looked at."""
 READERS: Final = [
     Depends(requires_access_dag(method="GET", access_entity=entity))
     for entity in (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
@@ -54,25 +57,28 @@ async def gang_page(
     record = await run_in_threadpool(read_record, TaskKey(dag_id, run_id, task_id, map_index_of(map_index)))
     if record is None:
         raise HTTPException(404, "Task instance not found")
-    lead = lead_of(record)
-    now = datetime.now(UTC)
-    seen: Board | None = None
-    trouble = ""
-    if lead is not None:
-        sight = await request.app.state.looking.look(lead)
-        trouble = sight.trouble
-        seen = board(lead, sight.glance, now) if sight.glance is not None else None
-    is_over = seen.is_over if seen is not None else record.state in FINISHED and not trouble
+    lead, now = lead_of(record), datetime.now(UTC)
+    sight = await request.app.state.looking.look(lead) if lead is not None else Sight()
     shown = Shown(
-        board=seen,
+        board=_board(lead, sight, now) if lead is not None else None,
         name=str(lead.ref) if lead is not None else "",
-        trouble=trouble,
+        trouble=sight.trouble,
         task_state=record.state or "",
         at=now,
-        refresh_s=0 if is_over else REFRESH_S,
     )
+    if not is_over(shown):
+        shown = replace(shown, refresh_s=REFRESH_IN_TROUBLE_S if sight.trouble else REFRESH_S)
     nonce = secrets.token_urlsafe(16)
     return HTMLResponse(render(shown, nonce=nonce, part=part), headers=headers(nonce))
+
+
+def _board(lead: Lead, sight: Sight, now: datetime) -> Board | None:
+    return board(lead, sight.glance, now) if sight.glance is not None else told(lead, sight.trouble)
+
+
+def is_over(shown: Shown) -> bool:
+    """Nothing of it will change by itself."""
+    return shown.board.is_over if shown.board is not None else not shown.trouble and shown.task_state in FINISHED
 
 
 def map_index_of(text: str) -> int:

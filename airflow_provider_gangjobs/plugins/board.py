@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.deadlines import next_deadline
 from airflow_provider_gangjobs.gang.diagnosis import diagnose_end
+from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase, observe
 from airflow_provider_gangjobs.gang.muster import Muster
 from airflow_provider_gangjobs.gang.outcomes import Outcome
@@ -27,7 +28,7 @@ from airflow_provider_gangjobs.submission.record import SubmissionRecord, record
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.event import RankEnd
+    from airflow_provider_gangjobs.gang.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.plugins.lead import Lead
     from airflow_provider_gangjobs.tracking.glance import Glance
 
@@ -256,26 +257,28 @@ def _attempt(record: SubmissionRecord) -> AttemptLine:
     )
 
 
-# -- a gang whose Job is gone ----------------------------------------------------------------------------------------
+# -- a gang whose Job is gone, or out of sight ------------------------------------------------------------------------
+
+
+def told(lead: Lead, trouble: str) -> Board | None:
+    """What Airflow alone knows of a gang that could not be looked at; `None` if that is nothing."""
+    return _ended(lead, lead.end, f"{trouble} {TOLD}") if lead.end is not None else None
 
 
 def _gone(lead: Lead) -> Board:
-    end = lead.end
-    if end is None:
-        return Board(
-            title=str(lead.ref),
-            phase=str(Phase.DELETED),
-            tone=Tone.WAIT,
-            says="Its Job is not in the cluster (any more).",
-            is_over=lead.is_finished,
-        )
+    if lead.end is not None:
+        return _ended(lead, lead.end, f"{GONE} {TOLD}")
+    return Board(title=str(lead.ref), phase=str(Phase.DELETED), tone=Tone.WAIT, says=GONE, is_over=lead.is_finished)
+
+
+def _ended(lead: Lead, end: GangEvent, note: str) -> Board:
     phase = str(end.status)
     rows = [replace(ended_row(_outcome(rank)), seconds=rank.seconds) for rank in end.ranks]
     ranks = end.counts.get("ranks", len(rows))
     return Board(
         title=str(lead.ref),
         phase=phase,
-        tone={"succeeded": Tone.GOOD}.get(phase, Tone.BAD),
+        tone=Tone.GOOD if end.status is Status.SUCCEEDED else Tone.BAD,
         attempt=end.attempt,
         says=end.message,
         remedy=end.remedy,
@@ -283,12 +286,13 @@ def _gone(lead: Lead) -> Board:
         tally=tuple((name, end.counts[name]) for name in ("failed", "succeeded") if end.counts.get(name)),
         rows=tuple(rows),
         rows_left_out=max(0, ranks - len(rows)),
-        notes=(GONE, *end.notes),
+        notes=(note, *end.notes),
         is_over=lead.is_finished,
     )
 
 
-GONE: Final = "Its Job is not in the cluster any more. This is what the task was told when the gang ended."
+GONE: Final = "Its Job is not in the cluster (any more)."
+TOLD: Final = "This is what the task was told when the gang ended."
 
 
 def _outcome(end: RankEnd) -> Outcome:

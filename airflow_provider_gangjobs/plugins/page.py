@@ -27,10 +27,10 @@ class Shown:
     name: str
     """Of the gang, if the task is known to have one."""
     trouble: str
-    """Why there is no board."""
+    """Why the cluster was not looked at."""
     task_state: str
     at: datetime
-    refresh_s: int
+    refresh_s: int = 0
     """0 if nothing will change any more."""
 
 

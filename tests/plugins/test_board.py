@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_ATTEM
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.progress import Counts
-from airflow_provider_gangjobs.plugins.board import GONE, ROWS_MAX, Due, board
+from airflow_provider_gangjobs.plugins.board import GONE, ROWS_MAX, TOLD, Due, board, told
 from airflow_provider_gangjobs.plugins.lead import Lead
 from airflow_provider_gangjobs.plugins.ranks import Tone
 from airflow_provider_gangjobs.tracking.glance import Glance
@@ -233,7 +233,20 @@ def test_gang_that_was_cleaned_up_is_told_by_its_event() -> None:
 
     assert (shown.phase, shown.tone, shown.attempt, shown.is_over) == ("succeeded", Tone.GOOD, 2, True)
     assert [(row.rank, row.seconds, row.node) for row in shown.rows] == [(0, 60.0, "n")]
-    assert (shown.rows_left_out, shown.tally, shown.notes) == (29, (("succeeded", 30),), (GONE,))
+    assert (shown.rows_left_out, shown.tally, shown.notes) == (29, (("succeeded", 30),), (f"{GONE} {TOLD}",))
+
+
+def test_gang_out_of_sight_is_told_by_what_airflow_knows() -> None:
+    end = gang_event(
+        REF, Status.FAILED, Phase.FAILED, message="rank 1 ran out of memory", counts=Counts(ranks=4, failed=1)
+    )
+
+    shown = told(replace(LEAD, end=end), "The cluster does not answer.")
+
+    assert shown is not None
+    assert (shown.phase, shown.says, shown.is_over) == ("failed", "rank 1 ran out of memory", False)
+    assert shown.notes == (f"The cluster does not answer. {TOLD}",)
+    assert told(LEAD, "The cluster does not answer.") is None
 
 
 def test_job_that_is_gone_without_a_word_is_no_end_while_the_task_lives() -> None:

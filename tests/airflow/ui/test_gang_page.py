@@ -107,7 +107,7 @@ def test_gang_that_was_cleaned_up_is_still_told(scene: Scene) -> None:
     seen = page_of(scene, "done")
 
     assert seen.phase == "succeeded"
-    assert "Its Job is not in the cluster any more." in seen.html
+    assert "This is what the task was told when the gang ended." in seen.html
     assert len(re.findall(r'<span class="state good">succeeded</span>', seen.html)) == 3
     assert "what rank 0 found out" not in seen.html
 
