@@ -155,10 +155,12 @@ def _foreign(function: str, name: str, value: Any, place: str) -> Problem:
 
 
 def _used(node: _Definition) -> set[str]:
-    """Names that the function looks up outside of itself, with those of its parameters' defaults."""
-    bare = _WithoutAnnotations().visit(ast.parse(ast.unparse(node)))
-    bare.body[0].decorator_list = []
-    module = symtable.symtable(ast.unparse(bare), "<function>", "exec")
+    """Names that the function looks up outside of itself, with those of its parameters' defaults.
+
+    Takes decorators and annotations off the node: they do not travel, and nobody evaluates them.
+    """
+    node.decorator_list = []
+    module = symtable.symtable(ast.unparse(_WithoutAnnotations().visit(node)), "<function>", "exec")
     tables = list(_all(module))
     own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     own |= {s.get_name() for table in tables for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
@@ -173,7 +175,7 @@ def _all(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 class _WithoutAnnotations(ast.NodeTransformer):
-    """Leaves out what nobody evaluates on a rank."""
+    """Takes them off parameters, results and variables."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
