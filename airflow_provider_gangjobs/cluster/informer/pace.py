@@ -25,6 +25,9 @@ class Pace:
     watches that it cannot serve at once, in good order, and has room for as few as ten events in each: who waits then
     has the more to be told at once, and is ended again. A bookmark is no news, nor what was known before: a server that
     repeats itself and closes is not asked ever faster."""
+    served_s: float = 1.0
+    """And one that the server ended in good order after this long: under such load it also ends those that have nothing
+    to tell. It is at most one request a second."""
     resume_s: tuple[float, float] = (0.02, 0.1)
     """Before the watch that follows such a one."""
     watch_s: tuple[float, float] = (240.0, 360.0)

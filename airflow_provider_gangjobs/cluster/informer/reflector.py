@@ -234,7 +234,7 @@ class Reflector(Generic[V]):
                 self._backoff.reset()
                 if error is None:
                     continue
-            elif error is None and news >= self._pace.proven_news:
+            elif error is None and (news >= self._pace.proven_news or lived_s >= self._pace.served_s):
                 failures = 0
                 await self._timing.sleep(self._timing.jittered(*self._pace.resume_s))
                 continue
