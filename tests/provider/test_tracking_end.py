@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
 from airflow_provider_gangjobs.tracking import settle
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.harvest import Harvester
 from airflow_provider_gangjobs.tracking.ledger import decode
 from tests.provider.guarantees import check_harvest, counted_once
 from tests.provider.mortal import Mortal
@@ -20,7 +22,10 @@ from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.objects.views import PodView
 
 
 class Asking:
@@ -117,6 +122,30 @@ async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whol
 def every_gang_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "LISTED_AT_ONCE_MAX", 1)
     monkeypatch.setattr(settle, "PATIENCE_PER_POD_S", 5.0)
+
+
+@in_virtual_time
+async def test_pods_are_looked_at_as_often_as_they_change(monkeypatch: pytest.MonkeyPatch):
+    """And not all of them at each event, which is the square of their number at the end of a large gang."""
+    looked_at: list[str] = []
+    offer = Harvester.offer
+
+    def noted(harvester: Harvester, pods: Sequence[PodView]) -> None:
+        looked_at.extend(pod.metadata.uid for pod in pods)
+        offer(harvester, pods)
+
+    monkeypatch.setattr(Harvester, "offer", noted)
+    async with Plane.running() as plane:
+        asking = Asking(plane, plane.submit(workers=12))
+        await plane.until(lambda: plane.running_ranks() == 12)
+        plane.delete_job(propagation="Orphan")
+        for rank in range(12):
+            await asyncio.sleep(1)
+            plane.finish("train", rank)
+        assert (await asking.event()).status is Status.DELETED
+        changes = Counter(event.obj["metadata"]["uid"] for event in plane.history if event.resource.plural == "pods")
+        assert Counter(looked_at) <= changes
+        assert plane.held() == []
 
 
 @pytest.mark.usefixtures("every_gang_is_large")
