@@ -7,8 +7,8 @@ Nothing can be changed here.
 
 from __future__ import annotations
 
+import re
 import secrets
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -30,6 +30,7 @@ ROUTE: Final = "/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/{map_ind
 REFRESH_S: Final = 3
 REFRESH_IN_TROUBLE_S: Final = 30
 """While the cluster cannot be looked at."""
+_MAP_INDEX: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 READERS: Final = [
     Depends(requires_access_dag(method="GET", access_entity=entity))
     for entity in (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
@@ -83,9 +84,7 @@ def is_over(shown: Shown) -> bool:
 
 def map_index_of(text: str) -> int:
     """Of a task that is not mapped, Airflow's UI leaves the placeholder as it is."""
-    with suppress(ValueError):
-        return max(-1, int(text))
-    return -1
+    return int(text) if _MAP_INDEX.fullmatch(text) else -1
 
 
 def headers(nonce: str) -> dict[str, Any]:

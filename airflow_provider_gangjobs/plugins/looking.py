@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 10.0
+RETRY_S: Final = 3.0
+"""How long a request is sent again that got no answer: somebody sits there and waits."""
 LOOKS_AT_ONCE: Final = 4
 FRESH_S: Final = 2.0
 CLIENT_IDLE_S: Final = 60.0
@@ -138,7 +140,7 @@ class Looking:
         ]
         for key in idle:
             await self._clients.pop(key).gangs.client.aclose()
-        kept = self._clients.setdefault(config.key, _Kept(Gangs(Client(config, retry_for_s=LOOK_S))))
+        kept = self._clients.setdefault(config.key, _Kept(Gangs(Client(config, retry_for_s=RETRY_S))))
         kept.users += 1
         return kept
 

@@ -157,14 +157,15 @@ class Home:
 
     def _processes(self, triggerers: int) -> Iterator[Process]:
         for name in ("api-server", "scheduler", "dag-processor"):
-            yield self._process(name)
+            yield self.process(name)
         for number in range(triggerers):
             own = {
                 "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
                 "AIRFLOW__CORE__HOSTNAME_CALLABLE": "tests.airflow.hostname.hostname",
                 hostname.VARIABLE: f"triggerer-{number}",
             }
-            yield self._process("triggerer", f"-{number}", **own)
+            yield self.process("triggerer", f"-{number}", **own)
 
-    def _process(self, program: str, suffix: str = "", **environment: str) -> Process:
+    def process(self, program: str, suffix: str = "", **environment: str) -> Process:
+        """One of Airflow's programs, not started yet."""
         return Process(program + suffix, ("airflow", program), self.path, self.environment | environment)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from scripts.ports import free_port
+from tests.airflow.api import Api, DagRun
+from tests.airflow.processes import stopped_at_the_end
 from tests.airflow.ui.users import PASSWORDS
+from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.airflow.api import Api, DagRun
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from tests.airflow.home import Home
 
 
@@ -29,6 +37,24 @@ class Scene:
         """The XCom by which the DAG's task tells its gang."""
         found: dict[str, Any] = self.run(dag_id).xcom("gang", "gang")
         return found
+
+    @contextmanager
+    def lost_api_server(self, kubeconfig: Path) -> Iterator[str]:
+        """Another API server of the same Airflow, which finds the cluster where this kubeconfig says; its URL."""
+        port = free_port()
+        connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
+        url = f"http://127.0.0.1:{port}"
+        process = self.home.process(
+            "api-server",
+            "-lost",
+            AIRFLOW__API__PORT=str(port),
+            AIRFLOW__API__BASE_URL=url,
+            AIRFLOW_CONN_KUBERNETES_DEFAULT=json.dumps(connection),
+        )
+        with stopped_at_the_end({process.name: process}):
+            process.start()
+            wait_for("the other API server", Api(url).is_healthy)
+            yield url
 
     def token(self, user: str) -> str:
         """That of a session of a user."""

@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scripts.ports import free_port
 from tests.airflow.ui.users import ADMIN, LOGLESS, NOT_FOR_READER, READER
 from tests.airflow.waiting import wait_for
 from tests.patience import AIRFLOW_PATIENCE_S, PATIENCE_S
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.airflow.ui.scene import Scene
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{token: hunter2}}}}]
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+current-context: x
+"""
 UNMAPPED = "{MAP_INDEX}"
 """What Airflow's UI asks for where a task is not mapped."""
 
@@ -44,11 +55,12 @@ def page(
     map_index: object = UNMAPPED,
     *,
     user: str | None = ADMIN,
+    url: str | None = None,
 ) -> Page:
     names = [urllib.parse.quote(str(name), safe="") for name in (dag_id, run_id, task_id, map_index)]
     path = "/gangjobs/dags/{}/dagRuns/{}/taskInstances/{}/{}".format(*names)
     headers = {"Authorization": f"Bearer {scene.token(user)}"} if user else {}
-    request = urllib.request.Request(scene.home.api_url + path, headers=headers)
+    request = urllib.request.Request((url or scene.home.api_url) + path, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             return Page(reply.status, reply.read().decode(), dict(reply.headers))
@@ -78,6 +90,8 @@ def test_gang_without_room_says_what_it_needs(scene: Scene) -> None:
 
 
 def test_running_gang_shows_its_ranks(scene: Scene) -> None:
+    # Before, only the worker knows the deadlines.
+    scene.run("runs").wait_for_task("gang", "deferred")
     seen = wait_for_phase(scene, "runs", "running")
 
     gang = scene.gang("runs")
@@ -178,6 +192,28 @@ def test_forged_xcom_does_not_lead_to_anothers_gang(scene: Scene) -> None:
     assert seen.phase == "deleted"
     assert "state busy" not in seen.html
     assert page_of(scene, "fails").phase == "failed"
+
+
+def test_api_server_that_cannot_reach_the_cluster_says_so_and_shows_what_airflow_knows(
+    scene: Scene, tmp_path: Path
+) -> None:
+    scene.run("waits").wait_for_task("gang", "deferred")
+    scene.run("done").wait()
+    nowhere = tmp_path / "kubeconfig"
+    nowhere.write_text(KUBECONFIG.format(port=free_port()))
+
+    with scene.lost_api_server(nowhere) as url:
+        waiting, done = (page_of(scene, dag_id, url=url) for dag_id in ("waits", "done"))
+
+    trouble = "Airflow&#39;s API server does not reach the cluster of connection &#39;kubernetes_default&#39;."
+    assert trouble in waiting.html
+    assert scene.gang("waits")["name"] in waiting.html
+    assert 'data-refresh-s="30"' in waiting.html
+    assert done.phase == "succeeded"
+    assert f"{trouble} This is what the task was told when the gang ended." in done.html
+    assert not any(
+        secret in seen.html for seen in (waiting, done) for secret in ("hunter2", str(tmp_path), "127.0.0.1")
+    )
 
 
 def test_page_lets_no_other_script_run_and_no_other_site_frame_it(scene: Scene) -> None:
