@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.objects.sharing import sharing_of
 from airflow_provider_gangjobs.objects.views import PodView
+from airflow_provider_gangjobs.tracking.census import PORTION
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.sights import gang_of
 from benchmarks.harness import ROOT, Report, arguments, with_bytecode
@@ -103,19 +104,28 @@ async def _store(pods: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     figures["list_cpu_s"] = await _listed(store, views, (population.running(i, i) for i in range(pods)))
     figures["running_mb"] = round(_rss_mb() - before_mb, 1)
-    subscription.take_updated()
+    await _taken(subscription.take_updated)
     figures["events_cpu_s"] = await _told(store, views, (population.ended(i, pods + i) for i in range(pods)))
     figures["memory_mb"] = round(_rss_mb() - before_mb, 1)
     figures["kb_per_pod"] = round(figures["memory_mb"] * 1024 / pods, 2)
-    assert len(subscription.take_updated()) == pods
+    assert await _taken(subscription.take_updated) == pods
     figures["relist_cpu_s"] = await _listed(store, views, (population.ended(i, pods + i) for i in range(pods)))
     figures["after_relist_mb"] = round(_rss_mb() - before_mb, 1)
     assert not subscription.take_updated()
     figures["all_gone_cpu_s"] = await _listed(store, views, iter(()))
-    assert len(subscription.take_deleted()) == pods
+    assert await _taken(subscription.take_deleted) == pods
     figures |= _of_loop(watch)
     ticking.cancel()
     return figures
+
+
+async def _taken(take: Callable[[int], dict[str, PodView]]) -> int:
+    """How many there were, taken in portions as a follower does it."""
+    slices, number = Slices(), 0
+    while some := take(PORTION):
+        number += len(some)
+        await slices.breathe()
+    return number
 
 
 async def _listed(store: Store[PodView], views: Views[PodView], pods: Iterator[bytes]) -> float:
