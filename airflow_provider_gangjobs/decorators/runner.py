@@ -16,6 +16,7 @@ import json
 import linecache
 import os
 import platform
+import signal
 import sys
 import time
 import traceback
@@ -36,6 +37,8 @@ RESULT_BYTES_MAX = 4095
 ERROR_CHARACTERS_MAX = 600
 """Of up to six bytes each, so that the JSON around them is kept whole, too."""
 MASTER_PORT = 29500
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a program that a signal has ended."""
 ENCODED = "utf-8"
 
 
@@ -91,6 +94,10 @@ class Gang:
             master_port=int(environ.get("MASTER_PORT") or MASTER_PORT),
             files=files,
         )
+
+
+class Terminated(SystemExit):
+    """The rank is asked to end: its gang is halted or deleted, or another rank has failed."""
 
 
 class ResultError(Exception):
@@ -191,6 +198,11 @@ def main(folder: Path, environ: Mapping[str, str]) -> int:
         value = call(function, arguments, environ, folder)
         if value is not None and wanted(task["results"], rank_in(environ)):
             write(environ, encoded(value, arguments["function"]))
+    except Terminated:
+        # Threads that the function has left behind would keep the rank alive until it is killed.
+        print("ended by SIGTERM", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(TERMINATED)
     except SystemExit as error:
         if error.code in (None, 0):
             return 0
@@ -247,7 +259,39 @@ def write(environ: Mapping[str, str], content: bytes) -> None:
             file.write(content)
 
 
+def end(number: int, frame: Optional[types.FrameType]) -> None:
+    """Raise out of the function, so that its `finally` blocks run in the time of grace.
+
+    A container's first process gets no signal that it does not handle: without this, a rank that is to end would go
+    on until the time of grace has passed and it is killed, and its gang with it.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    raise Terminated(TERMINATED)
+
+
+def end_children_as_anywhere() -> None:
+    """Keep `end` to this process: one that the function forks has Python's own way with the signal.
+
+    The signal waits while a fork is made. Python forgets what has come to a child before it has come to itself.
+    """
+
+    def hold() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def let_come() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    def forget() -> None:
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        let_come()
+
+    os.register_at_fork(before=hold, after_in_parent=let_come, after_in_child=forget)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end)
+    end_children_as_anywhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A rank may be killed at any time, and what it has printed shall be in its log.

@@ -193,6 +193,51 @@ def test_exit_without_a_status_is_a_success(rank: Rank) -> None:
     assert rank.run("def f():\n    import sys\n    sys.exit()").code == 0
 
 
+def test_rank_that_is_told_to_end_runs_its_finally_blocks_and_waits_for_no_thread(rank: Rank) -> None:
+    source = """def f():
+    import os, signal, threading, time
+    threading.Thread(target=time.sleep, args=[3000]).start()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(3000)
+    except Exception:
+        print('not this')
+    finally:
+        print('saved')
+"""
+    ended = rank.run(source)
+
+    assert (ended.code, ended.written, ended.out) == (143, "", "saved\n")
+    assert ended.err == "ended by SIGTERM\n"
+
+
+def test_process_that_the_function_has_forked_ends_by_the_signal_as_anywhere(rank: Rank) -> None:
+    source = """def f():
+    import multiprocessing, time
+    codes = set()
+    for _ in range(20):
+        child = multiprocessing.get_context('fork').Process(target=time.sleep, args=[3000])
+        child.start()
+        child.terminate()
+        child.join()
+        codes.add(child.exitcode)
+    return sorted(codes)
+"""
+    assert rank.run(source).result == [-15]
+
+
+def test_function_may_handle_the_signal_itself(rank: Rank) -> None:
+    source = """def f():
+    import os, signal
+    signal.signal(signal.SIGTERM, lambda number, frame: print('noted'))
+    os.kill(os.getpid(), signal.SIGTERM)
+    return 1
+"""
+    ended = rank.run(source)
+
+    assert (ended.result, ended.out) == (1, "noted\n")
+
+
 def test_source_that_this_python_cannot_read_is_told_with_its_version(rank: Rank) -> None:
     error = rank.run("def f():\n    return 1 +").error
 
