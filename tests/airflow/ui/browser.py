@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,11 +110,18 @@ def opened(port: int, *, width: int = 1400, height: int = 800) -> Iterator[Brows
         # A home of its own: what a browser leaves behind goes with the folder.
         environment = {**os.environ, "HOME": profile}
         with (Path(profile) / "driver.log").open("wb") as log:
-            process = subprocess.Popen([driver, f"--port={port}"], stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen(
+                [driver, f"--port={port}"], stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         try:
-            yield _session(f"http://127.0.0.1:{port}", browser, profile, (width, height))
+            session = _session(f"http://127.0.0.1:{port}", browser, profile, (width, height))
+            try:
+                yield session
+            finally:
+                session.call("DELETE", "")
         finally:
-            process.terminate()
+            # The driver with all that it started.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
