@@ -184,15 +184,19 @@ def _problems(kwargs: Mapping[str, Any]) -> list[Problem]:
 
 def _require_room(files: Mapping[str, str | bytes], shipped: Mapping[str, str]) -> None:
     """Say which part is too large, where that are the arguments."""
-    size = len(shipped[runner.ARGUMENTS].encode())
+    size = _bytes(shipped[runner.ARGUMENTS])
     others = {**files, **shipped, runner.ARGUMENTS: ""}
-    left = FILES_BYTES_MAX - sum(
-        len(name.encode()) + len(content if isinstance(content, bytes) else content.encode())
-        for name, content in others.items()
-    )
+    left = FILES_BYTES_MAX - sum(_bytes(name) + _bytes(content) for name, content in others.items())
     if size > left > 0:
         what = f"take {size} bytes as JSON, {left} are left beside the function and its files"
         raise InvalidGangSpec((Problem("the arguments", what, "Pass where the data is, and read it on the ranks"),))
+
+
+def _bytes(content: object) -> int:
+    """How many they are; of what is no content, the submission tells."""
+    if isinstance(content, str):
+        return len(content.encode("utf-8", "surrogatepass"))
+    return len(content) if isinstance(content, bytes) else 0
 
 
 __all__ = ["Gang", "GangJobDecoratedOperator", "gang_job_task"]

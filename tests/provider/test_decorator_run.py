@@ -295,6 +295,15 @@ def test_unsound_argument_takes_the_retries_along_and_creates_nothing(
     ]
 
 
+def test_file_that_is_no_content_is_told(task: TaskMaker) -> None:
+    echoing = task(echo)
+    operator = echoing.operator()
+    operator.files = {"a.txt": 5}  # as a template may bring
+
+    with pytest.raises(AirflowFailException, match=r"files.a.txt: is int, neither text nor bytes"):
+        operator.execute(echoing.context())
+
+
 # -- another attempt ------------------------------------------------------------------------------------------
 
 
