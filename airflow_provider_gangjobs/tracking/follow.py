@@ -53,7 +53,7 @@ STALE_S: Final = 600.0
 LOOK_AGAIN_S: Final = 1.0
 """When the server knows more than the watch has shown."""
 PAUSE_PER_POD_S: Final = 200e-6
-"""Between two looks. A look costs 12 us for each pod that has changed, and a fifth of a us for each other."""
+"""Between two looks, so that several changes of a pod are one. A look costs 7 us for each pod that has changed."""
 PAUSE_MAX_S: Final = 2.0
 GATHER_S: Final = 0.1
 """While changes are gathered: how soon a pod that has ended is harvested, and the Job's end is seen."""
