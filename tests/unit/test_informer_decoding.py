@@ -1,4 +1,4 @@
-"""Pages and events become views in one pass; what does not fit is told apart, and harms nothing beside it."""
+"""Pages and events become views; what does not fit is told apart, and harms nothing beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
-from airflow_provider_gangjobs.cluster.informer import decoding
 from airflow_provider_gangjobs.cluster.informer.decoding import Unread, Views, WatchEvent, error_in
 from airflow_provider_gangjobs.objects.views import JobView, PodView, view
 from tests.unit.builders import pod
@@ -111,13 +110,6 @@ def test_object_of_a_page_is_the_same_whatever_it_came_with(items: list[Any]) ->
     read = views.page(page(*items))
     assert (read.resource_version, read.continue_token) == ("7", "more")
     assert list(read.items) == [one for item in items for one in views.page(page(item)).items]
-
-
-def test_long_page_is_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = page(named("a"), odd("b"), named("c"))
-    at_once = list(Views(PodView).page(body).items)
-    monkeypatch.setattr(decoding, "AT_ONCE_MAX_BYTES", 10)
-    assert list(Views(PodView).page(body).items) == at_once
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{},"items":[]}'], ids=repr)
