@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow.sdk import Context
+    from jinja2 import Environment
 
     from airflow_provider_gangjobs.gang.event import GangEvent
     from airflow_provider_gangjobs.operators.conclusion import Conclusion
@@ -259,6 +260,15 @@ class GangJobOperator(BaseOperator):
         if parameters.is_manifest_file(self.manifest):
             self.manifest = self._read(str(self.manifest)).decode()
         self.prepare_template()
+
+    def render_template(
+        self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """As Airflow does, but for the last line end of a text, which Jinja leaves out: a file's content keeps it, and
+        one of a single line is not taken for a path."""
+        environment = jinja_env or self.get_template_env()
+        environment.keep_trailing_newline = True
+        return super().render_template(content, context, environment, seen_oids)
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the one of the try before; then wait for its end, if possible in the triggerer."""

@@ -148,7 +148,18 @@ def test_manifest_file_is_read_and_rendered(tmp_path: Path) -> None:
     train.resolve_template_files()
     train.render_template_fields({"team": "blue"}, jinja_env=train.get_template_env())
 
-    assert train.manifest == "kind: Job\nmetadata: {namespace: 'blue'}"
+    assert train.manifest == "kind: Job\nmetadata: {namespace: 'blue'}\n"
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["as text", "as native objects"])
+def test_content_of_a_file_keeps_its_last_line_end(native: bool) -> None:
+    with DAG("d", schedule=None, render_template_as_native_obj=native):
+        train = GangJobOperator(**SOUND, files={"one.py": "print('{{ x }}')\n", "two.txt": "a\nb\n"})
+    # A mapped task is rendered with an environment that is not the operator's own.
+    train.render_template_fields({"x": "y"}, jinja_env=BaseOperator.get_template_env(train))
+
+    assert train.files == {"one.py": "print('y')\n", "two.txt": "a\nb\n"}
+    assert train._spec().files == train.files
 
 
 def test_missing_manifest_file_fails_the_parsing() -> None:
