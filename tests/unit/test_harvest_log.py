@@ -95,8 +95,7 @@ async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogC
         ref = REF
         recorded: frozenset[str] = frozenset()
 
-        async def load(self) -> list[Any]:
-            return []
+        async def load(self, tell: Any) -> None: ...
 
         async def begin(self, outcomes: Any) -> list[Any]:
             return []
