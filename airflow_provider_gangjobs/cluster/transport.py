@@ -10,7 +10,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     error_from_reply,
 )
 from airflow_provider_gangjobs.cluster.express import Express, Line
+from airflow_provider_gangjobs.cluster.gulps import in_gulps
 from airflow_provider_gangjobs.cluster.lines import LineTooLongError
 
 if TYPE_CHECKING:
@@ -45,12 +46,6 @@ CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
 REQUEST_CONNECTIONS_MAX = 100
 """Requests in flight to one cluster; streams have connections of their own and are bounded by their informers."""
-
-GULP_S = 0.02
-"""A stream that says something more often is read at these intervals: to be woken for each event of a burst costs
-more than the event does. One that speaks now and then is heard at once."""
-GULPS_AFTER_CHUNKS = 4
-"""In a row, each so soon after the one before."""
 
 _READ_BUFFER_BYTES = 2**18
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
@@ -155,7 +150,7 @@ class Transport:
             async with response:
                 if response.status >= 300:
                     raise await _refusal(exchange, response)
-                yield _in_gulps(response)
+                yield in_gulps(response)
 
     async def _answer(
         self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout
@@ -249,45 +244,6 @@ class _mapped_errors:  # noqa: N801 - reads as a statement
             raise UnexpectedReply(200, request=str(self._exchange), message=str(exc)) from exc
         if isinstance(exc, aiohttp.ClientError | asyncio.TimeoutError | OSError):
             raise _transport_error(str(self._exchange), exc) from exc
-
-
-async def _in_gulps(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body in chunks as they come, in a burst as many at once as came within `GULP_S`."""
-    clock = asyncio.get_running_loop().time
-    soon = 0
-    heard_at = clock()
-    while chunk := await response.content.readany():
-        yield chunk
-        now = clock()
-        soon = soon + 1 if now - heard_at < GULP_S else 0
-        connection = response.connection  # none once the body has ended
-        if soon >= GULPS_AFTER_CHUNKS and connection is not None and connection.transport is not None:
-            with _unread(connection):
-                await asyncio.sleep(GULP_S)
-            soon = GULPS_AFTER_CHUNKS - 1
-        heard_at = clock()
-
-
-@contextmanager
-def _unread(connection: Any) -> Iterator[None]:
-    """Within the block, what comes is left to the kernel.
-
-    A TLS transport that is told to pause reads on, up to half a megabyte of records, each at a turn of the loop. One
-    that has no room for them does not.
-    """
-    transport = connection.transport
-    give_room = getattr(transport, "set_read_buffer_limits", None)
-    if give_room is not None:
-        give_room(0)
-    else:
-        transport.pause_reading()
-    try:
-        yield
-    finally:
-        if give_room is None:
-            transport.resume_reading()
-        elif connection.transport is transport:  # and was not closed meanwhile
-            give_room()
 
 
 async def _refusal(exchange: Exchange, response: aiohttp.ClientResponse) -> ApiError:

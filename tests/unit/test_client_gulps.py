@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.gulps import GULP_MAX_S, GULP_S, GULPS_AFTER_CHUNKS, gulp_s, in_gulps, unread
 from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
-from airflow_provider_gangjobs.cluster.transport import GULP_S, GULPS_AFTER_CHUNKS, _in_gulps, _unread
 from airflow_provider_gangjobs.sandbox.tls import issue
 from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import elapsed, in_virtual_time
@@ -58,7 +58,7 @@ class Wire:
 
 async def _read(wire: Any) -> list[tuple[float, bytes]]:
     sending = asyncio.create_task(wire.send())
-    chunks = [(elapsed(), chunk) async for chunk in _in_gulps(wire)]
+    chunks = [(elapsed(), chunk) async for chunk in in_gulps(wire)]
     await sending
     return chunks
 
@@ -82,6 +82,33 @@ async def test_nothing_of_a_burst_is_heard_later_than_an_interval():
     for at, chunk in await _read(wire):
         first = int(chunk.split()[0])
         assert at - wire.times[first] <= GULP_S + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("lasted_s", "expected"), [(0.0, GULP_S), (4.0, GULP_S), (8.0, 0.04), (10.0, GULP_MAX_S), (3600.0, GULP_MAX_S)]
+)
+def test_gulps_grow_with_the_burst_up_to_a_limit(lasted_s: float, expected: float) -> None:
+    assert gulp_s(lasted_s) == pytest.approx(expected)
+
+
+@in_virtual_time
+async def test_long_burst_is_read_in_larger_gulps_and_whole():
+    wire = Wire([number * 0.01 for number in range(1, 3001)])
+    chunks = await _read(wire)
+    assert b"".join(chunk for _, chunk in chunks) == _whole(wire.times)
+    late = [(at, chunk) for at, chunk in chunks if at > 12 and at < wire.times[-1]]
+    assert len(late) <= (wire.times[-1] - 12) / GULP_MAX_S + 1
+    assert all(at - wire.times[int(chunk.split()[0])] <= GULP_MAX_S + 1e-6 for at, chunk in late)
+
+
+@in_virtual_time
+async def test_after_a_pause_a_burst_begins_anew():
+    first = [number * 0.01 for number in range(1, 1501)]
+    wire = Wire([*first, *(first[-1] + 1 + number * 0.01 for number in range(1, 101))])
+    for at, chunk in await _read(wire):
+        number = int(chunk.split()[0])
+        if number >= len(first):
+            assert at - wire.times[number] <= GULP_S + 1e-6
 
 
 @pytest.mark.parametrize("apart_s", [0.021, 1.0])
@@ -134,7 +161,7 @@ async def test_nothing_is_read_in_the_pause_and_nothing_is_lost(tls: bool) -> No
     async with asyncio.timeout(PATIENCE_S), connected(tls=tls) as (reader, connection, theirs):
         theirs.write(b"before")
         assert await reader.readexactly(6) == b"before"
-        with _unread(connection):
+        with unread(connection):
             theirs.write(said)
             for _ in range(50):
                 await asyncio.sleep(0)
@@ -147,7 +174,7 @@ async def test_nothing_is_read_in_the_pause_and_nothing_is_lost(tls: bool) -> No
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_connection_may_close_in_the_pause(tls: bool) -> None:
     async with connected(tls=tls) as (reader, connection, _):
-        with _unread(connection):
+        with unread(connection):
             connection.transport.abort()
             connection.transport = None
             await reader.read()
