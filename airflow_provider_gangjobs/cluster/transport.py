@@ -143,14 +143,14 @@ class Transport:
         """
         if self._streams is None:
             self._streams = self._session(limit=0)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         with _mapped_errors(exchange):
-            async with asyncio.timeout(open_timeout_s):
+            async with asyncio.timeout(open_timeout_s or silence_s):
                 response = await self._answer(self._streams, exchange, timeout)
             async with response:
                 if response.status >= 300:
                     raise await _refusal(exchange, response)
-                yield in_gulps(response)
+                yield in_gulps(response, silence_s=silence_s)
 
     async def _answer(
         self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout

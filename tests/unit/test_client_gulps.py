@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
 from airflow_provider_gangjobs.cluster.gulps import GULP_MAX_S, GULP_S, GULPS_AFTER_CHUNKS, gulp_s, in_gulps, unread
@@ -58,7 +59,7 @@ class Wire:
 
 async def _read(wire: Any) -> list[tuple[float, bytes]]:
     sending = asyncio.create_task(wire.send())
-    chunks = [(elapsed(), chunk) async for chunk in in_gulps(wire)]
+    chunks = [(elapsed(), chunk) async for chunk in in_gulps(wire, silence_s=PATIENCE_S)]
     await sending
     return chunks
 
@@ -178,3 +179,45 @@ async def test_connection_may_close_in_the_pause(tls: bool) -> None:
             connection.transport.abort()
             connection.transport = None
             await reader.read()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_stream_that_falls_silent_is_given_up_though_its_peer_says_no_farewell(tls: bool) -> None:
+    heard = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        await heard.wait()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=SERVER.server_context() if tls else None)
+    host, port = server.sockets[0].getsockname()
+    context = make_context(TlsMaterial(ca=SERVER.certificate)) if tls else True
+    try:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            aiohttp.ClientSession() as session,
+            session.get(f"http{'s' if tls else ''}://{host}:{port}/", ssl=context) as response,
+        ):
+            stream = in_gulps(response, silence_s=0.1)
+            assert await anext(stream) == b"hello"
+            with pytest.raises(TimeoutError, match=r"nothing came for 0\.1 s"):
+                await anext(stream)
+    finally:
+        heard.set()
+        server.close()
+        await asyncio.sleep(0)
+
+
+@in_virtual_time
+async def test_reader_that_takes_its_time_is_no_silence():
+    wire: Any = Wire([number * 1.0 for number in range(1, 21)])
+    sending = asyncio.create_task(wire.send())
+    heard = b""
+    async for chunk in in_gulps(wire, silence_s=2.5):
+        heard += chunk
+        if len(heard) < 10:
+            await asyncio.sleep(7)
+    await sending
+    assert heard == _whole(wire.times)
