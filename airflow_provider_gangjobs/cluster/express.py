@@ -36,7 +36,8 @@ class Line:
     port: int
     prefix: bytes
     """Of each path, behind a proxy that serves several clusters."""
-    headers: bytes
+    headers: bytes = field(repr=False)
+    """With the credentials."""
     ssl: ssl.SSLContext | None = field(repr=False)
     server_hostname: str | None
 

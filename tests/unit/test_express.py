@@ -275,6 +275,13 @@ def test_what_takes_more_than_a_plain_connection_goes_another_way(access: Access
     assert Line.to(access, {}) is None
 
 
+def test_credentials_are_not_shown() -> None:
+    line = Line.to(Access("http://here", "Bearer sesame", None, None, None), {})
+    assert line is not None
+    assert b"sesame" in line.headers
+    assert "sesame" not in repr(line)
+
+
 def test_a_path_before_the_api_stays_there() -> None:
     line = Line.to(Access("http://rancher.example/k8s/clusters/c-1/", None, None, None, None), {})
     assert line is not None
