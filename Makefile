@@ -37,8 +37,8 @@ test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of
 	GANGJOBS_CONFORMANCE=real $(PYTEST) -q tests/conformance
 
 test-airflow: $(SYNCED) ## Run Airflow on PostgreSQL with two triggerers, kill its processes at bad moments, and look at its pages
-	@$(PYTHON) tests/airflow/postgres/programs.py
-	@$(PYTHON) tests/airflow/ui/browser.py
+	@$(PYTHON) -m tests.airflow.postgres.programs
+	@$(PYTHON) -m tests.airflow.ui.browser
 	$(PYTEST) -q tests/airflow/postgres
 	$(PYTEST) -q tests/airflow/ui/test_gang_tab.py
 

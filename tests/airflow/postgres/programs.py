@@ -1,4 +1,4 @@
-"""PostgreSQL's server programs: `python programs.py` makes sure that there are some.
+"""PostgreSQL's server programs: `python -m tests.airflow.postgres.programs` makes sure that there are some.
 
 They are the machine's own, of any release that Airflow supports: from `GANGJOBS_POSTGRES` (a folder), PATH, or where
 Debian, Fedora and Homebrew put them. As root on Debian or Ubuntu a missing one is installed. Only the standard
@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.airflow.debian import install
+
 RELEASES = range(14, 19)
 """Those of Airflow 3.3's documentation."""
 PATTERNS = (
@@ -22,7 +24,6 @@ PATTERNS = (
     "opt/homebrew/opt/postgresql@*/bin",
     "usr/local/opt/postgresql@*/bin",
 )
-INSTALL = ("apt-get", "install", "-y", "-q", "--no-install-recommends", "postgresql")
 ADVICE = """Airflow's tests with PostgreSQL need its server programs, {releases}, and found none. Install them:
   Debian, Ubuntu:  sudo apt-get install postgresql   (the service need not run)
   macOS:           brew install postgresql@17
@@ -56,19 +57,9 @@ def release_in(folder: Path) -> int | None:
     return int(number.group()) if number else None
 
 
-def install() -> None:
-    """Install Debian's, if this is a Debian and we may."""
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        return
-    print("installing PostgreSQL: " + " ".join(INSTALL), flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-q"], env=environment, stdout=subprocess.DEVNULL, check=False)
-    subprocess.run(INSTALL, env=environment, stdout=subprocess.DEVNULL, check=False)
-
-
 def main() -> int:
     if find() is None:
-        install()
+        install("PostgreSQL", "postgresql")
     if found := find():
         print(f"PostgreSQL {release_in(found)} in {found}")
         return 0

@@ -1,4 +1,4 @@
-"""A real browser: `python browser.py` makes sure that there is one, with the program that drives it.
+"""A real browser: `python -m tests.airflow.ui.browser` makes sure that there is one, with the program that drives it.
 
 Chromium or Chrome with its chromedriver, from PATH. As root on Debian or Ubuntu missing ones are installed. Only the
 standard library is used, so that any Python can run this: chromedriver speaks WebDriver, which is JSON over HTTP.
@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.airflow.debian import install
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 DRIVER = "chromedriver"
-INSTALL = ("apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium", "chromium-driver")
 MISSING = "no Chromium with chromedriver on PATH (Debian, Ubuntu: apt-get install chromium chromium-driver)"
 # Containers of a CI often run as root and with little shared memory; both is fine for pages of our own.
 ARGUMENTS = (
@@ -139,19 +140,9 @@ def _session(url: str, browser: str, profile: str, size: tuple[int, int]) -> Bro
             time.sleep(POLL_S)
 
 
-def install() -> None:
-    """Install Debian's, if this is a Debian and we may."""
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        return
-    print("installing a browser: " + " ".join(INSTALL), flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-q"], env=environment, stdout=subprocess.DEVNULL, check=False)
-    subprocess.run(INSTALL, env=environment, stdout=subprocess.DEVNULL, check=False)
-
-
 def main() -> int:
     if programs() is None:
-        install()
+        install("a browser", "chromium", "chromium-driver")
     print(f"browser: {' with '.join(programs() or ())}" if programs() else f"{MISSING}: its tests are skipped")
     return 1 if programs() is None and os.environ.get("CI") else 0
 
