@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,7 +12,6 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.decorators import runner
 from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed
@@ -21,6 +19,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.waiting import wait_for
+from tests.provider.tries import event_of
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.sandbox.thread import SandboxThread
@@ -83,19 +82,6 @@ def task(embedded: SandboxThread, connection: str) -> Any:
 
 
 TaskMaker = Callable[..., Task]
-
-
-def event_of(left: TaskDeferred) -> Any:
-    """What the trigger tells."""
-
-    async def told() -> Any:
-        try:
-            return [event.payload async for event in left.trigger.run()]
-        finally:
-            await informers().aclose()
-
-    (event,) = asyncio.run(told())
-    return event
 
 
 def share(urls: list[str], *, suffix: str = "", gang: Gang) -> dict[str, Any]:

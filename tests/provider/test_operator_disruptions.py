@@ -73,14 +73,20 @@ def behind(train: Task) -> list[str | None]:
     return [job["metadata"]["annotations"].get(ANNOTATION_DISRUPTIONS) for job in jobs]
 
 
+def lost_once(train: Task) -> tuple[Any, TaskDeferred]:
+    """A try whose gang was evicted while it was deferred: its context, and what it left to the triggerer."""
+    context = train.next_try()
+    first = train.defer(context)
+    evict(train, 0)
+    return context, first
+
+
 # -- within a try ---------------------------------------------------------------------------------------------
 
 
 def test_gang_that_was_evicted_is_submitted_again_and_succeeds(task: TaskMaker) -> None:
     train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1)
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
 
     second = deferred_again(train, first, context)
 
@@ -103,9 +109,7 @@ def test_task_that_waits_in_its_worker_goes_on_there(task: TaskMaker) -> None:
 
 def test_log_tells_what_was_lost_and_what_follows(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
     train = task(ENDLESS, deferrable=True, max_disruptions=3)
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
     deferred_again(train, first, context)
     log = capsys.readouterr().out
 
@@ -117,9 +121,7 @@ def test_log_tells_what_was_lost_and_what_follows(task: TaskMaker, capsys: pytes
 
 def test_disruptions_beyond_the_allowed_fail_the_try_and_say_how_many(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, max_disruptions=1)
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
     second = deferred_again(train, first, context)
     evict(train, 1)
 
@@ -161,9 +163,7 @@ def test_nothing_is_submitted_again_unless_asked_for(task: TaskMaker) -> None:
 
 def test_failure_of_the_program_is_no_disruption(task: TaskMaker) -> None:
     train = task(FIRST_IS_ENDLESS_THEN_FAILS, deferrable=True, max_disruptions=3)
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
     second = deferred_again(train, first, context)
 
     with pytest.raises(AppFailed):
@@ -186,9 +186,7 @@ def test_pod_that_a_person_deletes_is_no_disruption(task: TaskMaker) -> None:
 @pytest.mark.parametrize(("on_finish", "kept"), [("keep", 2), ("delete_succeeded", 1), ("delete", 0)])
 def test_lost_attempt_goes_as_any_that_failed(task: TaskMaker, on_finish: str, kept: int) -> None:
     train = task(FIRST_IS_ENDLESS, deferrable=True, max_disruptions=1, on_finish=on_finish)
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
     second = deferred_again(train, first, context)
     assert len(train.jobs) == (1 if on_finish == "delete" else 2)
 
@@ -200,9 +198,7 @@ def test_lost_attempt_goes_as_any_that_failed(task: TaskMaker, on_finish: str, k
 def test_count_goes_on_where_the_lost_job_is_gone(task: TaskMaker) -> None:
     """Its time to live, or a person, removed it before a worker had time."""
     train = task(ENDLESS, deferrable=True, max_disruptions=3)
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
     event = event_of(first)
     train.cluster.call(lambda it: it.registry.delete(JOBS, event["name"], "default", propagation="Background"))
 
@@ -215,9 +211,7 @@ def test_count_goes_on_where_the_lost_job_is_gone(task: TaskMaker) -> None:
 
 def test_time_limit_of_the_try_holds_over_its_attempts(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, max_disruptions=1, execution_timeout=timedelta(hours=1))
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
     second = deferred_again(train, first, context)
 
     assert second.trigger.watch.deadline == first.trigger.watch.deadline
@@ -243,9 +237,7 @@ def test_worker_that_was_given_up_takes_nothing_from_the_next_try(task: TaskMake
 
 def test_kill_while_the_next_attempt_is_submitted_leaves_nothing(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, max_disruptions=3)
-    context = train.next_try()
-    first = train.defer(context)
-    evict(train, 0)
+    context, first = lost_once(train)
     operator, event = train.operator(), event_of(first)
     with pytest.raises(TaskDeferred):
         operator.execute_complete(context, event)
