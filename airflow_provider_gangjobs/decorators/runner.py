@@ -39,6 +39,8 @@ ERROR_CHARACTERS_MAX = 600
 MASTER_PORT = 29500
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a program that a signal has ended."""
+EXIT_CODE_MAX = 255
+"""The operating system keeps one byte of an exit code."""
 ENCODED = "utf-8"
 
 
@@ -190,7 +192,11 @@ async def _awaited(value: Any) -> Any:
 
 
 def main(folder: Path, environ: Mapping[str, str]) -> int:
-    """Call the function and return the exit code: 0, 1 after an exception, or the function's own by `sys.exit`."""
+    """Call the function and return the exit code: 0 if it returned, else from 1 to 255.
+
+    Every exception ends the rank with 1, also one that is no `Exception`, such as `KeyboardInterrupt`. `sys.exit` gives
+    the code that `exit_code` says.
+    """
     arguments = json.loads((folder / ARGUMENTS).read_text(ENCODED))
     task = json.loads((folder / TASK).read_text(ENCODED))
     try:
@@ -204,22 +210,37 @@ def main(folder: Path, environ: Mapping[str, str]) -> int:
         sys.stdout.flush()
         os._exit(TERMINATED)
     except SystemExit as error:
-        if error.code in (None, 0):
-            return 0
-        tell(environ, f"SystemExit: {error.code}")
-        if isinstance(error.code, int):
-            return error.code
-        print(error.code, file=sys.stderr)
-        return 1
+        code, reason = exit_code(error.code)
+        if reason:
+            print(reason, file=sys.stderr)
+        if code:
+            tell(environ, f"SystemExit: {reason or code}")
+        return code
     except ResultError as error:
         print(error, file=sys.stderr)
         tell(environ, str(error))
         return 1
-    except Exception as error:
+    except BaseException as error:
         traceback.print_exception(type(error), error, _of_the_function(error))
         tell(environ, said(error))
         return 1
     return 0
+
+
+def exit_code(code: object) -> Tuple[int, str]:
+    """The rank's exit code after `sys.exit(code)`, and what is printed of it.
+
+    As Python itself does it: `None` and 0 are a success, an integer is the code, and any other object is printed and
+    counts as 1. Python passes an integer on to the operating system, which keeps the low byte alone, so that 256 would
+    be a success. Here an integer outside 0 to 255 counts as 1.
+    """
+    if code is None:
+        return 0, ""
+    if not isinstance(code, int):
+        return 1, str(code)
+    if 0 <= code <= EXIT_CODE_MAX:
+        return int(code), ""
+    return 1, f"sys.exit({code}): exit codes are 0 to {EXIT_CODE_MAX}, so the rank exits with code 1"
 
 
 def wanted(results: str, rank: Optional[int]) -> bool:
@@ -244,11 +265,14 @@ def _of_the_function(error: BaseException) -> Optional[types.TracebackType]:
 
 
 def tell(environ: Mapping[str, str], error: str) -> None:
-    """Leave the reason of a failure where the kubelet keeps it."""
+    """Leave the reason of a failure where the kubelet keeps it. If that is not possible, the log says so."""
     if len(error) > ERROR_CHARACTERS_MAX:
         error = error[: ERROR_CHARACTERS_MAX - 3] + "..."
     said = {"error": error, "at": time.time()}
-    write(environ, json.dumps(said, ensure_ascii=False).encode(ENCODED, "replace"))
+    try:
+        write(environ, json.dumps(said, ensure_ascii=False).encode(ENCODED, "replace"))
+    except OSError as problem:
+        print(f"The reason could not be written to GANG_RESULT_PATH: {problem}", file=sys.stderr)
 
 
 def write(environ: Mapping[str, str], content: bytes) -> None:

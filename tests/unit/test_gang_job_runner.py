@@ -180,17 +180,52 @@ def test_traceback_survives_an_error_without_a_message(rank: Rank) -> None:
     assert rank.run("def f():\n    raise KeyError").error == "KeyError"
 
 
+NO_CODE = "exit codes are 0 to 255, so the rank exits with code 1"
+
+
 @pytest.mark.parametrize(
-    ("status", "code", "error"), [("3", 3, "SystemExit: 3"), ("'no luck'", 1, "SystemExit: no luck")]
+    ("status", "code", "error"),
+    [
+        ("3", 3, "SystemExit: 3"),
+        ("255", 255, "SystemExit: 255"),
+        ("True", 1, "SystemExit: 1"),
+        ("256", 1, f"SystemExit: sys.exit(256): {NO_CODE}"),
+        ("1 << 64", 1, f"SystemExit: sys.exit(18446744073709551616): {NO_CODE}"),
+        ("-1", 1, f"SystemExit: sys.exit(-1): {NO_CODE}"),
+        ("-256", 1, f"SystemExit: sys.exit(-256): {NO_CODE}"),
+        ("'no luck'", 1, "SystemExit: no luck"),
+        ("''", 1, "SystemExit: 1"),
+        ("0.0", 1, "SystemExit: 0.0"),
+        ("(0, 1)", 1, "SystemExit: (0, 1)"),
+    ],
 )
-def test_exit_of_the_functions_own_is_the_ranks(rank: Rank, status: str, code: int, error: str) -> None:
+def test_exit_with_a_status_that_is_not_zero_fails_the_rank(rank: Rank, status: str, code: int, error: str) -> None:
     ended = rank.run(f"def f():\n    import sys\n    sys.exit({status})")
 
     assert (ended.code, ended.error) == (code, error)
 
 
-def test_exit_without_a_status_is_a_success(rank: Rank) -> None:
-    assert rank.run("def f():\n    import sys\n    sys.exit()").code == 0
+@pytest.mark.parametrize("status", ["", "None", "0", "False"])
+def test_exit_without_a_status_or_with_zero_is_a_success(rank: Rank, status: str) -> None:
+    ended = rank.run(f"def f():\n    import sys\n    sys.exit({status})")
+
+    assert (ended.code, ended.written) == (0, "")
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "GeneratorExit", "asyncio.CancelledError"])
+def test_exception_that_is_no_subclass_of_exception_fails_the_rank(rank: Rank, raised: str) -> None:
+    ended = rank.run(f"def f():\n    import asyncio\n    raise {raised}")
+
+    assert ended.code == 1
+    assert ended.error.endswith(raised.rpartition(".")[2])
+
+
+def test_result_that_cannot_be_written_fails_the_rank(rank: Rank) -> None:
+    ended = rank.run("def f():\n    return 7", env={**RANK_1_OF_3, "GANG_RESULT_PATH": "/nowhere/result"})
+
+    assert ended.code == 1
+    assert "FileNotFoundError" in ended.err
+    assert "The reason could not be written to GANG_RESULT_PATH" in ended.err
 
 
 def test_rank_that_is_told_to_end_runs_its_finally_blocks_and_waits_for_no_thread(rank: Rank) -> None:
