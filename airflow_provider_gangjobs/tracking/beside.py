@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, NoReturn
 
 from airflow_provider_gangjobs.gang.pods import has_ended
-from airflow_provider_gangjobs.tracking.harvest import Harvester
+from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.tally import tally
 

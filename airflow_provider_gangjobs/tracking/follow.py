@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.objects.views import PodGroupView
-    from airflow_provider_gangjobs.tracking.harvest import Harvester
+    from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
 Until = Literal["running", "ended"]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
-from airflow_provider_gangjobs.tracking.harvest import HarvestStatistics
+from airflow_provider_gangjobs.tracking.harvest.harvester import HarvestStatistics
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.tracking.harvest import Harvester
+    from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
 NOTHING = HarvestStatistics(backlog=0, recorded=0, released=0, failures=0)
 

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.objects.views import PodView, view
 from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, PODS
 from airflow_provider_gangjobs.tracking import ledger as ledgers
-from airflow_provider_gangjobs.tracking.harvest import BATCH_PODS_MAX, Harvester
+from airflow_provider_gangjobs.tracking.harvest.harvester import BATCH_PODS_MAX, Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
 from airflow_provider_gangjobs.tracking.outcomes import outcomes
 from airflow_provider_gangjobs.tracking.settle import list_pods
