@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.objects.views import PodView, view
-from airflow_provider_gangjobs.tracking.finalizer import release_all
+from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.objects.views import Meta, PodView
-from airflow_provider_gangjobs.tracking.finalizer import LOOP_IN_FLIGHT_MAX, release_all
+from airflow_provider_gangjobs.tracking.harvest.finalizer import LOOP_IN_FLIGHT_MAX, release_all
 
 
 class Slow:

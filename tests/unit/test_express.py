@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.objects.views import Meta, PodView
-from airflow_provider_gangjobs.tracking.finalizer import EXPRESS_PODS_MIN, release_all
+from airflow_provider_gangjobs.tracking.harvest.finalizer import EXPRESS_PODS_MIN, release_all
 from tests.patience import PATIENCE_S
 from tests.unit.fault_server import config_for, status
 

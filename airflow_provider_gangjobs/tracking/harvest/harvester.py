@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcomes import Outcome, most_telling, outcome_of
 from airflow_provider_gangjobs.gang.pods import has_ended, is_held
-from airflow_provider_gangjobs.tracking.finalizer import release_all
+from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
 from airflow_provider_gangjobs.tracking.telling import HarvestTelling
 from airflow_provider_gangjobs.tracking.tempo import HELD_MAX, TRICKLE_PODS, Step, Tempo
