@@ -16,10 +16,10 @@ from airflow_provider_gangjobs.objects.views import PodView, view
 from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, PODS
 from airflow_provider_gangjobs.tracking import ledger as ledgers
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 from airflow_provider_gangjobs.tracking.harvest.harvester import BATCH_PODS_MAX, Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
 from airflow_provider_gangjobs.tracking.outcomes import outcomes
-from airflow_provider_gangjobs.tracking.settle import list_pods
 from tests.provider.guarantees import check_harvest
 from tests.provider.plane import INDEX, NAMESPACE, Plane, is_held, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time

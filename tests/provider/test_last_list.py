@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import PODS
-from airflow_provider_gangjobs.tracking.settle import list_pods
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 from tests.provider.plane import NAMESPACE, Plane
 from tests.provider.test_harvest import Hand
 from tests.provider.virtual_time import in_virtual_time
