@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_gangjobs.tracking.tempo import (
+from airflow_provider_gangjobs.tracking.harvest.schedule import (
     CALM_AFTER_S,
     HELD_MAX,
     RECORD_PAUSE_MAX_S,
