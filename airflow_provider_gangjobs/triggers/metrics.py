@@ -127,7 +127,7 @@ def _send(meter: Meter, sample: Sample) -> None:
 def sample_of_loop(waiting: int) -> Sample:
     """The running loop's statistics."""
     from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.tracking.tally import tally
+    from airflow_provider_gangjobs.tracking.harvest.statistics import tally
 
     watched = informers().statistics()
     harvest = tally().statistics()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow_provider_gangjobs.gang.pods import has_ended
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
+from airflow_provider_gangjobs.tracking.harvest.statistics import tally
 from airflow_provider_gangjobs.tracking.ledger import Ledger
-from airflow_provider_gangjobs.tracking.tally import tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
