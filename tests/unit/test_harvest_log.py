@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
-from airflow_provider_gangjobs.tracking.telling import (
+from airflow_provider_gangjobs.tracking.harvest.log_messages import (
     BACKLOG_HIGH,
     BACKLOG_LOW,
     NOT_RELEASED,

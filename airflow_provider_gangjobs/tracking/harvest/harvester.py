@@ -24,9 +24,9 @@ from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcomes import Outcome, most_telling, outcome_of
 from airflow_provider_gangjobs.gang.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
+from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestTelling
 from airflow_provider_gangjobs.tracking.harvest.schedule import HELD_MAX, TRICKLE_PODS, Step, Tempo
 from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
-from airflow_provider_gangjobs.tracking.telling import HarvestTelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
