@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView
-    from airflow_provider_gangjobs.tracking.sights import Sights
+    from airflow_provider_gangjobs.tracking.gang_watch import Sights
 
 COUNTED_ANEW_MAX: Final = 64
 """Pods. The count of a larger gang is kept; ten thousand small gangs can do without its memory."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.objects.views import JobView
-    from airflow_provider_gangjobs.tracking.sights import Sights
+    from airflow_provider_gangjobs.tracking.gang_watch import Sights
 
 log = logging.getLogger(__name__)
 
