@@ -31,8 +31,8 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.objects.sharing import sharing_of
 from airflow_provider_gangjobs.objects.views import PodView
-from airflow_provider_gangjobs.tracking.census import PORTION
 from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.tracking.gang_observer import PORTION
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 from benchmarks.harness import ROOT, Report, arguments, with_bytecode
 from benchmarks.loop_watch import LoopWatch

@@ -28,8 +28,8 @@ from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.objects.views import EventView, JobView, view
 from airflow_provider_gangjobs.tracking.asking import ClusterRefuses, ask, together
-from airflow_provider_gangjobs.tracking.census import Census, observe_listed
 from airflow_provider_gangjobs.tracking.evidence import job_events
+from airflow_provider_gangjobs.tracking.gang_observer import Census, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import Sights
 from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import Settled, Settler, list_pods, of_gang

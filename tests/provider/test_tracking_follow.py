@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.gang.waiting import Cause
-from airflow_provider_gangjobs.tracking import census
+from airflow_provider_gangjobs.tracking import gang_observer
 from airflow_provider_gangjobs.tracking.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane, is_held
