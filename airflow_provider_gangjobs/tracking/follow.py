@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observati
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.objects.views import EventView, JobView, view
-from airflow_provider_gangjobs.tracking.asking import ClusterRefuses, ask, together
+from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefuses, ask, together
 from airflow_provider_gangjobs.tracking.evidence import job_events
 from airflow_provider_gangjobs.tracking.gang_observer import Census, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import Sights

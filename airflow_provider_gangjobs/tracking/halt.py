@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict
 from airflow_provider_gangjobs.gang.waiting import Cause
-from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
+from airflow_provider_gangjobs.tracking.cluster_requests import is_of_another_uid
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client

@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.cluster.verbs import Answer
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
-from airflow_provider_gangjobs.tracking.asking import is_of_another_uid
+from airflow_provider_gangjobs.tracking.cluster_requests import is_of_another_uid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence

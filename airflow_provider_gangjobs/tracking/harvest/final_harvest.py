@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.pods import has_ended, is_of, pods_of
 from airflow_provider_gangjobs.gang.rollcall import Roll, call_roll
 from airflow_provider_gangjobs.objects.sharing import sharing
 from airflow_provider_gangjobs.objects.views import PodView
-from airflow_provider_gangjobs.tracking.asking import ask, together
+from airflow_provider_gangjobs.tracking.cluster_requests import ask, together
 from airflow_provider_gangjobs.tracking.gang_observer import Census, portions
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, retry_after_s
 
