@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.tracking.gang_watch import Sights
 from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import Settled, Settler, list_pods, of_gang
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestBeside
-from airflow_provider_gangjobs.tracking.reporting import Reporter
+from airflow_provider_gangjobs.tracking.phase_reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
