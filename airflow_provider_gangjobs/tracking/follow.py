@@ -28,13 +28,13 @@ from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.objects.views import EventView, JobView, view
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefuses, ask, together
-from airflow_provider_gangjobs.tracking.evidence import job_events
 from airflow_provider_gangjobs.tracking.gang_observer import Census, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import Sights
 from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import Settled, Settler, list_pods, of_gang
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestBeside
 from airflow_provider_gangjobs.tracking.phase_reporter import Reporter
+from airflow_provider_gangjobs.tracking.read.job_events import job_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable

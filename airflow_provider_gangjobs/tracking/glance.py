@@ -21,10 +21,10 @@ from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.pods import pods_of
 from airflow_provider_gangjobs.gang.progress import ranks_of
 from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView, view
-from airflow_provider_gangjobs.tracking.evidence import job_events
 from airflow_provider_gangjobs.tracking.gang_watch import podgroups_served
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import of_gang
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
+from airflow_provider_gangjobs.tracking.read.job_events import job_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
