@@ -24,8 +24,8 @@ from airflow_provider_gangjobs.submission.janitor import HALF_SUBMITTED_FOR, Tid
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from airflow_provider_gangjobs.tracking import outcomes as ledger
-from airflow_provider_gangjobs.tracking.glance import Glance, glance
 from airflow_provider_gangjobs.tracking.logs import RankLog, read_logs
+from airflow_provider_gangjobs.tracking.read.snapshot import Glance, glance
 from airflow_provider_gangjobs.tracking.release import Released, release
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.plugins.lead import Lead
-    from airflow_provider_gangjobs.tracking.glance import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
 
 ROWS_MAX: Final = 200
 ATTEMPTS_MAX: Final = 20

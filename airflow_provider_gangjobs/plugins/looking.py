@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.plugins.lead import Lead
-    from airflow_provider_gangjobs.tracking.glance import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import yaml
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.hooks.gangs import Gangs
-from airflow_provider_gangjobs.tracking import glance as glances
+from airflow_provider_gangjobs.tracking.read import snapshot as glances
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.patience import PATIENCE_S
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_gangjobs.submission.submit import Submission
-    from airflow_provider_gangjobs.tracking.glance import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
     from tests.cluster.tenant import Tenant
 
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "ui.md"

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.progress import Counts
 from airflow_provider_gangjobs.plugins.board import GONE, ROWS_MAX, TOLD, Due, board, told
 from airflow_provider_gangjobs.plugins.lead import Lead
 from airflow_provider_gangjobs.plugins.ranks import Tone
-from airflow_provider_gangjobs.tracking.glance import Glance
+from airflow_provider_gangjobs.tracking.read.snapshot import Glance
 from tests.unit.builders import REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.tracking import glance as glances
+from airflow_provider_gangjobs.tracking.read import snapshot as glances
 from airflow_provider_gangjobs.triggers.following import wait_in_worker
 from airflow_provider_gangjobs.triggers.watch import Watch
 from tests.airflow.waiting import wait_for
@@ -18,7 +18,7 @@ from tests.airflow.waiting import wait_for
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.hooks.gangs import Gangs
-    from airflow_provider_gangjobs.tracking.glance import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
 
 SMALL = {"cpu": "100m", "memory": "32Mi"}
 NEVER_FITS = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "1000"})
