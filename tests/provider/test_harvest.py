@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.tracking import ledger as ledgers
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 from airflow_provider_gangjobs.tracking.harvest.harvester import BATCH_PODS_MAX, Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
-from airflow_provider_gangjobs.tracking.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from tests.provider.guarantees import check_harvest
 from tests.provider.plane import INDEX, NAMESPACE, Plane, is_held, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.sandbox.registry import PatchKind
 from airflow_provider_gangjobs.sandbox.resources import JOBS
-from airflow_provider_gangjobs.tracking.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import NAMESPACE, Plane
 from tests.provider.virtual_time import elapsed, in_virtual_time

@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.gang.waiting import Cause
 from airflow_provider_gangjobs.tracking import gang_observer
-from airflow_provider_gangjobs.tracking.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane, is_held
 from tests.provider.virtual_time import elapsed, in_virtual_time
