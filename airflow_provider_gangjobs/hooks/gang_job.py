@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.submission.uploads import Upload
     from airflow_provider_gangjobs.tracking.follow import Until
-    from airflow_provider_gangjobs.tracking.logs import RankLog
+    from airflow_provider_gangjobs.tracking.read.logs import RankLog
     from airflow_provider_gangjobs.tracking.release import Released
 
 T = TypeVar("T")

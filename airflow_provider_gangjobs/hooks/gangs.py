@@ -23,8 +23,8 @@ from airflow_provider_gangjobs.submission.forget import PODS_GONE_WITHIN_S, forg
 from airflow_provider_gangjobs.submission.janitor import HALF_SUBMITTED_FOR, Tidied, tidy
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
-from airflow_provider_gangjobs.tracking.logs import RankLog, read_logs
 from airflow_provider_gangjobs.tracking.read import outcomes as ledger
+from airflow_provider_gangjobs.tracking.read.logs import RankLog, read_logs
 from airflow_provider_gangjobs.tracking.read.snapshot import Glance, glance
 from airflow_provider_gangjobs.tracking.release import Released, release
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Logs
     from airflow_provider_gangjobs.hooks.gangs import Gangs
     from airflow_provider_gangjobs.operators.custody import Custody
-    from airflow_provider_gangjobs.tracking.logs import RankLog
+    from airflow_provider_gangjobs.tracking.read.logs import RankLog
 
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000

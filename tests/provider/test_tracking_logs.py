@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.tracking.logs import RANKS_MAX, RankLog, choose, read_logs
+from airflow_provider_gangjobs.tracking.read.logs import RANKS_MAX, RankLog, choose, read_logs
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane
