@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.muster import Muster
+from airflow_provider_gangjobs.gang.pod_index import Muster
 from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, fate, judge
 from airflow_provider_gangjobs.gang.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
 from airflow_provider_gangjobs.objects.views import condition

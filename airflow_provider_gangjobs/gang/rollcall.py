@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.muster import Muster
+    from airflow_provider_gangjobs.gang.pod_index import Muster
     from airflow_provider_gangjobs.objects.views import JobView
 
 GENERATION_AS_SUBMITTED: Final = 2

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang import pods as pod_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_provider_gangjobs.gang.muster import Muster
+    from airflow_provider_gangjobs.gang.pod_index import Muster
     from airflow_provider_gangjobs.gang.progress import Counts
     from airflow_provider_gangjobs.objects.views import EventView, JobView, PodGroupView, PodView, Waiting
 

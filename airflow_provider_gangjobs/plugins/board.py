@@ -14,8 +14,8 @@ from airflow_provider_gangjobs.gang.deadlines import next_deadline
 from airflow_provider_gangjobs.gang.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase, observe
-from airflow_provider_gangjobs.gang.muster import Muster
 from airflow_provider_gangjobs.gang.outcomes import Outcome
+from airflow_provider_gangjobs.gang.pod_index import Muster
 from airflow_provider_gangjobs.gang.progress import Counts, ranks_of
 from airflow_provider_gangjobs.gang.verdict import Ended, judge
 from airflow_provider_gangjobs.gang.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.cluster.pacing import Slices
 from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
 from airflow_provider_gangjobs.gang.lifecycle import Observation, observe, observe_mustered
-from airflow_provider_gangjobs.gang.muster import Muster
+from airflow_provider_gangjobs.gang.pod_index import Muster
 from airflow_provider_gangjobs.gang.pods import pods_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.lifecycle import observe, observe_mustered
-from airflow_provider_gangjobs.gang.muster import Muster
+from airflow_provider_gangjobs.gang.pod_index import Muster
 from tests.unit.builders import REF, PodBuilder, job, pod
 
 if TYPE_CHECKING:

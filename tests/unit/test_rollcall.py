@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.muster import Muster
+from airflow_provider_gangjobs.gang.pod_index import Muster
 from airflow_provider_gangjobs.gang.rollcall import Roll, call_roll
 from tests.unit.builders import REF, JobBuilder, PodBuilder
 
