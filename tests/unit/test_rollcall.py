@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.gang.completeness import Roll, call_roll
 from airflow_provider_gangjobs.gang.pod_index import Muster
-from airflow_provider_gangjobs.gang.rollcall import Roll, call_roll
 from tests.unit.builders import REF, JobBuilder, PodBuilder
 
 if TYPE_CHECKING:

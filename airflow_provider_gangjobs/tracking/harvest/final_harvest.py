@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.completeness import Roll, call_roll
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.pods import has_ended, is_of, pods_of
-from airflow_provider_gangjobs.gang.rollcall import Roll, call_roll
 from airflow_provider_gangjobs.objects.sharing import sharing
 from airflow_provider_gangjobs.objects.views import PodView
 from airflow_provider_gangjobs.tracking.cluster_requests import ask, together
