@@ -120,8 +120,8 @@ async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whol
 
 @pytest.fixture
 def every_gang_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "LISTED_AT_ONCE_MAX", 1)
-    monkeypatch.setattr(settle, "PATIENCE_PER_POD_S", 5.0)
+    monkeypatch.setattr(final_harvest, "LISTED_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(final_harvest, "PATIENCE_PER_POD_S", 5.0)
 
 
 @in_virtual_time

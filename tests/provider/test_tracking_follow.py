@@ -38,8 +38,8 @@ async def test_gang_that_succeeds_is_told_once():
 
 @in_virtual_time
 async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkeypatch):
-    monkeypatch.setattr(census, "COUNTED_ANEW_MAX", 2)
-    monkeypatch.setattr(census, "PORTION", 2)
+    monkeypatch.setattr(gang_observer, "COUNTED_ANEW_MAX", 2)
+    monkeypatch.setattr(gang_observer, "PORTION", 2)
     workers = 7
     async with Plane.running() as plane:
         ref = plane.submit(workers=workers)
@@ -147,7 +147,7 @@ async def test_cancellation_passes_and_leaves_nothing_behind():
         await following.die()
         assert following.task.cancelled()
         after = {task.get_name() for task in asyncio.all_tasks()}
-        assert not any("follow" in name or "sights" in name for name in after)
+        assert not any("follow" in name or "gang_watch" in name for name in after)
         assert before > after
 
 
