@@ -1,6 +1,6 @@
 # Everything runs in .venv, installed from requirements.lock; uv comes from PATH or is put into .tools.
 # By hand: python3 -m venv .venv; .venv/bin/pip install --require-hashes -r requirements.lock;
-#          .venv/bin/pip install --no-deps -e .
+#          .venv/bin/pip install --no-deps -e . -e gangjobs_sandbox
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -59,7 +59,8 @@ format: $(SYNCED) ## Format the sources and fix what can be fixed
 
 lock: $(UV) ## Resolve the dependencies of pyproject.toml anew into requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade \
-		--all-extras --group dev pyproject.toml -o requirements.lock
+		--all-extras --group dev --no-emit-package airflow-provider-gangjobs --no-emit-package gangjobs-sandbox \
+		pyproject.toml -o requirements.lock
 
 clean: down ## Remove everything that make has made
 	rm -rf $(VENV) .tools .demo .airflow .sandbox .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -72,12 +73,12 @@ clean: down ## Remove everything that make has made
 		echo "Cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv
 
-$(SYNCED): requirements.lock pyproject.toml | $(UV)
+$(SYNCED): requirements.lock pyproject.toml gangjobs_sandbox/pyproject.toml | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { \
 		echo "Python 3.11 to 3.14 is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1). Name another: make PYTHON=python3.12 ..." >&2; \
 		exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv --without-pip $(VENV); }
 	@echo "installing requirements.lock into $(VENV)"
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable gangjobs_sandbox
 	@touch $@

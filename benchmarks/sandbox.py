@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS as PODS_PATH
-from airflow_provider_gangjobs.sandbox.cluster import Sandbox, SandboxConfig
-from airflow_provider_gangjobs.sandbox.heap import left_out_of_collections
-from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODGROUPS, PODS
 from benchmarks.harness import Report, arguments
 from benchmarks.loop_watch import LoopWatch
 from benchmarks.world import many, running, succeeded
+from gangjobs_sandbox.cluster import Sandbox, SandboxConfig
+from gangjobs_sandbox.heap import left_out_of_collections
+from gangjobs_sandbox.resources import JOBS, NODES, PODGROUPS, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from multiprocessing.process import BaseProcess
     from multiprocessing.synchronize import Event as Flag
 
-    from airflow_provider_gangjobs.sandbox.store import Event
+    from gangjobs_sandbox.store import Event
 
 NAMESPACE, NAME = "default", "gang"
 PODS_PER_NODE = 100

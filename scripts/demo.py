@@ -22,7 +22,7 @@ from kubernetes_reader import Cluster
 from local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, tail
 from ports import free_port
 
-from airflow_provider_gangjobs.cli import supervise
+from gangjobs_sandbox import supervise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
-from airflow_provider_gangjobs.sandbox.live import Snapshot
+from gangjobs_sandbox.live import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

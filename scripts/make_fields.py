@@ -1,7 +1,7 @@
 """Make the field table of the embedded API server from the published OpenAPI of each release.
 
     python scripts/make_fields.py 1.35=path/swagger.json 1.36=... 1.37=... \
-        > airflow_provider_gangjobs/sandbox/registry/fields.json
+        > gangjobs_sandbox/registry/fields.json
 
 `swagger.json` is `api/openapi-spec/swagger.json` of the Kubernetes source, which the published Go module
 `k8s.io/kubernetes` contains. Only names and types of the fields that the sandbox's resources reach are kept:

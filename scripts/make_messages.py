@@ -1,7 +1,7 @@
 """Make the table of protobuf messages that the embedded API server can read.
 
     python scripts/make_messages.py path/swagger.json path/generated.proto... \
-        > airflow_provider_gangjobs/sandbox/api/messages.json
+        > gangjobs_sandbox/api/messages.json
 
 The `generated.proto` files are those of the published Go modules `k8s.io/api` and `k8s.io/apimachinery` (of the
 groups that ROOTS name, meta/v1, resource and intstr); `swagger.json` is as for `make_fields.py`. kubectl sends

@@ -2,12 +2,14 @@
 
 Only the module of the command that is called is imported, so help comes at once. A command module has
 `configure(parser)`, which declares its arguments and sets `run`, a function from arguments to exit code.
+The module of `gangjobs sandbox` belongs to another distribution, which may be absent.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "main"]
 
+SANDBOX = "sandbox"
+"""The extra of this distribution that installs the distribution `gangjobs-sandbox`."""
+
 
 class CommandModule(Protocol):
     """What the module of a command offers."""
@@ -29,18 +34,31 @@ class CommandModule(Protocol):
 
 @dataclass(frozen=True)
 class Command:
-    """A row of the table."""
+    """A command, the module that implements it, and the extra of this distribution that brings the module."""
 
     name: str
     module: str
     help: str
+    extra: str | None = None
 
     def load(self) -> CommandModule:
+        """Import the command's module.
+
+        Raises:
+            CommandError: the distribution that contains the module is not installed.
+        """
+        if self.extra and importlib.util.find_spec(self.module.partition(".")[0]) is None:
+            raise CommandError(
+                f"the command `{self.name}` is not installed; to install it, run: "
+                f"pip install 'airflow-provider-gangjobs[{self.extra}]'"
+            )
         return cast("CommandModule", importlib.import_module(self.module))
 
 
 COMMANDS = (
-    Command("sandbox", "airflow_provider_gangjobs.cli.sandbox", "a small Kubernetes on this machine, to try things in"),
+    Command(
+        "sandbox", "gangjobs_sandbox.cli.commands", "a small Kubernetes on this machine, to try things in", "sandbox"
+    ),
     Command("tidy", "airflow_provider_gangjobs.cli.tidy", "complete or remove gangs that were submitted half"),
     Command("release", "airflow_provider_gangjobs.cli.release", "free pods that this provider's finalizer holds"),
 )
@@ -49,8 +67,8 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code: 2 for a call that makes no sense, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser(arguments).parse_args(arguments)
     try:
+        options = _parser(arguments).parse_args(arguments)
         return int(options.run(options))
     except CommandError as error:
         print(f"gangjobs: {error}", file=sys.stderr)

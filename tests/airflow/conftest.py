@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
-from airflow_provider_gangjobs.sandbox.thread import SandboxThread, running
+from gangjobs_sandbox.cluster import SandboxConfig
+from gangjobs_sandbox.thread import SandboxThread, running
 from tests.airflow.home import Home
 
 if TYPE_CHECKING:

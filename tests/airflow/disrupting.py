@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.sandbox.resources import NODES, PODS
+from gangjobs_sandbox.resources import NODES, PODS
 from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.cluster import Sandbox
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.cluster import Sandbox
+    from gangjobs_sandbox.thread import SandboxThread
 
 
 def evict_one_of(cluster: SandboxThread, ranks: int) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS, SERVICES
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS, SERVICES
 from tests.airflow.waiting import wait_for
 from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.airflow.home import Home, Report
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]

@@ -11,7 +11,7 @@ from tests.airflow.disrupting import evict_one_of
 from tests.patience import AIRFLOW_PATIENCE_S
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.airflow.home import Home
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]

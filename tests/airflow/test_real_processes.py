@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
-from airflow_provider_gangjobs.sandbox.thread import SandboxThread, running
+from gangjobs_sandbox.cluster import SandboxConfig
+from gangjobs_sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.thread import SandboxThread, running
 from tests.airflow.disrupting import lose_a_node_of
 from tests.airflow.waiting import wait_for
 from tests.patience import AIRFLOW_PATIENCE_S

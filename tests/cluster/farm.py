@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_provider_gangjobs.sandbox.node.client import ApiClient
-from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
-from airflow_provider_gangjobs.sandbox.node.network import PodNetwork
-from airflow_provider_gangjobs.sandbox.node.node import Node
+from gangjobs_sandbox.node.client import ApiClient
+from gangjobs_sandbox.node.config import NodeConfig
+from gangjobs_sandbox.node.network import PodNetwork
+from gangjobs_sandbox.node.node import Node
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

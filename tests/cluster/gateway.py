@@ -17,8 +17,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.sandbox.api.faults import Fault, FaultKind, FaultMiddleware, Faults
-from airflow_provider_gangjobs.sandbox.api.server import serving
+from gangjobs_sandbox.api.faults import Fault, FaultKind, FaultMiddleware, Faults
+from gangjobs_sandbox.api.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

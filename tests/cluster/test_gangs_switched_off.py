@@ -14,8 +14,8 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG
 from airflow_provider_gangjobs.gang.spec import Validate
 from airflow_provider_gangjobs.hooks.gangs import Gangs
-from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
-from airflow_provider_gangjobs.sandbox.thread import running
+from gangjobs_sandbox.cluster import SandboxConfig
+from gangjobs_sandbox.thread import running
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.cluster.releases import NONE, NONE_IS
 

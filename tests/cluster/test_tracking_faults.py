@@ -23,8 +23,8 @@ from airflow_provider_gangjobs.gang.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.labels import LABEL_JOB_UID
 from airflow_provider_gangjobs.gang.outcomes import Ending
-from airflow_provider_gangjobs.sandbox.api.faults import Fault, FaultKind
 from airflow_provider_gangjobs.tracking.follow import follow
+from gangjobs_sandbox.api.faults import Fault, FaultKind
 from tests.cluster.gateway import Gateway, Trouble
 from tests.endings.kubelets import Kubelets
 from tests.endings.running import check, told

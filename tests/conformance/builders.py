@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.releases import Release
+    from gangjobs_sandbox.releases import Release
 
 Obj = dict[str, Any]
 CONTAINER: Obj = {"name": "main", "image": "busybox:1"}

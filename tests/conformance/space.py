@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
+from gangjobs_sandbox.releases import RELEASES, Release
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

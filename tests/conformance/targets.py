@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Self
 import httpx
 import yaml
 
-from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
-from airflow_provider_gangjobs.sandbox.thread import running
+from gangjobs_sandbox.cluster import SandboxConfig
+from gangjobs_sandbox.thread import running
 from tests.cluster.plane import running_plane
 from tests.patience import PATIENCE_S
 

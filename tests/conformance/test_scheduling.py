@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.releases import PodLink
+from gangjobs_sandbox.releases import PodLink
 from tests.conformance.builders import INDEXED, gang, job, pod, pod_group, workload
 from tests.conformance.world import World, fields_refused, refused
 

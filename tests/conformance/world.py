@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
-from airflow_provider_gangjobs.sandbox import tls
-from airflow_provider_gangjobs.sandbox.api import create_app, serving
-from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.releases import RELEASES, Release
+from gangjobs_sandbox import tls
+from gangjobs_sandbox.api import create_app, serving
+from gangjobs_sandbox.kubeconfig import write_kubeconfig
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.releases import RELEASES, Release
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

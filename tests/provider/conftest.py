@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.tries import Task
 
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[SandboxThread]:
     """One embedded cluster for the tests of the doors."""
-    from airflow_provider_gangjobs.sandbox.cluster import SandboxConfig
-    from airflow_provider_gangjobs.sandbox.thread import running
+    from gangjobs_sandbox.cluster import SandboxConfig
+    from gangjobs_sandbox.thread import running
 
     with running(SandboxConfig(nodes=2)) as sandbox:
         yield sandbox
@@ -46,7 +46,7 @@ def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
 def task(embedded: SandboxThread, connection: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
     from airflow_provider_gangjobs.operators import gang_job
-    from airflow_provider_gangjobs.sandbox.resources import JOBS
+    from gangjobs_sandbox.resources import JOBS
     from tests.patience import PATIENCE_S
     from tests.provider.tries import Task
 

@@ -23,20 +23,20 @@ from airflow_provider_gangjobs.cluster.informer import Informers, informers
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG, LABEL_ROLE, Role
-from airflow_provider_gangjobs.sandbox.api.app import create_app
-from airflow_provider_gangjobs.sandbox.api.faults import Fault, Faults
-from airflow_provider_gangjobs.sandbox.api.server import serving
-from airflow_provider_gangjobs.sandbox.clock import timestamp
-from airflow_provider_gangjobs.sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
-from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
-from airflow_provider_gangjobs.sandbox.scheduler import Scheduler
+from gangjobs_sandbox.api.app import create_app
+from gangjobs_sandbox.api.faults import Fault, Faults
+from gangjobs_sandbox.api.server import serving
+from gangjobs_sandbox.clock import timestamp
+from gangjobs_sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
+from gangjobs_sandbox.registry import PatchKind, Registry
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
+from gangjobs_sandbox.scheduler import Scheduler
 from tests.provider.virtual_time import LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_provider_gangjobs.sandbox.store import Event
+    from gangjobs_sandbox.store import Event
 
 Obj = dict[str, Any]
 NAMESPACE = "default"

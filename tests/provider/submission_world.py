@@ -16,11 +16,11 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.policy import Decision, Placement
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.sandbox.api import create_app, serving
-from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from airflow_provider_gangjobs.submission import Submission, submit
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from gangjobs_sandbox.api import create_app, serving
+from gangjobs_sandbox.controllers import ControllerSettings
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.sandbox.builders import NAMESPACE, Bench
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.submission import submit
 from tests.provider.submission_world import Crash, Died, Mortal
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
 
 KUBECONFIG = "--kubeconfig"
 

@@ -17,12 +17,12 @@ from airflow_provider_gangjobs.decorators.gang_job import Gang, gang_job_task
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.waiting import wait_for
 from tests.provider.tries import event_of
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.hooks.blocking import run
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.gangs import Gangs
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from gangjobs_sandbox.resources import JOBS
 from tests.airflow.waiting import wait_for
 from tests.patience import AIRFLOW_PATIENCE_S
 from tests.provider.mortal import Crash, Died, Mortal

@@ -13,13 +13,13 @@ from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG, LABEL_JOB_UID
 from airflow_provider_gangjobs.gang.outcomes import Ending, outcome_of
 from airflow_provider_gangjobs.objects.views import PodView, view
-from airflow_provider_gangjobs.sandbox.registry import PatchKind
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, PODS
 from airflow_provider_gangjobs.tracking import ledger as ledgers
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 from airflow_provider_gangjobs.tracking.harvest.harvester import BATCH_PODS_MAX, Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.provider.guarantees import check_harvest
 from tests.provider.plane import INDEX, NAMESPACE, Plane, is_held, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time

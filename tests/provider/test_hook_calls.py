@@ -13,13 +13,13 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcomes import Ending
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.triggers.following import wait_in_worker
 from airflow_provider_gangjobs.triggers.watch import Watch
+from gangjobs_sandbox.resources import JOBS
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
 
 SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
 TELL = GangSpec(image="i", command=["sh", "-c", "echo I am $RANK"], workers=2, resources={"cpu": "100m"})

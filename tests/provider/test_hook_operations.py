@@ -13,13 +13,13 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.sandbox.resources import PODS
 from airflow_provider_gangjobs.submission.record import OperationState
 from airflow_provider_gangjobs.triggers.following import wait_in_worker
 from airflow_provider_gangjobs.triggers.watch import Watch
+from gangjobs_sandbox.resources import PODS
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
 
 SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
 SLEEPS = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"}, termination_grace_s=1)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.janitor import Tidied, Verdict, tidy
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.provider.submission_world import GANG_OF_4, RELEASES, Crash, Died, Mortal, World, world
 from tests.provider.test_submission_races import interleaved
 from tests.sandbox.builders import NAMESPACE

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_gangjobs.sandbox.registry import PatchKind
-from airflow_provider_gangjobs.sandbox.resources import PODS
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import PODS
 from tests.provider.plane import NAMESPACE, Plane
 from tests.provider.test_harvest import Hand
 from tests.provider.virtual_time import in_virtual_time

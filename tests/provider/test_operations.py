@@ -10,12 +10,12 @@ import pytest
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from airflow_provider_gangjobs.submission import SubmissionState, halt, mark_delivered, operations
 from airflow_provider_gangjobs.submission.forget import forget
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
 from airflow_provider_gangjobs.tracking.release import release
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, World, world
 from tests.sandbox.builders import NAMESPACE
 

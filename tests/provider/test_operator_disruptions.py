@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.waiting import wait_for
 from tests.provider.plane import is_held
 from tests.provider.tries import event_of

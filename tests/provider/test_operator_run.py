@@ -16,14 +16,14 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralTimeout,
     TaskDeferred,
 )
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.airflow.waiting import wait_for
 from tests.provider.tries import event_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.tries import TaskMaker
 
 TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'

@@ -15,10 +15,10 @@ from airflow_provider_gangjobs.exceptions import (
     SubmissionFailed,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
-from airflow_provider_gangjobs.sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
-from airflow_provider_gangjobs.sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
 from airflow_provider_gangjobs.submission import SubmissionState, delete, holds_claim, mark_delivered
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
+from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, world
 from tests.sandbox.builders import NAMESPACE
 

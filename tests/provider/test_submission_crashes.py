@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_world import GANG_OF_4, RELEASES, Crash, Died, Mortal, world
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Conflict
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from airflow_provider_gangjobs.submission import claim, delete, halt, holds_claim, mark_delivered
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.provider.submission_world import world
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.submission_world import RELEASES, Crash, Died, Mortal, world
 from tests.provider.test_operations import OURS, delete, submit
 

@@ -13,9 +13,9 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
-from airflow_provider_gangjobs.sandbox.registry import PatchKind
-from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
 from tests.provider.following import Following
 from tests.provider.plane import NAMESPACE, Plane
 from tests.provider.virtual_time import elapsed, in_virtual_time

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.gang.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcomes import Ending
-from airflow_provider_gangjobs.sandbox.registry import PatchKind
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import decode
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.provider.guarantees import check_harvest, counted_once
 from tests.provider.mortal import Mortal
 from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, timing

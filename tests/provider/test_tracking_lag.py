@@ -9,9 +9,9 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.waiting import Cause
-from airflow_provider_gangjobs.sandbox.registry import PatchKind
-from airflow_provider_gangjobs.sandbox.resources import JOBS
 from airflow_provider_gangjobs.tracking.halt import Halted, halt
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
 from tests.provider.following import Following
 from tests.provider.plane import Plane
 from tests.provider.virtual_time import in_virtual_time

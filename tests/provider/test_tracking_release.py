@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.sandbox.resources import NAMESPACES, PODS
 from airflow_provider_gangjobs.tracking.release import release
+from gangjobs_sandbox.resources import NAMESPACES, PODS
 from tests.provider.plane import Plane, is_held
 from tests.provider.virtual_time import in_virtual_time
 

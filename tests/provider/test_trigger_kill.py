@@ -16,15 +16,15 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.waiting import wait_for
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
 
 CLAIM = "this-try"
 TI = SimpleNamespace(dag_id="d", run_id="r", task_id="train", map_index=-1, id=CLAIM)

@@ -7,9 +7,9 @@ import pytest
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.files import FILES_VOLUME, content_id_of, files_in
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
 from airflow_provider_gangjobs.submission.uploads import delete_upload, upload, uploads
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.provider.submission_world import Crash, Died, Mortal, World, world
 from tests.sandbox.builders import NAMESPACE
 

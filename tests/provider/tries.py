@@ -18,10 +18,10 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.resources import JOBS, PODS
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
 
 
 class Task:

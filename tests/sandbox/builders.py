@@ -6,18 +6,18 @@ import random
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.sandbox.clock import VirtualClock, timestamp
-from airflow_provider_gangjobs.sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
-from airflow_provider_gangjobs.sandbox.errors import StatusError
-from airflow_provider_gangjobs.sandbox.registry import PatchKind, Registry
-from airflow_provider_gangjobs.sandbox.resources import EVENTS, JOBS, NODES, PODGROUPS, PODS, WORKLOADS
-from airflow_provider_gangjobs.sandbox.scheduler import Scheduler
+from gangjobs_sandbox.clock import VirtualClock, timestamp
+from gangjobs_sandbox.controllers import ControllerManager, ControllerSettings, build_controllers
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry import PatchKind, Registry
+from gangjobs_sandbox.resources import EVENTS, JOBS, NODES, PODGROUPS, PODS, WORKLOADS
+from gangjobs_sandbox.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from airflow_provider_gangjobs.sandbox.controllers import Controller
-    from airflow_provider_gangjobs.sandbox.turns import Turns
+    from gangjobs_sandbox.controllers import Controller
+    from gangjobs_sandbox.turns import Turns
 
 Obj = dict[str, Any]
 NAMESPACE = "default"

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.sandbox.api import create_app, serving
-from airflow_provider_gangjobs.sandbox.node.client import ApiClient
-from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
-from airflow_provider_gangjobs.sandbox.node.network import PodNetwork
-from airflow_provider_gangjobs.sandbox.node.node import Node
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.resources import EVENTS, NODES, PODS
+from gangjobs_sandbox.api import create_app, serving
+from gangjobs_sandbox.node.client import ApiClient
+from gangjobs_sandbox.node.config import NodeConfig
+from gangjobs_sandbox.node.network import PodNetwork
+from gangjobs_sandbox.node.node import Node
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.resources import EVENTS, NODES, PODS
 from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import until
 

@@ -11,9 +11,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.sandbox.node.logs import LogOptions, read_log
-from airflow_provider_gangjobs.sandbox.node.process import ContainerProcess
-from airflow_provider_gangjobs.sandbox.node.shim.spec import LOG_FILE, Exit, Spec
+from gangjobs_sandbox.node.logs import LogOptions, read_log
+from gangjobs_sandbox.node.process import ContainerProcess
+from gangjobs_sandbox.node.shim.spec import LOG_FILE, Exit, Spec
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

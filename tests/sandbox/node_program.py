@@ -6,9 +6,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from airflow_provider_gangjobs.sandbox.node.client import ApiClient
-from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
-from airflow_provider_gangjobs.sandbox.node.node import Node
+from gangjobs_sandbox.node.client import ApiClient
+from gangjobs_sandbox.node.config import NodeConfig
+from gangjobs_sandbox.node.node import Node
 
 
 async def main(url: str, token: str, folder: str, *options: str) -> None:

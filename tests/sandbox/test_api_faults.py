@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from airflow_provider_gangjobs.sandbox.api import Fault, FaultKind, Faults, create_app, serving
-from airflow_provider_gangjobs.sandbox.registry import Registry
+from gangjobs_sandbox.api import Fault, FaultKind, Faults, create_app, serving
+from gangjobs_sandbox.registry import Registry
 from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import until
 

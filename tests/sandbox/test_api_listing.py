@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from airflow_provider_gangjobs.sandbox.api import create_app
-from airflow_provider_gangjobs.sandbox.api.listing import page_of
-from airflow_provider_gangjobs.sandbox.api.objects import AT_ONCE_MAX
-from airflow_provider_gangjobs.sandbox.api.routing import Target, parse_path
-from airflow_provider_gangjobs.sandbox.errors import StatusError
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
-from airflow_provider_gangjobs.sandbox.turns import at_once
+from gangjobs_sandbox.api import create_app
+from gangjobs_sandbox.api.listing import page_of
+from gangjobs_sandbox.api.objects import AT_ONCE_MAX
+from gangjobs_sandbox.api.routing import Target, parse_path
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.resources import CONFIGMAPS
+from gangjobs_sandbox.turns import at_once
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.sandbox.api.listing import Page
+    from gangjobs_sandbox.api.listing import Page
 
 
 @pytest.fixture

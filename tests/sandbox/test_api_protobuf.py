@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.api.protobuf import decode_message
+from gangjobs_sandbox.api.protobuf import decode_message
 
 
 def varint(number: int) -> bytes:

@@ -11,10 +11,10 @@ import httpx
 import pytest
 import yaml
 
-from airflow_provider_gangjobs.sandbox import tls
-from airflow_provider_gangjobs.sandbox.api import create_app, serving
-from airflow_provider_gangjobs.sandbox.kubeconfig import write_kubeconfig
-from airflow_provider_gangjobs.sandbox.registry import Registry
+from gangjobs_sandbox import tls
+from gangjobs_sandbox.api import create_app, serving
+from gangjobs_sandbox.kubeconfig import write_kubeconfig
+from gangjobs_sandbox.registry import Registry
 from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import in_virtual_time
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.api.tables.durations import human, since
-from airflow_provider_gangjobs.sandbox.api.tables.pod_rows import pod_cells
-from airflow_provider_gangjobs.sandbox.api.tables.rows import layout_of
-from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODGROUPS, RESOURCES
+from gangjobs_sandbox.api.tables.durations import human, since
+from gangjobs_sandbox.api.tables.pod_rows import pod_cells
+from gangjobs_sandbox.api.tables.rows import layout_of
+from gangjobs_sandbox.resources import JOBS, NODES, PODGROUPS, RESOURCES
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CREATED = "2026-01-01T11:59:00Z"

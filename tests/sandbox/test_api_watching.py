@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.api.routing import parse_path
-from airflow_provider_gangjobs.sandbox.api.watching import Watch, WatchHub
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
-from airflow_provider_gangjobs.sandbox.store import Store
+from gangjobs_sandbox.api.routing import parse_path
+from gangjobs_sandbox.api.watching import Watch, WatchHub
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.resources import CONFIGMAPS
+from gangjobs_sandbox.store import Store
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.clock import SystemClock, VirtualClock
-from airflow_provider_gangjobs.sandbox.controllers import ControllerManager
-from airflow_provider_gangjobs.sandbox.controllers.queue import WorkQueue
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from gangjobs_sandbox.clock import SystemClock, VirtualClock
+from gangjobs_sandbox.controllers import ControllerManager
+from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.patience import PATIENCE_S
 
 

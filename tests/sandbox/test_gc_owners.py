@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
 
 HOLD = "example.com/hold"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings
-from airflow_provider_gangjobs.sandbox.registry import PatchKind
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODGROUPS
+from gangjobs_sandbox.controllers import ControllerSettings
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODGROUPS
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
 
 HARVEST = "gangjobs.airflow/harvest"

@@ -1,7 +1,7 @@
 import pytest
 
-from airflow_provider_gangjobs.sandbox.errors import StatusError
-from airflow_provider_gangjobs.sandbox.resources import JOBS, NAMESPACES
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.resources import JOBS, NAMESPACES
 from tests.sandbox.builders import INDEX, NAMESPACE, Bench, finalizers, index_of, is_deleting
 
 TRACKING = "batch.kubernetes.io/job-tracking"

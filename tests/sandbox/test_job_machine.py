@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_provider_gangjobs.sandbox.resources import JOBS
+from gangjobs_sandbox.resources import JOBS
 from tests.sandbox.builders import (
     NAMESPACE,
     Bench,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.controllers.job import failure_policy
+from gangjobs_sandbox.controllers.job import failure_policy
 from tests.sandbox.builders import Bench, index_of
 
 FAILURES = "batch.kubernetes.io/job-index-failure-count"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.resources import JOBS
+from gangjobs_sandbox.resources import JOBS
 from tests.sandbox.builders import NAMESPACE, Bench, finalizers
 
 TRACKING = "batch.kubernetes.io/job-tracking"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODS
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.sandbox.builders import NAMESPACE, Bench, finalizers, is_deleting
 
 TRACKING = "batch.kubernetes.io/job-tracking"

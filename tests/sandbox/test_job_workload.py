@@ -2,9 +2,9 @@
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.controllers import ControllerSettings
-from airflow_provider_gangjobs.sandbox.controllers.job.workload import pod_group_name, workload_name
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODGROUPS, WORKLOADS
+from gangjobs_sandbox.controllers import ControllerSettings
+from gangjobs_sandbox.controllers.job.workload import pod_group_name, workload_name
+from gangjobs_sandbox.resources import JOBS, PODGROUPS, WORKLOADS
 from tests.sandbox.builders import NAMESPACE, Bench
 
 GANG = {"schedulingPolicy": {"gang": {}}}

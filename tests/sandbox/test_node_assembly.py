@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.node.assembly import NoCommandError, Surroundings, assemble
-from airflow_provider_gangjobs.sandbox.node.folder import PodFolder
-from airflow_provider_gangjobs.sandbox.node.isolation import Isolation
-from airflow_provider_gangjobs.sandbox.node.sources import Sources
+from gangjobs_sandbox.node.assembly import NoCommandError, Surroundings, assemble
+from gangjobs_sandbox.node.folder import PodFolder
+from gangjobs_sandbox.node.isolation import Isolation
+from gangjobs_sandbox.node.sources import Sources
 from tests.sandbox.node_builders import container, facts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.sandbox.node.shim.spec import Spec
+    from gangjobs_sandbox.node.shim.spec import Spec
 
 PRIVATE, REWRITTEN = Isolation.NAMESPACES, Isolation.REWRITTEN_PATHS
 

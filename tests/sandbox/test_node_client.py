@@ -16,11 +16,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from airflow_provider_gangjobs.sandbox.api import create_app, serving
-from airflow_provider_gangjobs.sandbox.errors import StatusError
-from airflow_provider_gangjobs.sandbox.node.client import ApiClient, UnreachableError, core_path
-from airflow_provider_gangjobs.sandbox.node.watch import Changed, Listed, follow
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from gangjobs_sandbox.api import create_app, serving
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.node.client import ApiClient, UnreachableError, core_path
+from gangjobs_sandbox.node.watch import Changed, Listed, follow
+from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.sandbox.node_cluster import TOKEN, api_server
 from tests.sandbox.node_processes import until
 
@@ -139,7 +139,7 @@ async def test_absent_server_is_waited_for() -> None:
 
 
 def serving_again(registry: Any, port: int) -> Any:
-    from airflow_provider_gangjobs.sandbox.api import create_app, serving
+    from gangjobs_sandbox.api import create_app, serving
 
     return serving(create_app(registry, token=TOKEN), port=port)
 

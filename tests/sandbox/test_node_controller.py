@@ -2,9 +2,9 @@
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.clock import micro_time, timestamp
-from airflow_provider_gangjobs.sandbox.controllers import taints
-from airflow_provider_gangjobs.sandbox.resources import LEASES, NODES, PODS
+from gangjobs_sandbox.clock import micro_time, timestamp
+from gangjobs_sandbox.controllers import taints
+from gangjobs_sandbox.resources import LEASES, NODES, PODS
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
 
 UNREACHABLE = "node.kubernetes.io/unreachable"

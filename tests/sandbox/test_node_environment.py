@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.node.downward import field_value, resource_value
-from airflow_provider_gangjobs.sandbox.node.environment import container_environment, node_environment
-from airflow_provider_gangjobs.sandbox.node.expansion import expand
-from airflow_provider_gangjobs.sandbox.node.rewriting import Rewriter
-from airflow_provider_gangjobs.sandbox.node.sources import (
+from gangjobs_sandbox.node.downward import field_value, resource_value
+from gangjobs_sandbox.node.environment import container_environment, node_environment
+from gangjobs_sandbox.node.expansion import expand
+from gangjobs_sandbox.node.rewriting import Rewriter
+from gangjobs_sandbox.node.sources import (
     SourceMissingError,
     Sources,
     environment_references,
     volume_references,
 )
-from airflow_provider_gangjobs.sandbox.node.volumes import (
+from gangjobs_sandbox.node.volumes import (
     UnsupportedVolumeError,
     VolumeContext,
     place_volume,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.node.logs import LogOptions, last_text, read_log
-from airflow_provider_gangjobs.sandbox.node.shim.output import Output
+from gangjobs_sandbox.node.logs import LogOptions, last_text, read_log
+from gangjobs_sandbox.node.shim.output import Output
 from tests.sandbox.node_processes import until
 
 if TYPE_CHECKING:

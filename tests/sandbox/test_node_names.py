@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.node.addresses import AddressPool
-from airflow_provider_gangjobs.sandbox.node.hosts import HostsFile
-from airflow_provider_gangjobs.sandbox.node.names import (
+from gangjobs_sandbox.node.addresses import AddressPool
+from gangjobs_sandbox.node.hosts import HostsFile
+from gangjobs_sandbox.node.names import (
     NameTable,
     PodName,
     ServiceName,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from airflow_provider_gangjobs.sandbox.node.config import GPU
-from airflow_provider_gangjobs.sandbox.node.isolation import Isolation, probe
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
+from gangjobs_sandbox.node.config import GPU
+from gangjobs_sandbox.node.isolation import Isolation, probe
+from gangjobs_sandbox.resources import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
 from tests.patience import PATIENCE_S
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import node_cluster
@@ -22,7 +22,7 @@ from tests.sandbox.node_processes import processes_with, unslept_s, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_gangjobs.sandbox.store import Event
+    from gangjobs_sandbox.store import Event
 
 pytestmark = pytest.mark.slow
 

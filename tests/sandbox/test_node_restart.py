@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.api import create_app, serving
-from airflow_provider_gangjobs.sandbox.node.client import ApiClient
-from airflow_provider_gangjobs.sandbox.node.config import NodeConfig
-from airflow_provider_gangjobs.sandbox.node.node import Node
-from airflow_provider_gangjobs.sandbox.resources import NODES, PODS
+from gangjobs_sandbox.api import create_app, serving
+from gangjobs_sandbox.node.client import ApiClient
+from gangjobs_sandbox.node.config import NodeConfig
+from gangjobs_sandbox.node.node import Node
+from gangjobs_sandbox.resources import NODES, PODS
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import TOKEN, NodeCluster, api_server, running_node
 from tests.sandbox.node_processes import processes_with, unslept_s, until

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.node.isolation import Isolation, probe
-from airflow_provider_gangjobs.sandbox.node.process import ContainerProcess
-from airflow_provider_gangjobs.sandbox.node.shim.output import LINE_BYTES_MAX, Output
-from airflow_provider_gangjobs.sandbox.node.shim.root import expanded_folders
-from airflow_provider_gangjobs.sandbox.node.shim.spec import Mount
+from gangjobs_sandbox.node.isolation import Isolation, probe
+from gangjobs_sandbox.node.process import ContainerProcess
+from gangjobs_sandbox.node.shim.output import LINE_BYTES_MAX, Output
+from gangjobs_sandbox.node.shim.root import expanded_folders
+from gangjobs_sandbox.node.shim.spec import Mount
 from tests.sandbox.node_processes import (
     log_of,
     parent_of,

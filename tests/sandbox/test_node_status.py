@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.objects import quantity
-from airflow_provider_gangjobs.sandbox.node.admission import Admission
-from airflow_provider_gangjobs.sandbox.node.config import GPU
-from airflow_provider_gangjobs.sandbox.node.restart import Backoff, is_restarted
-from airflow_provider_gangjobs.sandbox.node.state import Ended, Kind, PodState, Verdict, Waiting, container_states
-from airflow_provider_gangjobs.sandbox.node.status import phase_of, pod_status, terminate_unfinished
+from gangjobs_sandbox.node.admission import Admission
+from gangjobs_sandbox.node.config import GPU
+from gangjobs_sandbox.node.restart import Backoff, is_restarted
+from gangjobs_sandbox.node.state import Ended, Kind, PodState, Verdict, Waiting, container_states
+from gangjobs_sandbox.node.status import phase_of, pod_status, terminate_unfinished
 from tests.sandbox.node_builders import container, pod
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.clock import VirtualClock
-from airflow_provider_gangjobs.sandbox.errors import StatusError
-from airflow_provider_gangjobs.sandbox.registry import Event, PatchKind, Registry
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, EVENTS, JOBS, NAMESPACES, PODGROUPS, PODS, WORKLOADS
+from gangjobs_sandbox.clock import VirtualClock
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry import Event, PatchKind, Registry
+from gangjobs_sandbox.resources import CONFIGMAPS, EVENTS, JOBS, NAMESPACES, PODGROUPS, PODS, WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_provider_gangjobs.sandbox.clock import VirtualClock
-from airflow_provider_gangjobs.sandbox.errors import StatusError
-from airflow_provider_gangjobs.sandbox.registry import PatchKind, Propagation, Registry
-from airflow_provider_gangjobs.sandbox.resources import PODS
+from gangjobs_sandbox.clock import VirtualClock
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry import PatchKind, Propagation, Registry
+from gangjobs_sandbox.resources import PODS
 
 FINALIZERS = ("example.org/a", "example.org/b")
 ORDERS = {"orphan", "foregroundDeletion"}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.objects import quantity
-from airflow_provider_gangjobs.sandbox.registry.quantities import canonical
-from airflow_provider_gangjobs.sandbox.registry.schema import DecodingError, schema_of
-from airflow_provider_gangjobs.sandbox.resources import JOBS, PODGROUPS, PODS, WORKLOADS
+from gangjobs_sandbox.registry.quantities import canonical
+from gangjobs_sandbox.registry.schema import DecodingError, schema_of
+from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, WORKLOADS
 
 POD = "core.v1.Pod"
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 import yaml
 
-from airflow_provider_gangjobs.sandbox.cluster import Sandbox, SandboxConfig, SandboxError
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, NODES, PODS
-from airflow_provider_gangjobs.sandbox.thread import running
+from gangjobs_sandbox.cluster import Sandbox, SandboxConfig, SandboxError
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODS
+from gangjobs_sandbox.thread import running
 from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import unslept_s
 

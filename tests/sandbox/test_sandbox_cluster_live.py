@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from airflow_provider_gangjobs.sandbox import live
-from airflow_provider_gangjobs.sandbox.picture import middle_cut, shares, tables
+from gangjobs_sandbox import live
+from gangjobs_sandbox.picture import middle_cut, shares, tables
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

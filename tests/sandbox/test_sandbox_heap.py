@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox import heap
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
+from gangjobs_sandbox import heap
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.resources import CONFIGMAPS
 
 OBJECTS = 200
 

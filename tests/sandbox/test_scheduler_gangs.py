@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.clock import VirtualClock
-from airflow_provider_gangjobs.sandbox.resources import JOBS, NODES, PODGROUPS, PRIORITYCLASSES
+from gangjobs_sandbox.clock import VirtualClock
+from gangjobs_sandbox.resources import JOBS, NODES, PODGROUPS, PRIORITYCLASSES
 from tests.sandbox.builders import NAMESPACE, Bench
 
 GANG_RELEASES = ["1.36", "1.37"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.scheduler.nodes import node_state
-from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, place
+from gangjobs_sandbox.scheduler.nodes import node_state
+from gangjobs_sandbox.scheduler.placement import Candidate, place
 
 GPU = "nvidia.com/gpu"
 

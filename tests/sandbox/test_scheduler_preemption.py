@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.resources import NODES, PODGROUPS, PRIORITYCLASSES
-from airflow_provider_gangjobs.sandbox.scheduler.nodes import node_state, request_of
-from airflow_provider_gangjobs.sandbox.scheduler.placement import Candidate, place
-from airflow_provider_gangjobs.sandbox.scheduler.preemption import Occupant, choose
-from airflow_provider_gangjobs.sandbox.turns import at_once
+from gangjobs_sandbox.resources import NODES, PODGROUPS, PRIORITYCLASSES
+from gangjobs_sandbox.scheduler.nodes import node_state, request_of
+from gangjobs_sandbox.scheduler.placement import Candidate, place
+from gangjobs_sandbox.scheduler.preemption import Occupant, choose
+from gangjobs_sandbox.turns import at_once
 from tests.sandbox.builders import NAMESPACE, Bench, container, is_deleting
 
 URGENT = {"priorityClassName": "urgent"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.resources import NODES
+from gangjobs_sandbox.resources import NODES
 from tests.sandbox.builders import Bench
 
 WORKERS = 4

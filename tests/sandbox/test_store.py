@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_provider_gangjobs.objects import selector as selectors
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, PODS
-from airflow_provider_gangjobs.sandbox.store import Event, EventType, Expired, Store, objects_copy
+from gangjobs_sandbox.resources import CONFIGMAPS, PODS
+from gangjobs_sandbox.store import Event, EventType, Expired, Store, objects_copy
 
 Obj = dict[str, Any]
 

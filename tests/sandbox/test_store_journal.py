@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.sandbox.journal import LOG, SNAPSHOT, CorruptJournal, Journal, UnwritableJournal
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS
-from airflow_provider_gangjobs.sandbox.store import Expired, Store
+from gangjobs_sandbox.journal import LOG, SNAPSHOT, CorruptJournal, Journal, UnwritableJournal
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.resources import CONFIGMAPS
+from gangjobs_sandbox.store import Expired, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,9 +161,9 @@ def test_any_cut_of_the_log_leaves_a_moment_of_the_past(
 WRITER = """
 import sys
 from pathlib import Path
-from airflow_provider_gangjobs.sandbox.journal import Journal
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.store import Store
+from gangjobs_sandbox.journal import Journal
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.store import Store
 registry = Registry(Store(Journal(Path(sys.argv[1]), log_bytes_max=20_000)))
 number = 0
 while True:

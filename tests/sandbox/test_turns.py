@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_gangjobs.sandbox.turns import Pace, at_once
+from gangjobs_sandbox.turns import Pace, at_once
 
 STEPS = 3
 FOR_EVER_S = 1e9

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.sandbox.api.server import hand_on_accepted
+from gangjobs_sandbox.api.server import hand_on_accepted
 
 if TYPE_CHECKING:
     import ssl

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_gangjobs.cli import main as cli
-from airflow_provider_gangjobs.cli.sandbox import RELEASES, variables
-from airflow_provider_gangjobs.sandbox import releases
+from gangjobs_sandbox import releases
+from gangjobs_sandbox.cli.commands import RELEASES, variables
 
 HEAVY = {"airflow", "rich", "httpx", "starlette", "uvicorn", "aiohttp", "kubernetes_asyncio", "asyncio", "msgspec"}
 

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from airflow_provider_gangjobs.cli import supervise
+from gangjobs_sandbox import supervise
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ time.sleep(600)
 
 STARTER = """
 import signal, sys
-from airflow_provider_gangjobs.cli import supervise
+from gangjobs_sandbox import supervise
 from tests.patience import PATIENCE_S
 running = supervise.start([sys.executable, "-c", sys.argv[1]], grace_s=0.3)
 print(running.process.pid, flush=True)

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.gulps import GULP_MAX_S, GULP_S, GULPS_AFTER_CHUNKS, gulp_s, in_gulps, unread
 from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
-from airflow_provider_gangjobs.sandbox.tls import issue
+from gangjobs_sandbox.tls import issue
 from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import elapsed, in_virtual_time
 

@@ -28,12 +28,12 @@ from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
 from airflow_provider_gangjobs.objects.views import JobView, PodView
-from airflow_provider_gangjobs.sandbox.api.app import create_app
-from airflow_provider_gangjobs.sandbox.api.faults import Fault, FaultKind, Faults
-from airflow_provider_gangjobs.sandbox.api.server import serving
-from airflow_provider_gangjobs.sandbox.kubeconfig import kubeconfig
-from airflow_provider_gangjobs.sandbox.registry import Registry
-from airflow_provider_gangjobs.sandbox.tls import Certificate, issue
+from gangjobs_sandbox.api.app import create_app
+from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
+from gangjobs_sandbox.api.server import serving
+from gangjobs_sandbox.kubeconfig import kubeconfig
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.tls import Certificate, issue
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

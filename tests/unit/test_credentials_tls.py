@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.cluster.connection import ClusterConfig
 from airflow_provider_gangjobs.cluster.credentials import Credentials
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection, ReplyLost, TlsFailed
 from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
-from airflow_provider_gangjobs.sandbox.tls import issue
+from gangjobs_sandbox.tls import issue
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from airflow_provider_gangjobs.sandbox.live import Snapshot
+from gangjobs_sandbox.live import Snapshot
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "demo_view.py"
 

@@ -33,7 +33,7 @@ HEAVY = (
     "airflow_provider_gangjobs.cluster",
     "airflow_provider_gangjobs.submission",
     "airflow_provider_gangjobs.tracking",
-    "airflow_provider_gangjobs.sandbox",
+    "gangjobs_sandbox",
 )
 BESIDE_AIRFLOW = """
 import json, sys

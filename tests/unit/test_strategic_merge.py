@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.objects import strategic_merge
 from airflow_provider_gangjobs.objects.strategic_merge import ListRule, apply, json_merge
-from airflow_provider_gangjobs.sandbox.registry.schema import Schema, schema_of
-from airflow_provider_gangjobs.sandbox.resources import (
+from gangjobs_sandbox.registry.schema import Schema, schema_of
+from gangjobs_sandbox.resources import (
     JOBS,
     NAMESPACES,
     NODES,

@@ -16,7 +16,7 @@ from tests.airflow.postgres.witness import Witness
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
     from tests.airflow.processes import Airflow
 
 TRIGGERERS = 2

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, LABEL_GANG, LABEL_ROLE, LABEL_TASK, Role
-from airflow_provider_gangjobs.sandbox.resources import CONFIGMAPS, JOBS, PODS
-from airflow_provider_gangjobs.sandbox.store import EventType
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, state_of
+from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
+from gangjobs_sandbox.store import EventType
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import TaskKey
-    from airflow_provider_gangjobs.sandbox.resources import Resource
-    from airflow_provider_gangjobs.sandbox.store import Event
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.resources import Resource
+    from gangjobs_sandbox.store import Event
+    from gangjobs_sandbox.thread import SandboxThread
 
 Obj = dict[str, Any]
 

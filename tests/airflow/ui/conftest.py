@@ -16,7 +16,7 @@ from tests.airflow.ui.users import ADMIN, PASSWORDS, ROLES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_gangjobs.sandbox.thread import SandboxThread
+    from gangjobs_sandbox.thread import SandboxThread
 
 PATH = "/data/airflow"
 """Where Airflow is served, as behind many a proxy."""

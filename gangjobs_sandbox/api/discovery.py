@@ -1,0 +1,141 @@
+"""Discovery: which groups, versions and resources there are, and what the server calls itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.api.routing import groups, served
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.releases import Release
+    from gangjobs_sandbox.resources import Resource
+
+__all__ = ["aggregated", "api_versions", "group_list", "group_of", "resource_list", "version"]
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_SUBRESOURCE_VERBS = {"log": ["get"], "binding": ["create"], "eviction": ["create"], "finalize": ["update"]}
+_SUBRESOURCE_KINDS = {"binding": ("Binding", {}), "eviction": ("Eviction", {"group": "policy", "version": "v1"})}
+_REVIEW = "selfsubjectaccessreviews"
+
+
+def version(release: Release) -> dict[str, str]:
+    """What `GET /version` tells."""
+    return {
+        "major": "1",
+        "minor": release.minor,
+        "gitVersion": release.git_version,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "",
+        "goVersion": "",
+        "compiler": "",
+        "platform": "sandbox",
+    }
+
+
+def api_versions(address: str) -> dict[str, Any]:
+    """What `GET /api` tells."""
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    }
+
+
+def group_list(release: Release) -> dict[str, Any]:
+    """What `GET /apis` tells."""
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [_group(name, versions) for name, versions in groups(release).items() if name],
+    }
+
+
+def group_of(release: Release, name: str) -> dict[str, Any] | None:
+    """What `GET /apis/<group>` tells; None if there is no such group."""
+    versions = groups(release).get(name)
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if name and versions else None
+
+
+def _group(name: str, versions: list[str]) -> dict[str, Any]:
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def resource_list(release: Release, group: str, version: str) -> dict[str, Any] | None:
+    """What `GET /api/v1` and `GET /apis/<group>/<version>` tell; None if there is no such version."""
+    if version not in groups(release).get(group, ()):
+        return None
+    rows: list[dict[str, Any]] = []
+    if group == "authorization.k8s.io":
+        rows.append(_row(_REVIEW, "SelfSubjectAccessReview", ["create"], namespaced=False))
+    for known_group, known_version, resource in served(release):
+        if (known_group, known_version) == (group, version):
+            rows.extend(_rows(resource))
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group}/{version}" if group else version,
+        "resources": sorted(rows, key=lambda row: str(row["name"])),
+    }
+
+
+def _row(
+    name: str, kind: str, verbs: list[str], *, namespaced: bool, singular: str = "", **more: Any
+) -> dict[str, Any]:
+    return {"name": name, "singularName": singular, "namespaced": namespaced, "kind": kind, "verbs": verbs, **more}
+
+
+def _rows(resource: Resource) -> list[dict[str, Any]]:
+    more: dict[str, Any] = {}
+    if resource.short_names:
+        more["shortNames"] = list(resource.short_names)
+    if resource.in_all:
+        more["categories"] = ["all"]
+    namespaced = resource.namespaced
+    rows = [_row(resource.plural, resource.kind, _VERBS, namespaced=namespaced, singular=resource.singular, **more)]
+    for subresource in resource.subresources:
+        kind, where = _SUBRESOURCE_KINDS.get(subresource, (resource.kind, {}))
+        verbs = _SUBRESOURCE_VERBS.get(subresource, ["get", "patch", "update"])
+        rows.append(_row(f"{resource.plural}/{subresource}", kind, verbs, namespaced=namespaced, **where))
+    return rows
+
+
+def aggregated(release: Release, *, core: bool) -> dict[str, Any]:
+    """All of discovery in one answer (`APIGroupDiscoveryList`, KEP-3352), for `/api` or for `/apis`."""
+    items = [
+        {
+            "metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
+            "versions": [_aggregated_version(release, name, version) for version in versions],
+        }
+        for name, versions in groups(release).items()
+        if (name == "") is core
+    ]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def _aggregated_version(release: Release, group: str, version: str) -> dict[str, Any]:
+    listed = resource_list(release, group, version)
+    assert listed is not None, "a version that is served has resources"
+    found: dict[str, dict[str, Any]] = {}
+    for row in listed["resources"]:
+        name, _, subresource = row["name"].partition("/")
+        kind = {"group": row.get("group", group), "version": row.get("version", version), "kind": row["kind"]}
+        if subresource:
+            part = {"subresource": subresource, "responseKind": kind, "verbs": row["verbs"]}
+            found[name].setdefault("subresources", []).append(part)
+            continue
+        found[name] = {
+            "resource": name,
+            "responseKind": kind,
+            "scope": "Namespaced" if row["namespaced"] else "Cluster",
+            "singularResource": row["singularName"],
+            "verbs": row["verbs"],
+        }
+        found[name] |= {field: row[field] for field in ("shortNames", "categories") if field in row}
+    return {"version": version, "resources": list(found.values()), "freshness": "Current"}

@@ -1,0 +1,239 @@
+"""Faults on demand: an ASGI middleware that answers wrongly, late, half or not at all.
+
+A fault is armed for requests that match it, and used up after a number of them. Faults come in pairs around the
+moment that counts: a connection can break before the server has carried the request out, or after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox import errors
+from gangjobs_sandbox.api.responses import failure, json_response
+from gangjobs_sandbox.errors import StatusError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["ABORT", "Fault", "FaultKind", "FaultMiddleware", "Faults", "manage_faults"]
+
+ABORT = "sandbox.abort"
+"""ASGI extension of our server: a function that breaks the connection."""
+
+HISTORY_MAX = 1000
+
+
+class FaultKind(StrEnum):
+    """What goes wrong."""
+
+    STATUS = "status"
+    """The request is refused with `code`, and not carried out."""
+    STATUS_AFTER = "status-after"
+    """The request is carried out, and answered with `code`."""
+    DROP_BEFORE = "drop-before"
+    """The connection breaks before the request is carried out."""
+    DROP_AFTER = "drop-after"
+    """The request is carried out, and the connection breaks before the answer (or after `chunks` pieces of it)."""
+    DELAY = "delay"
+    """The request is carried out `delay_s` late."""
+    HALF_OPEN = "half-open"
+    """The answer stops after `chunks` pieces, and the connection stays: silence until the client gives up."""
+
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, for which requests, and how often. Empty conditions hold for every request."""
+
+    kind: FaultKind
+    method: str = ""
+    path: str = ""
+    """A regular expression to be found in the path."""
+    query: str = ""
+    """A regular expression to be found in the query, such as `watch=`."""
+    times: int | None = 1
+    """How many requests are hit; None: all of them."""
+    skip: int = 0
+    """How many matching requests pass before the first is hit."""
+    code: int = 500
+    retry_after_s: int | None = None
+    message: str = "injected fault"
+    delay_s: float = 0.0
+    chunks: int = 0
+    id: int = field(default_factory=count(1).__next__)
+
+    def matches(self, method: str, path: str, query: str) -> bool:
+        return (
+            self.method in {"", method}
+            and re.search(self.path, path) is not None
+            and re.search(self.query, query) is not None
+        )
+
+
+class Faults:
+    """The faults that are armed, and what they have done."""
+
+    def __init__(self, *armed: Fault) -> None:
+        self._armed: list[Fault] = list(armed)
+        self.history: list[dict[str, Any]] = []
+
+    def add(self, fault: Fault) -> Fault:
+        """Arm a fault; the oldest that matches a request hits it."""
+        self._armed.append(fault)
+        return fault
+
+    def remove(self, fault_id: int | None = None) -> None:
+        """Disarm one fault, or all; to repeat it changes nothing."""
+        self._armed = [fault for fault in self._armed if fault_id is not None and fault.id != fault_id]
+
+    def armed(self) -> tuple[Fault, ...]:
+        return tuple(self._armed)
+
+    def take(self, method: str, path: str, query: str) -> Fault | None:
+        """The fault that hits this request, now used once; None if it is spared."""
+        for position, fault in enumerate(self._armed):
+            if not fault.matches(method, path, query):
+                continue
+            if fault.skip:
+                self._armed[position] = replace(fault, skip=fault.skip - 1)
+                continue
+            if fault.times is not None and fault.times <= 1:
+                del self._armed[position]
+            elif fault.times is not None:
+                self._armed[position] = replace(fault, times=fault.times - 1)
+            self.history.append({"fault": fault.id, "kind": fault.kind, "method": method, "path": path})
+            del self.history[:-HISTORY_MAX]
+            return fault
+        return None
+
+
+class FaultMiddleware:
+    """Applies faults to the requests of an application; its own endpoints are spared."""
+
+    def __init__(self, app: ASGIApp, faults: Faults, *, spared: str) -> None:
+        self._app = app
+        self._faults = faults
+        self._spared = spared
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fault = self._fault_of(scope)
+        if fault is None:
+            await self._app(scope, receive, send)
+            return
+        match fault.kind:
+            case FaultKind.DELAY:
+                await asyncio.sleep(fault.delay_s)
+                await self._app(scope, receive, send)
+            case FaultKind.STATUS:
+                await _refusal(fault)(scope, receive, send)
+            case FaultKind.STATUS_AFTER:
+                await self._app(scope, receive, _discard)
+                await _refusal(fault)(scope, receive, send)
+            case FaultKind.DROP_BEFORE:
+                await _break(scope, receive)
+            case FaultKind.DROP_AFTER:
+                await self._cut(fault, scope, receive, send)
+                await _break(scope, receive)
+            case FaultKind.HALF_OPEN:
+                await self._cut(fault, scope, receive, send)
+                await _disconnected(receive)
+
+    def _fault_of(self, scope: Scope) -> Fault | None:
+        if scope["type"] != "http" or scope["path"].startswith(self._spared):
+            return None
+        return self._faults.take(scope["method"], scope["path"], scope["query_string"].decode())
+
+    async def _cut(self, fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application work, and pass on only the first pieces of what it says."""
+        left = fault.chunks
+        cut = asyncio.Event()
+
+        async def forward(message: Message) -> None:
+            nonlocal left
+            if message["type"] == "http.response.start":
+                if fault.chunks or fault.kind is FaultKind.HALF_OPEN:
+                    await send(message)
+                return
+            if left > 0 and message.get("more_body"):
+                left -= 1
+                await send(message)
+                return
+            cut.set()
+            if message.get("more_body"):
+                await asyncio.Event().wait()
+
+        async def run() -> None:
+            await self._app(scope, receive, forward)
+
+        work = asyncio.create_task(run(), name="request-with-fault")
+        waiting = asyncio.create_task(cut.wait(), name="cut")
+        try:
+            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, waiting):
+                task.cancel()
+            await asyncio.gather(work, waiting, return_exceptions=True)
+
+
+async def _discard(message: Message) -> None:
+    """Drop the application's answer."""
+
+
+def _refusal(fault: Fault) -> Response:
+    reason = _REASONS.get(fault.code, "InternalError")
+    return failure(StatusError(fault.code, reason, fault.message, retry_after_s=fault.retry_after_s))
+
+
+async def _break(scope: Scope, receive: Receive) -> None:
+    abort = (scope.get("extensions") or {}).get(ABORT)
+    if abort is None:
+        raise ConnectionAbortedError("injected fault: the connection breaks")
+    abort()
+    await _disconnected(receive)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def manage_faults(request: Request, faults: Faults) -> Response:
+    """`GET` lists what is armed and what has been hit, `POST` arms a fault, `DELETE` disarms all or `?id=`."""
+    match request.method:
+        case "GET":
+            return json_response({"armed": [asdict(fault) for fault in faults.armed()], "history": faults.history})
+        case "POST":
+            try:
+                wanted = await request.json()
+                fault = Fault(**{**wanted, "kind": FaultKind(wanted["kind"])})
+                re.compile(fault.path), re.compile(fault.query)
+            except (ValueError, TypeError, KeyError, re.error) as exc:
+                raise errors.bad_request(f"not a fault: {exc}") from exc
+            return json_response(asdict(faults.add(fault)), 201)
+        case "DELETE":
+            text = request.query_params.get("id")
+            faults.remove(int(text) if text else None)
+            return json_response({"armed": [asdict(fault) for fault in faults.armed()]})
+        case _:
+            raise errors.method_not_allowed()

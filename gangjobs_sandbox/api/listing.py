@@ -1,0 +1,141 @@
+"""Lists: selected, paged, and consistent across pages.
+
+A continue token names a revision and the last key given; later pages show the state at that revision, from the
+store's history, and end with 410 when the history no longer reaches back.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gangjobs_sandbox import errors
+from gangjobs_sandbox.api.bodies import integer, options_error
+from gangjobs_sandbox.api.selecting import select
+from gangjobs_sandbox.store import Expired, Store, Stored, Versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gangjobs_sandbox.api.routing import Target
+    from gangjobs_sandbox.turns import Turns
+
+__all__ = ["Page", "page_of", "parse_revision"]
+
+_EXPIRED_PAGE = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You must start a new list without the continue parameter."
+)
+_EXPIRED_LIST = "The resourceVersion for the provided list is too old."
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of the objects, and where to go on."""
+
+    items: Versions
+    revision: int
+    next: str | None = None
+    remaining: int | None = None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        meta: dict[str, Any] = {"resourceVersion": str(self.revision)}
+        if self.next:
+            meta["continue"] = self.next
+        if self.remaining:
+            meta["remainingItemCount"] = self.remaining
+        return meta
+
+
+class _Token(msgspec.Struct, array_like=True):
+    revision: int
+    namespace: str
+    name: str
+
+
+def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Turns[Page]:
+    """The page that a request asks for, as things were at the beginning.
+
+    Raises:
+        StatusError: 400, 410 the revision is no longer kept, 504 it has not been reached.
+    """
+    selection = select(target, query)
+    limit = integer(query, "limit") or 0
+    token = _decode(query["continue"]) if query.get("continue") else None
+    revision = token.revision if token else _revision(query, store.revision)
+    if revision is None:
+        revision = store.revision
+        found = store.list(target.resource, selection.namespace, selection.labels)
+    else:
+        found = _at(store, target, revision, selection.namespace, is_page=token is not None)
+    if token:
+        found = found[bisect_right(found, (token.namespace, token.name), key=_key) :]
+    if not selection.is_everything:
+        found = yield from selection.among(found)
+    if not limit or len(found) <= limit:
+        return Page(found, revision)
+    last = found[limit - 1]
+    remaining = len(found) - limit if selection.is_everything else None
+    return Page(found[:limit], revision, _encode(_Token(revision, *_key(last))), remaining)
+
+
+def _key(stored: Stored) -> tuple[str, str]:
+    metadata = stored.obj["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+def parse_revision(text: str | None) -> int:
+    """A resourceVersion parameter as a number; 0 if there is none.
+
+    Raises:
+        StatusError: 400, it is no version of this server.
+    """
+    if not (text or "0").isdecimal():
+        problem = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise errors.bad_request(f"invalid resource version: {problem}")
+    return int(text or 0)
+
+
+def _revision(query: Mapping[str, str], current: int) -> int | None:
+    """The earlier revision that a list must show; None for the present state."""
+    wanted, match = query.get("resourceVersion"), query.get("resourceVersionMatch")
+    if match and not wanted:
+        cause = errors.forbidden_field(
+            "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        )
+        raise options_error("ListOptions", cause)
+    if match not in {None, "", "Exact", "NotOlderThan"}:
+        cause = errors.not_supported("resourceVersionMatch", match, ("Exact", "NotOlderThan", ""))
+        raise options_error("ListOptions", cause)
+    revision = parse_revision(wanted)
+    if revision > current:
+        raise errors.too_large_resource_version(revision, current)
+    return revision if match == "Exact" else None
+
+
+def _at(store: Store, target: Target, revision: int, namespace: str | None, *, is_page: bool) -> Versions:
+    if revision > store.revision:
+        raise errors.too_large_resource_version(revision, store.revision)
+    try:
+        return store.list_at(target.resource, revision, namespace)
+    except Expired as exc:
+        raise errors.expired(_EXPIRED_PAGE if is_page else _EXPIRED_LIST) from exc
+
+
+def _encode(token: _Token) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode()
+
+
+def _decode(text: str) -> _Token:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=_Token)
+    except (binascii.Error, msgspec.DecodeError, ValueError) as exc:
+        raise errors.bad_request(
+            "invalid continue token: continue key is not valid: it does not come from this server"
+        ) from exc

@@ -1,0 +1,92 @@
+"""In which form a client wants objects: themselves, rows of a table, or their metadata only.
+
+A list is written in pieces, so that thousands of objects need not be written in one go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial as bound_to
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangjobs_sandbox.api.tables import Table
+from gangjobs_sandbox.api.tables.table import partial
+from gangjobs_sandbox.api.versions import encode
+from gangjobs_sandbox.errors import StatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gangjobs_sandbox.api.listing import Page
+    from gangjobs_sandbox.api.routing import Target
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.store import Object, Stored
+
+__all__ = ["Form", "accepts", "form_of"]
+
+_JSON = {"application/json", "application/*", "*/*", ""}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How objects are written: one alone, and a list of them."""
+
+    one: Callable[[Stored], bytes]
+    """An object by itself, or of a watch event."""
+    head: Callable[[Page], Object]
+    """A list without its items."""
+    item: Callable[[Stored], bytes]
+    items: str = "items"
+    """The field of the list that has the items."""
+
+    def pieces(self, page: Page) -> Iterator[bytes]:
+        """The JSON of a list: its head, each item, its end."""
+        yield msgspec.json.encode(self.head(page))[:-1] + b',"' + self.items.encode() + b'":['
+        for position, stored in enumerate(page.items):
+            yield (b"," if position else b"") + self.item(stored)
+        yield b"]}"
+
+
+def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock) -> Form:
+    """The first form in the `Accept` header that this server knows.
+
+    Raises:
+        StatusError: 406, it knows none of them.
+    """
+    for choice in accepts(accept):
+        if choice["type"] not in _JSON:
+            continue
+        if choice.get("as") == "Table" and choice.get("v", "v1") == "v1":
+            return _rows(Table(target, clock, include=query.get("includeObject") or "Metadata"))
+        if choice.get("as", "").startswith("PartialObjectMetadata"):
+            kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+            return Form(_partial_json, bound_to(_head, kind, version), _partial_json)
+        if "as" not in choice:
+            whole = bound_to(encode, target=target)
+            return Form(whole, bound_to(_head, f"{target.resource.kind}List", target.api_version), whole)
+    message = "only the following media types are accepted: application/json"
+    raise StatusError(406, "NotAcceptable", message)
+
+
+def accepts(header: str) -> list[dict[str, str]]:
+    """The choices of an `Accept` header in order, each with its parameters and its `type`."""
+    choices = []
+    for part in header.split(","):
+        media, *parameters = [item.strip() for item in part.split(";")]
+        pairs = (item.partition("=") for item in parameters)
+        choices.append({"type": media.lower()} | {name: value for name, _, value in pairs})
+    return choices
+
+
+def _rows(table: Table) -> Form:
+    return Form(table.alone, lambda page: table.head(page.metadata), table.row, "rows")
+
+
+def _partial_json(stored: Stored) -> bytes:
+    return msgspec.json.encode(partial(stored.obj))
+
+
+def _head(kind: str, api_version: str, page: Page) -> Object:
+    return {"kind": kind, "apiVersion": api_version, "metadata": page.metadata}

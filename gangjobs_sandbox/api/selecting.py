@@ -1,0 +1,76 @@
+"""Which objects a list or watch is about: namespace, name, labels, fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.objects import selector as selectors
+from airflow_provider_gangjobs.objects.selector import FieldSelector, Selector
+from gangjobs_sandbox import errors
+from gangjobs_sandbox.registry.selection import check_fields, matches_fields
+from gangjobs_sandbox.store import Event, EventType, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from gangjobs_sandbox.api.routing import Target
+    from gangjobs_sandbox.store import Versions
+    from gangjobs_sandbox.turns import Turns
+
+__all__ = ["Selection", "select"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A condition on objects of one resource."""
+
+    namespace: str | None
+    labels: Selector
+    fields: FieldSelector
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether only the namespace narrows it down."""
+        return not self.labels.requirements and not self.fields.terms
+
+    def matches(self, stored: Stored) -> bool:
+        return self.labels.matches(stored.labels) and (not self.fields.terms or matches_fields(stored.obj, self.fields))
+
+    def among(self, found: Iterable[Stored]) -> Turns[Versions]:
+        """Those that match."""
+        matching: Versions = []
+        for stored in found:
+            if self.matches(stored):
+                matching.append(stored)
+            yield
+        return matching
+
+    def events(self, changes: list[Event]) -> Iterator[tuple[EventType, Stored]]:
+        """The changes as this selection sees them: who starts to match is added, who stops is deleted."""
+        for change in changes:
+            if self.namespace is not None and change.obj["metadata"].get("namespace") != self.namespace:
+                continue
+            is_in = change.type is not EventType.DELETED and self.matches(change.stored)
+            was_in = change.old_stored is not None and self.matches(change.old_stored)
+            if is_in:
+                yield (EventType.MODIFIED if was_in else EventType.ADDED), change.stored
+            elif was_in:
+                yield EventType.DELETED, change.stored
+
+
+def select(target: Target, query: Mapping[str, str]) -> Selection:
+    """The selection that the path and the parameters of a request name.
+
+    Raises:
+        StatusError: 400, a selector cannot be read or the resource has no such field to select by.
+    """
+    try:
+        labels = selectors.parse(query.get("labelSelector"))
+        fields = selectors.parse_fields(query.get("fieldSelector"))
+    except ValueError as exc:
+        raise errors.bad_request(str(exc)) from exc
+    check_fields(target.resource, fields.fields)
+    if target.name is not None:
+        fields = FieldSelector((*fields.terms, ("metadata.name", target.name, True)))
+    return Selection(target.namespace, labels, fields)

@@ -1,0 +1,174 @@
+"""`gangjobs sandbox`: an embedded cluster, kept up in the foreground or around one command.
+
+`up` shows what goes on and ends at Ctrl-C or SIGTERM. `run` gives a command the cluster as its kubeconfig and
+its Airflow connection, and ends with the command's exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gangjobs_sandbox.cluster import SandboxConfig
+
+__all__ = ["configure"]
+
+RELEASES = ("1.35", "1.36", "1.37", "none")
+PORT_MAX = 65535
+
+
+class CommandError(Exception):
+    """The command cannot do what it was asked for. The message says why, and what to do."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments, and set `run`: a function from the parsed arguments to the exit code."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    upper = actions.add_parser("up", help="start a cluster and show what goes on in it until Ctrl-C")
+    upper.set_defaults(run=partial(_with_errors_shown, up))
+    runner = actions.add_parser(
+        "run",
+        help="start a cluster, run a command with it, and stop it",
+        description="CMD finds the cluster in KUBECONFIG and AIRFLOW_CONN_KUBERNETES_DEFAULT.",
+    )
+    for subparser in (upper, runner):
+        _add_cluster_options(subparser)
+    runner.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run")
+    runner.set_defaults(run=partial(_with_errors_shown, run))
+
+
+def _with_errors_shown(action: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    try:
+        return action(options)
+    except CommandError as error:
+        print(f"gangjobs: {error}", file=sys.stderr)
+        return 1
+
+
+def up(options: argparse.Namespace) -> int:
+    """Keep a cluster up until SIGINT or SIGTERM; 0 then."""
+    import asyncio
+
+    from gangjobs_sandbox.cli.foreground import keep_up
+
+    with _explained():
+        asyncio.run(keep_up(_config(options)))
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command with a cluster of its own; its exit code."""
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise CommandError("which command? For example: gangjobs sandbox run -- kubectl get nodes")
+    from gangjobs_sandbox.thread import running
+
+    with _explained(), running(_config(options)) as sandbox:
+        return _run_command(command, os.environ | variables(sandbox.kubeconfig_path))
+
+
+def variables(kubeconfig: Path) -> dict[str, str]:
+    """What tells kubectl, client libraries and Airflow where the cluster is."""
+    connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
+    return {"KUBECONFIG": str(kubeconfig), "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection)}
+
+
+def _run_command(command: list[str], env: Mapping[str, str]) -> int:
+    """Run in the foreground, under a supervisor; signals sent to this process go to the command."""
+    from gangjobs_sandbox import supervise
+
+    program = supervise.start(command, env=env, own_session=False)
+    # A terminal sends SIGINT to the command as well, which knows best what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: program.stop())
+    return program.wait()
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nodes", type=_count, default=2, metavar="N", help="number of nodes (default: 2)")
+    parser.add_argument("--cpu", default="4", metavar="C", help="cores of each node, for placement only (default: 4)")
+    parser.add_argument("--memory", default="8Gi", metavar="M", help="memory of each node, likewise (default: 8Gi)")
+    parser.add_argument("--gpu", type=int, default=0, metavar="G", help="nvidia.com/gpu of each node (default: 0)")
+    parser.add_argument(
+        "--kubernetes",
+        choices=RELEASES,
+        default="1.37",
+        help="release whose Workload API is served; none: without it (default: 1.37)",
+    )
+    parser.add_argument(
+        "--workload-with-job",
+        action="store_true",
+        help="switch on the gate of this name: the Job controller makes Workloads and PodGroups itself (1.36 and 1.37)",
+    )
+    parser.add_argument("--port", type=_port, default=0, metavar="P", help="port of the API (default: a free one)")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep objects, logs and kubeconfig here, so that they survive a restart (default: a temporary folder)",
+    )
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="holds the bearer token to accept (default: a random one)"
+    )
+
+
+def _config(options: argparse.Namespace) -> SandboxConfig:
+    from gangjobs_sandbox.cluster import SandboxConfig
+
+    token = None
+    if options.token_file:
+        try:
+            token = options.token_file.read_text().strip()
+        except OSError as error:
+            raise CommandError(f"--token-file {options.token_file}: {error.strerror}") from error
+    return SandboxConfig(
+        nodes=options.nodes,
+        cpu=options.cpu,
+        memory=options.memory,
+        gpu=options.gpu,
+        kubernetes=options.kubernetes,
+        port=options.port,
+        data_dir=options.data_dir,
+        token=token,
+        workload_with_job=options.workload_with_job,
+    )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what keeps a sandbox from starting into a message without traceback."""
+    import logging
+
+    from gangjobs_sandbox.cluster import SandboxError
+
+    # Its only message here is that watches were still open at the end, which they always are.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    try:
+        yield
+    except SandboxError as error:
+        raise CommandError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {PORT_MAX}")
+    return number

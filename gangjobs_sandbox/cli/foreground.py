@@ -1,0 +1,77 @@
+"""The foreground of `gangjobs sandbox up`: how to use the cluster, then what goes on in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+
+from gangjobs_sandbox.cluster import Sandbox, SandboxConfig
+from gangjobs_sandbox.heap import left_out_of_collections
+from gangjobs_sandbox.live import Snapshot, changes
+from gangjobs_sandbox.resources import JOBS, NODES, PODS
+
+__all__ = ["keep_up"]
+
+REFRESH_S = 0.5
+
+
+async def keep_up(config: SandboxConfig) -> None:
+    """Run a sandbox and show it until SIGINT or SIGTERM; a terminal gets a live picture, anything else lines."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    async with Sandbox(config) as sandbox:
+        failure = asyncio.create_task(sandbox.wait_failed(), name="failure of the sandbox")
+        failure.add_done_callback(lambda _: stop.set())
+        _print_how_to_use(sandbox)
+        with left_out_of_collections(sandbox.registry):
+            await (_show_picture if sys.stdout.isatty() else _print_changes)(sandbox, stop)
+        failure.cancel()
+        await asyncio.gather(failure, return_exceptions=True)  # if it failed, leaving the sandbox raises it
+
+
+def _print_how_to_use(sandbox: Sandbox) -> None:
+    release = sandbox.config.kubernetes
+    print(f"cluster:     Kubernetes {'without Workload API' if release == 'none' else release} at {sandbox.url}")
+    print(f"kubeconfig:  {sandbox.kubeconfig_path}")
+    print(f"use it:      export KUBECONFIG={sandbox.kubeconfig_path}")
+    print("stop it:     Ctrl-C", flush=True)
+
+
+async def _show_picture(sandbox: Sandbox, stop: asyncio.Event) -> None:
+    from rich.live import Live  # here, with what draws, because rich takes long to import and plain lines do without
+
+    from gangjobs_sandbox.picture import tables
+
+    with Live(tables(snapshot(sandbox)), auto_refresh=False, redirect_stderr=False) as live:
+        while not await _is_set(stop, within_s=REFRESH_S):
+            live.update(tables(snapshot(sandbox)), refresh=True)
+
+
+async def _print_changes(sandbox: Sandbox, stop: asyncio.Event) -> None:
+    before: Snapshot | None = None
+    while not await _is_set(stop, within_s=REFRESH_S):
+        now = snapshot(sandbox)
+        try:
+            for line in changes(before, now):
+                print(f"{now.now:%H:%M:%S} {line}", flush=True)
+        except BrokenPipeError:  # nobody reads any more, which is no reason to stop the cluster
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115, ASYNC230 - open until the end
+        before = now
+
+
+def snapshot(sandbox: Sandbox) -> Snapshot:
+    """What the sandbox holds now."""
+    registry = sandbox.registry
+    return Snapshot(registry.list(NODES), registry.list(JOBS), registry.list(PODS), datetime.now(UTC))
+
+
+async def _is_set(event: asyncio.Event, *, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), within_s)
+    return event.is_set()

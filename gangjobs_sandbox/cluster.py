@@ -1,0 +1,269 @@
+"""One embedded cluster: store, API server, controllers, scheduler and nodes, on one event loop.
+
+    async with Sandbox(SandboxConfig(nodes=3)) as sandbox:
+        ...  # sandbox.url, sandbox.token, sandbox.kubeconfig_path
+
+Inside the `async with` all nodes are ready. At its end, in this order: the nodes end what runs on them, the
+controllers stop, the API server closes. With a `data_dir`, objects, logs and token are there again next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_provider_gangjobs.objects import quantity
+from gangjobs_sandbox import tls
+from gangjobs_sandbox.api import Address, create_app, serving
+from gangjobs_sandbox.clock import SystemClock
+from gangjobs_sandbox.controllers import ControllerSettings, controller_manager
+from gangjobs_sandbox.journal import CorruptJournal, Journal, UnwritableJournal
+from gangjobs_sandbox.kubeconfig import write_kubeconfig
+from gangjobs_sandbox.node.client import ApiClient
+from gangjobs_sandbox.node.config import NodeConfig
+from gangjobs_sandbox.node.network import PodNetwork
+from gangjobs_sandbox.node.node import Node
+from gangjobs_sandbox.registry import Registry
+from gangjobs_sandbox.releases import RELEASES, Release
+from gangjobs_sandbox.resources import PODS
+from gangjobs_sandbox.scheduler import scheduler_manager
+from gangjobs_sandbox.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterator
+
+    from starlette.applications import Starlette
+
+__all__ = ["Sandbox", "SandboxConfig", "SandboxError"]
+
+READY_S = 60.0
+"""How long the nodes may take to join; it takes about a second."""
+FAREWELL_S = 0.05
+"""TLS connections take some turns of the loop to close, and the loop may end right after the sandbox."""
+TOKEN_BYTES = 24
+
+
+class SandboxError(Exception):
+    """The sandbox cannot start as it was asked to; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxConfig:
+    """What a sandbox looks like. Resources are those of each node; they decide about placement and limit nothing."""
+
+    nodes: int = 2
+    cpu: str | float = 4
+    memory: str = "8Gi"
+    gpu: int = 0
+    kubernetes: str = "1.37"
+    """Release whose Workload API is served, or `none`."""
+    port: int = 0
+    """Of the API server; 0 takes a free one."""
+    data_dir: Path | None = None
+    """None keeps everything in memory and in a temporary folder."""
+    token: str | None = field(default=None, repr=False)
+    """None takes that of the data_dir, or a random one."""
+    workload_with_job: bool = False
+    """The gate WorkloadWithJob: the Job controller makes Workloads and PodGroups itself (KEP-5547), and 1.37 keeps
+    `Job.spec.scheduling`. In 1.36 and 1.37 only."""
+
+    def check(self) -> None:
+        """Raises SandboxError, naming the field."""
+        for name, value in (("cpu", self.cpu), ("memory", self.memory), ("gpu", self.gpu)):
+            try:
+                is_amount = quantity.parse(value) >= 0
+            except ValueError as error:
+                raise SandboxError(f"{name}: {error}") from error
+            if not is_amount:
+                raise SandboxError(f"{name}: {value} is less than 0")
+        if self.kubernetes not in RELEASES:
+            raise SandboxError(f"kubernetes: {self.kubernetes!r} is not one of {', '.join(RELEASES)}")
+        if self.workload_with_job and not RELEASES[self.kubernetes].has_pod_groups:
+            raise SandboxError(f"workload_with_job: {self.kubernetes!r} has no such gate, 1.36 and 1.37 have")
+
+
+class Sandbox:
+    """A cluster, running while inside `async with`; to be entered once."""
+
+    registry: Registry
+    url: str
+    token: str
+    kubeconfig_path: Path
+    _failed: asyncio.Future[None]
+
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        self.config = config or SandboxConfig()
+        self.nodes: dict[str, Node] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Start everything, and wait for the nodes.
+
+        Raises:
+            SandboxError: the configuration makes no sense, the port or the data_dir is taken, or a node does not join.
+        """
+        self.config.check()
+        self._failed = asyncio.get_running_loop().create_future()
+        async with AsyncExitStack() as stack:
+            folder = stack.enter_context(_folder(self.config.data_dir))
+            self.registry = stack.enter_context(_registry(self.config, folder / "objects"))
+            with _writing(self.config.data_dir):
+                self.token = self.config.token or _kept_token(folder / "token")
+                certificate = tls.kept(folder / "certificate.pem")
+            app = create_app(self.registry, token=self.token, logs=self)
+            self.url = (await stack.enter_async_context(_serving(app, self.config.port, certificate))).url
+            settings = ControllerSettings(workload_with_job=self.config.workload_with_job)
+            controllers = controller_manager(self.registry, self.registry.clock, settings)
+            await stack.enter_async_context(self._running(controllers.run(), "controllers"))
+            scheduler = scheduler_manager(self.registry, self.registry.clock)
+            await stack.enter_async_context(self._running(scheduler.run(), "scheduler"))
+            client = ApiClient(self.url, token=self.token, verify=certificate.client_context())
+            await self._add_nodes(folder / "nodes", await stack.enter_async_context(client), stack)
+            with _writing(self.config.data_dir):
+                self.kubeconfig_path = write_kubeconfig(
+                    folder / "kubeconfig", self.url, self.token, authority=certificate.certificate
+                )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+        await asyncio.sleep(FAREWELL_S)
+        if self._failed.done() and (failure := self._failed.exception()) and error[0] is None:
+            raise failure
+
+    async def wait_failed(self) -> None:
+        """Wait until a part of the sandbox fails, which it should not, and raise what it raised."""
+        await asyncio.shield(self._failed)
+
+    async def open(self, namespace: str, pod: str, container: str, **options: Any) -> AsyncIterator[bytes]:
+        """The log of a container, from the node that runs its pod: the source of the API's `log` subresource.
+
+        Raises:
+            LookupError: the pod or its node is gone.
+        """
+        found = self.registry.find(PODS, namespace, pod)
+        name = found["spec"].get("nodeName") if found else None
+        if name not in self.nodes:
+            raise LookupError(f"node {name} is gone" if found else f"pod {pod} is gone")
+        async for piece in self.nodes[name].logs.open(namespace, pod, container, **options):
+            yield piece
+
+    async def _add_nodes(self, folder: Path, client: ApiClient, stack: AsyncExitStack) -> None:
+        network = PodNetwork(str(folder))
+        cfg = self.config
+        for number in range(cfg.nodes):
+            name = f"node-{number}"
+            config = NodeConfig(name, folder / name, cpu=cfg.cpu, memory=cfg.memory, gpu=cfg.gpu)
+            self.nodes[name] = Node(config, client, network=network)
+            await stack.enter_async_context(self._running(self.nodes[name].run(), name))
+        joined = asyncio.gather(*(node.registered.wait() for node in self.nodes.values()))
+        ends: list[asyncio.Future[Any]] = [joined, self._failed]
+        await asyncio.wait(ends, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        joined.cancel()
+        if self._failed.done():
+            self._failed.result()
+        if late := [name for name, node in self.nodes.items() if not node.registered.is_set()]:
+            raise SandboxError(f"{', '.join(late)} did not join the cluster within {READY_S:.0f} s")
+
+    @asynccontextmanager
+    async def _running(self, work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+        """Work beside the body, cancelled and waited for at its end."""
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._note_failure)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not self._failed.done():
+            self._failed.set_exception(error)
+
+
+@asynccontextmanager
+async def _serving(app: Starlette, port: int, certificate: tls.Certificate) -> AsyncIterator[Address]:
+    async with AsyncExitStack() as stack:
+        try:
+            address = await stack.enter_async_context(serving(app, port=port, certificate=certificate))
+        except OSError as error:
+            raise SandboxError(f"port {port} cannot be used: {error.strerror}. Choose another one.") from error
+        yield address
+
+
+@contextmanager
+def _folder(data_dir: Path | None) -> Iterator[Path]:
+    """The folder of everything on disk, for its owner only; a temporary one is removed at the end."""
+    if data_dir is None:
+        folder = Path(tempfile.mkdtemp(prefix="gangjobs-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    if data_dir.exists() and not data_dir.is_dir():
+        raise SandboxError(f"data_dir {data_dir} is no folder. Choose another name.")
+    with _writing(data_dir):
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    yield data_dir.resolve()
+
+
+@contextmanager
+def _writing(data_dir: Path | None) -> Iterator[None]:
+    """Tell what cannot be read or written, with the name of the file."""
+    try:
+        yield
+    except OSError as error:
+        if data_dir is None:
+            raise SandboxError(f"{error.filename}: {error.strerror}. Set TMPDIR to a folder with room.") from error
+        raise SandboxError(f"data_dir {error.filename}: {error.strerror}. Choose another one.") from error
+    except UnwritableJournal as error:
+        raise SandboxError(str(error)) from error
+
+
+@contextmanager
+def _registry(config: SandboxConfig, folder: Path) -> Iterator[Registry]:
+    """The registry over a store in memory or, with a data_dir, in its journal."""
+    if config.data_dir is None:
+        yield Registry(Store(), clock=SystemClock(), release=_release(config))
+        return
+    try:
+        with _writing(config.data_dir):
+            journal = Journal(folder)
+    except RuntimeError as error:
+        raise SandboxError(str(error)) from error
+    try:
+        try:
+            with _writing(config.data_dir):
+                registry = Registry(Store(journal), clock=SystemClock(), release=_release(config))
+        except CorruptJournal as error:
+            raise SandboxError(str(error)) from error
+        yield registry
+    finally:
+        journal.close()
+
+
+def _release(config: SandboxConfig) -> Release:
+    release = RELEASES[config.kubernetes]
+    return replace(release, job_scheduling=release.job_scheduling and config.workload_with_job)
+
+
+def _kept_token(path: Path) -> str:
+    """The token of last time, or a new one. It is written whole or not at all: an empty one would open the API."""
+    kept = path.read_text() if path.exists() else ""
+    if kept:
+        return kept
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)
+    temporary.write_text(token)
+    temporary.replace(path)
+    return token

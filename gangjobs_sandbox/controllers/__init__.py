@@ -1,0 +1,56 @@
+"""The controllers of the embedded cluster, and the manager that runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers import node_lifecycle, podgc
+from gangjobs_sandbox.controllers.garbage import GarbageCollector
+from gangjobs_sandbox.controllers.job.controller import BATCH_PERIOD_S, JobController
+from gangjobs_sandbox.controllers.job.workload import WorkloadWithJob
+from gangjobs_sandbox.controllers.manager import Controller, ControllerManager
+from gangjobs_sandbox.controllers.namespaces import NamespaceController
+from gangjobs_sandbox.controllers.node_lifecycle import NodeLifecycle
+from gangjobs_sandbox.controllers.podgc import PodGc
+from gangjobs_sandbox.controllers.podgroup_protection import PodGroupProtection
+from gangjobs_sandbox.controllers.ttl import TtlAfterFinished
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.registry import Registry
+
+__all__ = ["Controller", "ControllerManager", "ControllerSettings", "build_controllers", "controller_manager"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerSettings:
+    """What kube-controller-manager takes as flags and gates; the defaults are its own."""
+
+    workload_with_job: bool = False
+    """Let the Job controller create Workload and PodGroup (KEP-5547, alpha); nothing before 1.36."""
+    job_batch_period_s: float = BATCH_PERIOD_S
+    finished_pods_max: int = podgc.FINISHED_PODS_MAX
+    """Over it PodGC deletes the oldest; 0 keeps all."""
+    node_grace_s: float = node_lifecycle.GRACE_S
+
+
+def build_controllers(registry: Registry, clock: Clock, settings: ControllerSettings) -> list[Controller]:
+    """All controllers, each with what it needs to know at its start."""
+    gangs = WorkloadWithJob(registry) if settings.workload_with_job and registry.release.has_pod_groups else None
+    return [
+        JobController(registry, clock, batch_period_s=settings.job_batch_period_s, gangs=gangs),
+        GarbageCollector(registry, clock),
+        TtlAfterFinished(registry, clock),
+        PodGc(registry, clock, finished_pods_max=settings.finished_pods_max),
+        PodGroupProtection(registry, clock),
+        NamespaceController(registry, clock),
+        NodeLifecycle(registry, clock, grace_s=settings.node_grace_s),
+    ]
+
+
+def controller_manager(
+    registry: Registry, clock: Clock, settings: ControllerSettings | None = None
+) -> ControllerManager:
+    """All controllers, ready to `step` or `run`."""
+    return ControllerManager(registry, clock, build_controllers(registry, clock, settings or ControllerSettings()))

@@ -1,0 +1,153 @@
+"""Garbage collector: objects whose owners are gone go too, unless they were orphaned or are held by a finalizer.
+
+Background: the owner is gone at once, its dependents follow. Foreground: the owner stays, with the finalizer
+`foregroundDeletion`, until the dependents that block it are gone. Orphan: the finalizer `orphan` keeps it until its
+dependents no longer name it. Every deletion carries the uid it means.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers.meta import (
+    FINALIZER_FOREGROUND,
+    FINALIZER_ORPHAN,
+    Obj,
+    finalizers_of,
+    is_deleting,
+    name_of,
+    namespace_of,
+    owners_of,
+    uid_of,
+)
+from gangjobs_sandbox.controllers.ownergraph import Entry, OwnerGraph
+from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry import PatchKind, Propagation, Registry
+from gangjobs_sandbox.resources import EVENTS, RESOURCES, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.store import Event
+    from gangjobs_sandbox.turns import Turns
+
+_GONE_CODES = (404, 409)
+"""The object is gone, or another of the same name has taken its place: there is nothing to do."""
+
+
+class GarbageCollector:
+    """Keys are uids."""
+
+    name = "garbage-collector"
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._registry = registry
+        self._graph = OwnerGraph()
+        self._emptying: set[str] = set()
+        """Owners in foreground deletion whose dependents have been told."""
+        self.queue: WorkQueue[Hashable] = WorkQueue(clock)
+        for resource in RESOURCES:
+            if resource is not EVENTS:
+                for obj in registry.list(resource):
+                    self._put(resource, obj)
+
+    def observe(self, event: Event) -> None:
+        # Events own nothing and are owned by nothing, and there are many.
+        if event.resource is EVENTS:
+            return
+        if event.type == "DELETED":
+            self._drop(event.obj)
+        else:
+            self._put(event.resource, event.obj)
+
+    def sync(self, key: Hashable) -> Turns[None]:
+        """Settle one object. Raises StatusError."""
+        entry = self._graph.get(str(key))
+        if entry is None:
+            return
+        if is_deleting(entry.obj):
+            if FINALIZER_ORPHAN in finalizers_of(entry.obj):
+                yield from self._orphan(entry)
+            elif FINALIZER_FOREGROUND in finalizers_of(entry.obj):
+                yield from self._delete_dependents(entry)
+            return
+        self._settle_owners(entry)
+
+    def _orphan(self, entry: Entry) -> Turns[None]:
+        for dependent in self._graph.dependents_of(uid_of(entry.obj)):
+            self._remove_owners(dependent, [uid_of(entry.obj)])
+            yield
+        self._remove_finalizer(entry, FINALIZER_ORPHAN)
+
+    def _delete_dependents(self, entry: Entry) -> Turns[None]:
+        owner = uid_of(entry.obj)
+        if not self._graph.has_blockers(owner):
+            self._remove_finalizer(entry, FINALIZER_FOREGROUND)
+            return
+        if owner in self._emptying:
+            return
+        # Once is enough: a dependent that comes later is looked at anyway.
+        self._emptying.add(owner)
+        for dependent in self._graph.dependents_of(owner):
+            self.queue.add(uid_of(dependent.obj))
+            yield
+
+    def _settle_owners(self, entry: Entry) -> None:
+        owners = self._graph.owners_of(entry.obj)
+        if owners.solid:
+            if lost := [ref["uid"] for ref in (*owners.dangling, *owners.waiting)]:
+                self._remove_owners(entry, lost)
+        elif owners.waiting and self._graph.dependents_of(uid_of(entry.obj)):
+            self._delete(entry, Propagation.FOREGROUND)
+        elif owners.waiting or owners.dangling:
+            self._delete(entry, _own_policy(entry.obj))
+
+    def _delete(self, entry: Entry, propagation: Propagation) -> None:
+        obj = entry.obj
+        try:
+            self._registry.delete(
+                entry.resource, name_of(obj), namespace_of(obj) or None, propagation=propagation, uid=uid_of(obj)
+            )
+        except StatusError as exc:
+            if exc.code not in _GONE_CODES:
+                raise
+
+    def _remove_owners(self, entry: Entry, uids: list[str]) -> None:
+        kept = [ref for ref in owners_of(entry.obj) if ref["uid"] not in uids]
+        self._patch(entry, {"ownerReferences": kept or None})
+
+    def _remove_finalizer(self, entry: Entry, finalizer: str) -> None:
+        kept = [name for name in finalizers_of(entry.obj) if name != finalizer]
+        self._patch(entry, {"finalizers": kept or None})
+
+    def _patch(self, entry: Entry, metadata: Obj) -> None:
+        obj = entry.obj
+        patch = {"metadata": {"uid": uid_of(obj), **metadata}}
+        try:
+            self._registry.patch(entry.resource, name_of(obj), namespace_of(obj) or None, patch, PatchKind.MERGE)
+        except StatusError as exc:
+            if exc.code not in _GONE_CODES:
+                raise
+
+    def _put(self, resource: Resource, obj: Obj) -> None:
+        self._graph.put(resource, obj)
+        if owners_of(obj) or is_deleting(obj):
+            self.queue.add(uid_of(obj))
+
+    def _drop(self, obj: Obj) -> None:
+        dependents = self._graph.dependents_of(uid_of(obj))
+        self._graph.drop(obj)
+        self._emptying.discard(uid_of(obj))
+        for dependent in dependents:
+            self.queue.add(uid_of(dependent.obj))
+        for ref in owners_of(obj):
+            self.queue.add(ref["uid"])
+
+
+def _own_policy(obj: Obj) -> Propagation:
+    """What an earlier request asked for this object, left in its finalizers."""
+    if FINALIZER_ORPHAN in finalizers_of(obj):
+        return Propagation.ORPHAN
+    return Propagation.FOREGROUND if FINALIZER_FOREGROUND in finalizers_of(obj) else Propagation.BACKGROUND

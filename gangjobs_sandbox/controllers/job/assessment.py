@@ -1,0 +1,165 @@
+"""One look at a Job and its pods: what has ended, what runs, and whether the Job's fate is decided. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.controllers.job import conditions, failure_policy, success_policy
+from gangjobs_sandbox.controllers.job.indexes import Indexes, valid_index
+from gangjobs_sandbox.controllers.job.perindex import awaiting_replacement, failed_indexes
+from gangjobs_sandbox.controllers.job.pods import is_ready, restarts_of
+from gangjobs_sandbox.controllers.meta import Obj, parse_time, uid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gangjobs_sandbox.controllers.job.backoff import BackoffRecord
+    from gangjobs_sandbox.controllers.job.census import Census
+
+
+@dataclass
+class Assessment:
+    """Counts as of this sync; `active`, `ready` and `terminating` follow what the sync then does."""
+
+    active_pods: list[Obj]
+    terminating_pods: list[Obj]
+    active: int
+    ready: int
+    terminating: int
+    succeeded: int
+    failed: int
+    backoff: BackoffRecord
+    indexes: IndexState | None = None
+    """Only of an Indexed Job."""
+    decision: Obj | None = None
+    """The interim condition, decided by this sync or an earlier one."""
+
+    def deleted(self, pods: Iterable[Obj]) -> None:
+        """These active pods have been told to end."""
+        for pod in pods:
+            self.active -= 1
+            self.terminating += 1
+            self.ready -= is_ready(pod)
+
+
+@dataclass(frozen=True)
+class IndexState:
+    """Which indexes have ended. `failed` is None without backoffLimitPerIndex."""
+
+    previously_succeeded: Indexes
+    succeeded: Indexes
+    failed: Indexes | None = None
+    replaceable: Mapping[int, Obj] | None = None
+    """The failed pod of each index whose replacement must inherit its failure count."""
+
+
+def is_indexed(job: Mapping[str, Any]) -> bool:
+    mode: str | None = job["spec"].get("completionMode")
+    return mode == "Indexed"
+
+
+def is_suspended(job: Mapping[str, Any]) -> bool:
+    return bool(job["spec"].get("suspend"))
+
+
+def uncounted_of(job: Mapping[str, Any], outcome: str) -> set[str]:
+    return set(((job.get("status") or {}).get("uncountedTerminatedPods") or {}).get(outcome) or ())
+
+
+def assess(job: Obj, census: Census, backoff: BackoffRecord, now: datetime) -> Assessment:
+    """Count, then decide. The counting formula is that of `syncJob`: counters + uncounted + newly ended."""
+    status = job["status"]
+    new_succeeded = _not_noted(job, census.succeeded, "succeeded")
+    new_failed = _not_noted(job, census.failed, "failed")
+    policy = job["spec"].get("podFailurePolicy")
+    counted_failed = [pod for pod in new_failed if failure_policy.match(policy, pod).is_counted]
+    assessment = Assessment(
+        active_pods=census.active,
+        terminating_pods=census.terminating,
+        active=len(census.active),
+        ready=census.ready,
+        terminating=len(census.terminating),
+        succeeded=status.get("succeeded", 0) + len(new_succeeded) + len(uncounted_of(job, "succeeded")),
+        failed=status.get("failed", 0) + len(counted_failed) + len(uncounted_of(job, "failed")),
+        backoff=backoff.after(new_succeeded, new_failed),
+    )
+    if is_indexed(job):
+        assessment.indexes = _index_state(job, census)
+        assessment.succeeded = len(assessment.indexes.succeeded)
+    assessment.decision = conditions.interim_of(job) or _decide(job, census, assessment, now)
+    return assessment
+
+
+def deadline_of(job: Mapping[str, Any]) -> datetime | None:
+    """When activeDeadlineSeconds runs out; None while it does not run."""
+    seconds = job["spec"].get("activeDeadlineSeconds")
+    started = parse_time(job["status"].get("startTime"))
+    if seconds is None or started is None or is_suspended(job):
+        return None
+    return started + timedelta(seconds=seconds)
+
+
+def _not_noted(job: Obj, ended: list[Obj], outcome: str) -> list[Obj]:
+    """Those of the pods that no earlier sync has written down; of an Indexed Job, those that have an index of it."""
+    uncounted = uncounted_of(job, outcome)
+    new = [pod for pod in ended if uid_of(pod) not in uncounted]
+    if not is_indexed(job):
+        return new
+    completions = job["spec"]["completions"]
+    return [pod for pod in new if valid_index(pod, completions) is not None]
+
+
+def _index_state(job: Obj, census: Census) -> IndexState:
+    completions = job["spec"]["completions"]
+    previous = Indexes.parse(job["status"].get("completedIndexes"), completions)
+    new = (index for pod in census.succeeded if (index := valid_index(pod, completions)) is not None)
+    succeeded = previous | Indexes.of(new)
+    if job["spec"].get("backoffLimitPerIndex") is None:
+        return IndexState(previous, succeeded)
+    failed = failed_indexes(job, census.failed)
+    replaceable = awaiting_replacement(job, census.failed, census.active, settled=succeeded | failed)
+    return IndexState(previous, succeeded, failed, replaceable)
+
+
+def _decide(job: Obj, census: Census, assessment: Assessment, now: datetime) -> Obj | None:
+    """The interim condition, in the order in which the rules win over each other."""
+    policy = job["spec"].get("podFailurePolicy")
+    for pod in census.failed if policy else ():
+        if message := failure_policy.match(policy, pod).message:
+            return conditions.failure("PodFailurePolicy", now, message)
+    reason = _failure_reason(job, assessment, now)
+    if reason is not None:
+        return conditions.failure(reason, now)
+    if assessment.indexes is None:
+        return None
+    completions = job["spec"]["completions"]
+    message = success_policy.met(job["spec"].get("successPolicy"), assessment.indexes.succeeded, completions)
+    return conditions.success_policy_met(message, now) if message else None
+
+
+def _failure_reason(job: Obj, assessment: Assessment, now: datetime) -> str | None:
+    limit = job["spec"].get("backoffLimit", 6)
+    if assessment.failed > limit or _restarted_too_often(job, assessment, limit):
+        return "BackoffLimitExceeded"
+    deadline = deadline_of(job)
+    if deadline is not None and now >= deadline:
+        return "DeadlineExceeded"
+    indexes = assessment.indexes
+    if indexes is None or not indexes.failed:
+        return None
+    failed_max = job["spec"].get("maxFailedIndexes")
+    if failed_max is not None and len(indexes.failed) > failed_max:
+        return "MaxFailedIndexesExceeded"
+    if len(indexes.failed) + len(indexes.succeeded) >= job["spec"]["completions"]:
+        return "FailedIndexes"
+    return None
+
+
+def _restarted_too_often(job: Obj, assessment: Assessment, limit: int) -> bool:
+    """With restartPolicy OnFailure the containers' restarts count as failures."""
+    if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
+        return False
+    restarts = sum(restarts_of(pod) for pod in (*assessment.active_pods, *assessment.terminating_pods))
+    return restarts > 0 if limit == 0 else restarts >= limit

@@ -1,0 +1,37 @@
+"""Which pods are a Job's: those it controls and still selects, and the free ones that it selects and adopts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.objects import selector
+from gangjobs_sandbox.controllers.meta import Obj, is_deleting, labels_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gangjobs_sandbox.controllers.job.podcontrol import PodControl
+    from gangjobs_sandbox.controllers.podindex import PodIndex
+    from gangjobs_sandbox.turns import Turns
+
+
+def claim(job: Obj, pods: PodIndex, control: PodControl) -> Turns[None]:
+    """Settle the ownership of the Job's pods. Raises StatusError.
+
+    A Job that is being deleted neither adopts nor gives up pods; nor is a pod that is being deleted worth it.
+    """
+    if is_deleting(job):
+        return
+    selected = selector.from_object(job["spec"].get("selector"))
+    for pod in _alive(pods.controlled_by(job["metadata"]["uid"])):
+        if not selected.matches(labels_of(pod)):
+            control.disown(job, pod)
+        yield
+    for pod in _alive(pods.free_in(job["metadata"]["namespace"])):
+        if selected.requirements and selected.matches(labels_of(pod)):
+            control.adopt(job, pod)
+        yield
+
+
+def _alive(pods: Iterable[Obj]) -> list[Obj]:
+    return [pod for pod in pods if not is_deleting(pod)]

@@ -1,0 +1,89 @@
+"""Conditions of a Job: the interim ones that decide its fate, and the final ones that follow. Pure.
+
+`SuccessCriteriaMet` and `FailureTarget` say how the Job will end while pods may still run; `Complete` and `Failed`
+follow once every pod is terminal and counted (KEP-3939, KEP-4368; both always on since 1.35).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.clock import timestamp
+from gangjobs_sandbox.controllers import meta
+from gangjobs_sandbox.controllers.meta import Obj, find_condition, has_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+SUCCESS_CRITERIA_MET = "SuccessCriteriaMet"
+FAILURE_TARGET = "FailureTarget"
+COMPLETE = "Complete"
+FAILED = "Failed"
+SUSPENDED = "Suspended"
+
+_FINAL = {SUCCESS_CRITERIA_MET: COMPLETE, FAILURE_TARGET: FAILED}
+
+_FAILURES = {
+    "BackoffLimitExceeded": "Job has reached the specified backoff limit",
+    "DeadlineExceeded": "Job was active longer than specified deadline",
+    "MaxFailedIndexesExceeded": "Job has exceeded the specified maximal number of failed indexes",
+    "FailedIndexes": "Job has failed indexes",
+}
+
+
+def new(kind: str, status: str, reason: str, message: str, now: datetime) -> Obj:
+    """A Job condition; unlike others it also has a probe time."""
+    return {**meta.condition(kind, status, reason, message, now), "lastProbeTime": timestamp(now)}
+
+
+def failure(reason: str, now: datetime, message: str | None = None) -> Obj:
+    """The interim condition of a Job that is going to fail."""
+    return new(FAILURE_TARGET, "True", reason, message or _FAILURES[reason], now)
+
+
+def completions_reached(now: datetime) -> Obj:
+    return new(SUCCESS_CRITERIA_MET, "True", "CompletionsReached", "Reached expected number of succeeded pods", now)
+
+
+def success_policy_met(message: str, now: datetime) -> Obj:
+    return new(SUCCESS_CRITERIA_MET, "True", "SuccessPolicy", message, now)
+
+
+def interim_of(job: Mapping[str, Any]) -> Obj | None:
+    """The decision that an earlier sync has already written down."""
+    for kind in (SUCCESS_CRITERIA_MET, FAILURE_TARGET):
+        if has_condition(job, kind):
+            return find_condition(job, kind)
+    return None
+
+
+def final_for(interim: Mapping[str, Any], now: datetime) -> Obj:
+    """`Complete` or `Failed`, with the reason and message of the interim condition."""
+    return new(_FINAL[interim["type"]], "True", interim.get("reason", ""), interim.get("message", ""), now)
+
+
+def is_success(interim: Mapping[str, Any] | None) -> bool:
+    return interim is not None and interim["type"] == SUCCESS_CRITERIA_MET
+
+
+def is_finished(job: Mapping[str, Any]) -> bool:
+    return has_condition(job, COMPLETE) or has_condition(job, FAILED)
+
+
+def ensure(status: Obj, wanted: Obj) -> bool:
+    """Write the condition into the status unless it already says so. Returns whether it changed.
+
+    Going from no condition to `False` says nothing, and writes nothing.
+    """
+    conditions: list[Obj] = status.setdefault("conditions", [])
+    for position, old in enumerate(conditions):
+        if old["type"] == wanted["type"]:
+            if all(old.get(field) == wanted[field] for field in ("status", "reason", "message")):
+                return False
+            conditions[position] = wanted
+            return True
+    if wanted["status"] == "False":
+        return False
+    conditions.append(wanted)
+    return True

@@ -1,0 +1,138 @@
+"""Counting each pod exactly once, though any step may be the last before a crash (KEP-2307). Pure.
+
+A finished pod's UID is first written to `status.uncountedTerminatedPods`, then its finalizer is removed, then the UID
+moves into a counter. A UID in the list is not listed again; a UID without finalizer is moved. Successes of an Indexed
+Job need no UID: adding an index twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers.job import conditions, failure_policy
+from gangjobs_sandbox.controllers.job.assessment import Assessment, is_indexed
+from gangjobs_sandbox.controllers.job.indexes import Indexes, index_of, valid_index
+from gangjobs_sandbox.controllers.job.pods import is_failed
+from gangjobs_sandbox.controllers.meta import Obj, is_deleting, phase_of, uid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from gangjobs_sandbox.controllers.job.census import Census
+
+UNCOUNTED_MAX = 500
+"""Keeps the UIDs in the status below some 20 KB, and a large Job from starving small ones."""
+
+
+@dataclass
+class Ended:
+    """What one pass over the pods found."""
+
+    release: list[Obj] = field(default_factory=list)
+    """Pods whose finalizer may go once the status is written."""
+    succeeded: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    is_capped: bool = False
+    """There may be more; another sync has to look."""
+
+
+def move_counted(status: Obj, uids_with_finalizer: Collection[str]) -> bool:
+    """Move the UIDs whose pods have lost the finalizer, or are gone, into the counters. Returns whether any were."""
+    uncounted = status["uncountedTerminatedPods"]
+    moved = False
+    for outcome in ("succeeded", "failed"):
+        listed: list[str] = uncounted.get(outcome, [])
+        left = [uid for uid in listed if uid in uids_with_finalizer]
+        if len(left) != len(listed):
+            moved = True
+            status[outcome] = status.get(outcome, 0) + len(listed) - len(left)
+            uncounted[outcome] = left
+    return moved
+
+
+def collect_ended(job: Obj, census: Census, assessment: Assessment) -> Ended:
+    """Find the pods to count and release, up to the limit; those of low index first."""
+    ended = Ended()
+    uncounted = job["status"]["uncountedTerminatedPods"]
+    known_succeeded, known_failed = set(uncounted.get("succeeded", ())), set(uncounted.get("failed", ()))
+    for pod in _releasable(job, census, assessment):
+        ended.release.append(pod)
+        if phase_of(pod) == "Succeeded" and uid_of(pod) not in known_failed:
+            _note_success(job, pod, assessment, ended, known_succeeded)
+        elif _is_failure(job, pod, assessment) and uid_of(pod) not in known_failed:
+            ended.failed.append(uid_of(pod))
+        noted = len(ended.indexes) + len(ended.succeeded) + len(ended.failed)
+        if noted + len(known_succeeded) + len(known_failed) >= UNCOUNTED_MAX:
+            ended.is_capped = True
+            break
+    return ended
+
+
+def note(job: Obj, assessment: Assessment, ended: Ended) -> bool:
+    """Write what was found into the status, before any finalizer goes. Returns whether the status changed."""
+    status = job["status"]
+    uncounted = status["uncountedTerminatedPods"]
+    for outcome, uids in (("succeeded", ended.succeeded), ("failed", ended.failed)):
+        if uids:
+            uncounted[outcome] = [*uncounted.get(outcome, []), *uids]
+    changed = bool(ended.succeeded or ended.failed or ended.indexes)
+    if assessment.indexes is None:
+        return changed
+    succeeded = assessment.indexes.succeeded | Indexes.of(ended.indexes)
+    failed = None if assessment.indexes.failed is None else str(assessment.indexes.failed)
+    new = {"completedIndexes": str(succeeded), "succeeded": len(succeeded), "failedIndexes": failed}
+    changed = changed or new["completedIndexes"] != status.get("completedIndexes", "")
+    changed = changed or failed != status.get("failedIndexes")
+    status.update(new)
+    return changed
+
+
+def uncounted_total(status: Obj) -> int:
+    uncounted = status.get("uncountedTerminatedPods") or {}
+    return len(uncounted.get("succeeded") or ()) + len(uncounted.get("failed") or ())
+
+
+def _releasable(job: Obj, census: Census, assessment: Assessment) -> list[Obj]:
+    """The pods of which nothing more will be needed, in order of index.
+
+    That is all of them if the Job is going or decided, else those that have ended and handed on their count.
+    """
+    if is_deleting(job) or assessment.decision is not None:
+        pods = list(census.tracked.values())
+    else:
+        pods = [*census.succeeded, *(pod for pod in census.failed if not _must_hand_on(pod, assessment))]
+    return sorted(pods, key=lambda pod: _index_rank(index_of(pod))) if is_indexed(job) else pods
+
+
+def _must_hand_on(pod: Obj, assessment: Assessment) -> bool:
+    """The pod's replacement, which is still to come, takes over its count of failures."""
+    indexes = assessment.indexes
+    if indexes is None or not indexes.replaceable:
+        return False
+    held = indexes.replaceable.get(_index_rank(index_of(pod)))
+    return held is not None and uid_of(held) == uid_of(pod)
+
+
+def _note_success(job: Obj, pod: Obj, assessment: Assessment, ended: Ended, known: Collection[str]) -> None:
+    if assessment.indexes is not None:
+        index = valid_index(pod, job["spec"]["completions"])
+        if index is not None and index not in assessment.indexes.previously_succeeded:
+            ended.indexes.append(index)
+    elif uid_of(pod) not in known:
+        ended.succeeded.append(uid_of(pod))
+
+
+def _is_failure(job: Obj, pod: Obj, assessment: Assessment) -> bool:
+    """The pod counts as failed: it failed, or the Job does while the pod was still there."""
+    job_fails = assessment.decision is not None and not conditions.is_success(assessment.decision)
+    if not (is_failed(pod, job) or job_fails):
+        return False
+    if is_indexed(job) and valid_index(pod, job["spec"]["completions"]) is None:
+        return False
+    return failure_policy.match(job["spec"].get("podFailurePolicy"), pod).is_counted
+
+
+def _index_rank(index: int | None) -> int:
+    return -1 if index is None else index

@@ -1,0 +1,117 @@
+"""How many pods a Job should have, and so which to delete or create in this sync. Pure.
+
+Either deletes or creates, never both in one sync, and at most 500 of them, as the real one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers.job import perindex
+from gangjobs_sandbox.controllers.job.assessment import Assessment, is_indexed, is_suspended
+from gangjobs_sandbox.controllers.job.indexes import Indexes, first_free, index_of, valid_index
+from gangjobs_sandbox.controllers.job.pods import removal_order, replaces_failed_only
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gangjobs_sandbox.controllers.meta import Obj
+
+PODS_PER_SYNC_MAX = 500
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one sync does to the Job's pods."""
+
+    delete: list[Obj] = field(default_factory=list)
+    create: list[int | None] = field(default_factory=list)
+    """An entry for each pod to create: its index, or None in a Job without indexes."""
+    retry_after_s: float | None = None
+    """A back-off holds the creation until then."""
+
+
+def plan(job: Obj, assessment: Assessment, now: datetime) -> Plan:
+    """Compare what is active with what is wanted."""
+    if is_suspended(job):
+        return Plan(delete=removal_order(assessment.active_pods))
+    wanted = _wanted(job, assessment)
+    surplus = _surplus(job, assessment.active_pods, assessment.active - wanted)
+    if surplus:
+        return Plan(delete=surplus[:PODS_PER_SYNC_MAX])
+    missing = wanted - assessment.active
+    if replaces_failed_only(job):
+        missing -= assessment.terminating
+    if missing <= 0:
+        return Plan()
+    if job["spec"].get("backoffLimitPerIndex") is None:
+        remaining_s = assessment.backoff.remaining_s(now)
+        if remaining_s > 0:
+            return Plan(retry_after_s=remaining_s)
+    missing = min(missing, PODS_PER_SYNC_MAX)
+    return _create_indexes(job, assessment, missing, now) if is_indexed(job) else Plan(create=[None] * missing)
+
+
+def _wanted(job: Obj, assessment: Assessment) -> int:
+    """Active pods that the Job should have now."""
+    parallelism: int = job["spec"].get("parallelism", 1)
+    completions: int | None = job["spec"].get("completions")
+    if completions is None:
+        # A work queue: after the first success no new pod is started, and what runs may finish.
+        return assessment.active if assessment.succeeded > 0 else parallelism
+    return max(min(completions - assessment.succeeded, parallelism), 0)
+
+
+def _surplus(job: Obj, active_pods: list[Obj], count: int) -> list[Obj]:
+    """Pods without a valid index, second pods of an index, and then as many as are too many."""
+    if count <= 0 and (not is_indexed(job) or _have_places(active_pods, job["spec"]["completions"])):
+        return []
+    surplus: list[Obj] = []
+    rest = removal_order(active_pods)
+    if is_indexed(job):
+        surplus = _without_place(rest, job["spec"]["completions"])
+        gone = {id(pod) for pod in surplus}
+        rest = [pod for pod in rest if id(pod) not in gone]
+    return surplus + rest[: max(count - len(surplus), 0)]
+
+
+def _have_places(pods: list[Obj], completions: int) -> bool:
+    """Each has a valid index of its own, which is the rule; so nothing need be put into an order."""
+    indexes = {valid_index(pod, completions) for pod in pods}
+    return None not in indexes and len(indexes) == len(pods)
+
+
+def _without_place(pods: list[Obj], completions: int) -> list[Obj]:
+    """Of each index the last one in order of removal stays."""
+    taken: set[int] = set()
+    without: list[Obj] = []
+    for pod in reversed(pods):
+        index = valid_index(pod, completions)
+        if index is None or index in taken:
+            without.append(pod)
+        else:
+            taken.add(index)
+    return without[::-1]
+
+
+def _create_indexes(job: Obj, assessment: Assessment, missing: int, now: datetime) -> Plan:
+    indexes = assessment.indexes
+    assert indexes is not None, "only an Indexed Job has indexes to create"
+    taken = indexes.succeeded | _indexes_of(assessment.active_pods)
+    if replaces_failed_only(job):
+        taken |= _indexes_of(assessment.terminating_pods)
+    if indexes.failed is not None:
+        taken |= indexes.failed
+    free = first_free(taken, missing, job["spec"]["completions"])
+    if indexes.replaceable is None:
+        return Plan(create=list(free))
+    waits = {index: perindex.remaining_s(indexes.replaceable.get(index), now) for index in free}
+    ready: list[int | None] = [index for index, wait_s in waits.items() if wait_s == 0]
+    if ready or not waits:
+        return Plan(create=ready)
+    return Plan(retry_after_s=min(waits.values()))
+
+
+def _indexes_of(pods: list[Obj]) -> Indexes:
+    return Indexes.of(index for pod in pods if (index := index_of(pod)) is not None)

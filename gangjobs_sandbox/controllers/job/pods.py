@@ -1,0 +1,96 @@
+"""What the Job controller reads from a pod: active, terminating, ready, failed, when it ended. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.controllers.meta import (
+    Obj,
+    deleted_at,
+    finalizers_of,
+    find_condition,
+    has_condition,
+    is_deleting,
+    is_terminal,
+    node_of,
+    parse_time,
+    phase_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+FINALIZER_TRACKING = "batch.kubernetes.io/job-tracking"
+
+_PHASE_ORDER = {"Pending": 0, "Unknown": 1, "Running": 2}
+
+
+def is_tracked(pod: Mapping[str, Any]) -> bool:
+    """The pod has not been counted for good: it still carries the tracking finalizer."""
+    return FINALIZER_TRACKING in finalizers_of(pod)
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    return has_condition(pod, "Ready")
+
+
+def replaces_failed_only(job: Mapping[str, Any]) -> bool:
+    """A deleted pod is replaced, and counted, only once it is terminal (KEP-3939; a pod failure policy implies it)."""
+    spec = job["spec"]
+    return spec.get("podReplacementPolicy") == "Failed" or spec.get("podFailurePolicy") is not None
+
+
+def is_failed(pod: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Failed, or being deleted where the Job does not wait for the pod's end."""
+    if phase_of(pod) == "Failed":
+        return True
+    return not replaces_failed_only(job) and is_deleting(pod) and phase_of(pod) != "Succeeded"
+
+
+def finished_at(pod: Mapping[str, Any]) -> datetime | None:
+    """When the pod ended: by its containers, else its Ready condition, its deletion, its creation."""
+    return (
+        _containers_finished_at(pod)
+        or _not_ready_since(pod)
+        or deleted_at(pod)
+        or parse_time(pod["metadata"].get("creationTimestamp"))
+    )
+
+
+def removal_order(pods: Iterable[Obj]) -> list[Obj]:
+    """Pods to give up first in front: unscheduled, pending, not ready, then the youngest."""
+    return sorted(pods, key=_removal_rank)
+
+
+def restarts_of(pod: Mapping[str, Any]) -> int:
+    """Container restarts of a pod that may still run."""
+    if is_terminal(pod):
+        return 0
+    status = pod.get("status") or {}
+    statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return sum(container.get("restartCount") or 0 for container in statuses)
+
+
+def _removal_rank(pod: Obj) -> tuple[bool, int, bool, float]:
+    created = parse_time(pod["metadata"].get("creationTimestamp"))
+    age_rank = -created.timestamp() if created else 0.0
+    return node_of(pod) is not None, _PHASE_ORDER.get(phase_of(pod), 0), is_ready(pod), age_rank
+
+
+def _containers_finished_at(pod: Mapping[str, Any]) -> datetime | None:
+    latest: datetime | None = None
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        terminated = (status.get("state") or {}).get("terminated") or {}
+        moment = parse_time(terminated.get("finishedAt"))
+        if moment is None:
+            return None
+        latest = moment if latest is None else max(latest, moment)
+    return latest
+
+
+def _not_ready_since(pod: Mapping[str, Any]) -> datetime | None:
+    ready = find_condition(pod, "Ready")
+    if ready is None or ready.get("status") != "False":
+        return None
+    return parse_time(ready.get("lastTransitionTime"))

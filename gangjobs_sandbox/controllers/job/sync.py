@@ -1,0 +1,171 @@
+"""One sync of one Job: look, decide, act, count. Follows `syncJob` of Kubernetes 1.36.
+
+A sync is about the Job and the pods as they were at its beginning, and others may write in between. As in the real
+one, each write then says what it is about: pods are written by their uid, and the status by the Job's version. A
+conflict ends the sync, and the next one finds what this one did. It is simpler where the registry makes a rule
+needless: what a sync finds at its beginning is never stale, so there are no expectations of creations, deletions or
+removed finalizers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from gangjobs_sandbox.clock import Clock, timestamp
+from gangjobs_sandbox.controllers.job import conditions, perindex, template
+from gangjobs_sandbox.controllers.job.assessment import Assessment, assess, deadline_of, is_suspended
+from gangjobs_sandbox.controllers.job.backoff import BackoffRecord
+from gangjobs_sandbox.controllers.job.census import take_census
+from gangjobs_sandbox.controllers.job.claim import claim
+from gangjobs_sandbox.controllers.job.plan import plan
+from gangjobs_sandbox.controllers.job.podcontrol import (
+    COMPONENT,
+    PodControl,
+    is_namespace_terminating,
+)
+from gangjobs_sandbox.controllers.job.tracking import Tracking
+from gangjobs_sandbox.controllers.meta import Obj, is_deleting, name_of, namespace_of, uid_of
+from gangjobs_sandbox.store import objects_copy
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.controllers.podindex import PodIndex
+    from gangjobs_sandbox.errors import StatusError
+    from gangjobs_sandbox.registry import Registry
+    from gangjobs_sandbox.turns import Turns
+
+
+class GangObjects(Protocol):
+    """Provides the objects that make a Job's pods a gang (KEP-5547)."""
+
+    def ensure(self, job: Obj, *, has_pods: bool) -> str | None:
+        """Find or create Workload and PodGroup; the PodGroup's name for the pods, or None. Raises StatusError."""
+
+
+class JobSync:
+    """Syncs Jobs; remembers nothing of them but their back-off."""
+
+    def __init__(self, registry: Registry, clock: Clock, pods: PodIndex, gangs: GangObjects | None) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._pods = pods
+        self._gangs = gangs
+        self._control = PodControl(registry)
+        self._tracking = Tracking(registry, self._control, clock)
+        self._backoffs: dict[tuple[str, str], BackoffRecord] = {}
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The Job has finished or is gone."""
+        self._backoffs.pop((namespace, name), None)
+
+    def release(self, pod: Obj) -> None:
+        """Remove the tracking finalizer of a pod that no Job counts any more. Raises StatusError."""
+        self._control.release(pod)
+
+    def sync(self, stored: Obj) -> Turns[float | None]:
+        """Do what the Job needs now. Returns in how many seconds to look again whatever happens, if at all.
+
+        Raises:
+            StatusError: something was refused; what was done is written down or will be found, and the rest is safe
+                to try again.
+        """
+        job = objects_copy(stored)
+        status = job.setdefault("status", {})
+        status.setdefault("uncountedTerminatedPods", {})
+        yield from claim(job, self._pods, self._control)
+        pods = self._pods.controlled_by(uid_of(job))
+        # Before startTime is set: objects are made for a Job that has never started.
+        group = None if self._gangs is None or is_deleting(job) else self._gangs.ensure(job, has_pods=bool(pods))
+        if not status.get("startTime") and not is_suspended(job):
+            status["startTime"] = timestamp(self._clock.now())
+        key = (namespace_of(job), name_of(job))
+        census = yield from take_census(job, pods)
+        assessment = assess(job, census, self._backoffs.get(key, BackoffRecord()), self._clock.now())
+        yield
+        retry_s = None
+        if assessment.decision is not None:
+            refusal = yield from self._end_pods(job, assessment)
+        else:
+            refusal, retry_s = yield from self._keep_going(job, assessment, group)
+        status.update(active=assessment.active, ready=assessment.ready, terminating=assessment.terminating)
+        # The pods as this sync found them: those it created or deleted are counted by the next.
+        yield from self._tracking.track(
+            job,
+            census,
+            assessment,
+            stored.get("status") or {},
+            on_noted=lambda: self._backoffs.__setitem__(key, assessment.backoff),
+        )
+        if refusal is not None and not is_namespace_terminating(refusal):
+            raise refusal
+        return _sooner(retry_s, self._until_deadline_s(job, assessment))
+
+    def _end_pods(self, job: Obj, assessment: Assessment) -> Turns[StatusError | None]:
+        """The fate is decided: what is active ends. Their finalizers stay until they are counted."""
+        deleted, refusal = yield from self._control.delete(job, assessment.active_pods, uncounted=False)
+        if len(deleted) < len(assessment.active_pods):
+            assessment.decision = None
+        assessment.deleted(deleted)
+        return refusal
+
+    def _keep_going(
+        self, job: Obj, assessment: Assessment, group: str | None
+    ) -> Turns[tuple[StatusError | None, float | None]]:
+        refusal, retry_s = None, None
+        if not is_deleting(job):
+            refusal, retry_s = yield from self._manage(job, assessment, group)
+        completions = job["spec"].get("completions")
+        reached = assessment.succeeded > 0 if completions is None else assessment.succeeded >= completions
+        if reached and assessment.active == 0:
+            assessment.decision = conditions.completions_reached(self._clock.now())
+        elif not is_deleting(job):
+            self._tell_suspension(job)
+        return refusal, retry_s
+
+    def _manage(
+        self, job: Obj, assessment: Assessment, group: str | None
+    ) -> Turns[tuple[StatusError | None, float | None]]:
+        """Bring the number of active pods to what is wanted. Returns the first refusal, and when to look again."""
+        wanted = plan(job, assessment, self._clock.now())
+        if wanted.delete:
+            deleted, refusal = yield from self._control.delete(job, wanted.delete, uncounted=True)
+            assessment.deleted(deleted)
+            return refusal, wanted.retry_after_s
+        pods = (self._render(job, assessment, index, group) for index in wanted.create)
+        created, refusal = yield from self._control.create(job, pods)
+        assessment.active += created
+        return refusal, wanted.retry_after_s
+
+    def _render(self, job: Obj, assessment: Assessment, index: int | None, group: str | None) -> Obj:
+        annotations: dict[str, str] = {}
+        if index is not None and assessment.indexes is not None and assessment.indexes.replaceable is not None:
+            annotations = perindex.failure_annotations(job, assessment.indexes.replaceable.get(index))
+        pod = template.render(job, index=index, annotations=annotations)
+        if group is not None:
+            pod["spec"]["schedulingGroup"] = {"podGroupName": group}
+        return pod
+
+    def _tell_suspension(self, job: Obj) -> None:
+        now = self._clock.now()
+        if is_suspended(job):
+            if self._registry.release.forgets_start:
+                job["status"].pop("startTime", None)
+            wanted = conditions.new(conditions.SUSPENDED, "True", "JobSuspended", "Job suspended", now)
+        else:
+            wanted = conditions.new(conditions.SUSPENDED, "False", "JobResumed", "Job resumed", now)
+        if not conditions.ensure(job["status"], wanted):
+            return
+        if not is_suspended(job):
+            # activeDeadlineSeconds is the time that a Job is active without a break.
+            job["status"]["startTime"] = timestamp(now)
+        reason = "Suspended" if is_suspended(job) else "Resumed"
+        self._registry.record_event(job, "Normal", reason, wanted["message"], COMPONENT)
+
+    def _until_deadline_s(self, job: Obj, assessment: Assessment) -> float | None:
+        deadline = deadline_of(job)
+        if deadline is None or assessment.decision is not None:
+            return None
+        return (deadline - self._clock.now()).total_seconds()
+
+
+def _sooner(*delays_s: float | None) -> float | None:
+    return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)

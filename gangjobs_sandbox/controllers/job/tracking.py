@@ -1,0 +1,116 @@
+"""Writes the Job's status and releases its pods, in the order that makes each step safe to repeat (KEP-2307).
+
+1. UIDs whose finalizers are gone move from the uncounted list into the counters.
+2. Newly ended pods are added to the list, at most 500.
+3. The status is written, with the interim condition if the fate is decided.
+4. The finalizers of those pods are removed.
+5. Their UIDs move into the counters.
+6. If nothing is uncounted and no pod is terminating, the final condition is added; the status is written.
+
+A crash after 3 repeats 4 and 5 from the list; a crash before it has changed nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers.job import conditions, counting
+from gangjobs_sandbox.controllers.job.podcontrol import COMPONENT, PodControl
+from gangjobs_sandbox.controllers.meta import Obj, find_condition, has_condition
+from gangjobs_sandbox.resources import JOBS
+from gangjobs_sandbox.store import objects_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.controllers.job.assessment import Assessment
+    from gangjobs_sandbox.controllers.job.census import Census
+    from gangjobs_sandbox.registry import Registry
+    from gangjobs_sandbox.turns import Turns
+
+_OMITTED_IF_EMPTY = ("active", "succeeded", "failed", "completedIndexes", "conditions")
+"""Left out by the API when they are zero; `ready`, `terminating` and `failedIndexes` are pointers and stay."""
+
+
+class Tracking:
+    """Steps 1 to 6 for one Job at a time."""
+
+    def __init__(self, registry: Registry, control: PodControl, clock: Clock) -> None:
+        self._registry = registry
+        self._control = control
+        self._clock = clock
+
+    def track(
+        self, job: Obj, census: Census, assessment: Assessment, before: Obj, *, on_noted: Callable[[], None]
+    ) -> Turns[None]:
+        """Count the ended pods of the census and finish the Job if nothing is left.
+
+        Args:
+            before: the status as it is stored.
+            on_noted: called once the ended pods are written down.
+
+        Raises:
+            StatusError: a write was refused, or somebody changed the Job meanwhile. What is done so far is in the
+                status, or is found again by the next sync: a listed UID whose pod has lost the finalizer.
+        """
+        status = job["status"]
+        held = census.tracked.keys()
+        counting.move_counted(status, held)
+        ended = counting.collect_ended(job, census, assessment)
+        counting.note(job, assessment, ended)
+        if assessment.decision is not None and conditions.interim_of(job) is None:
+            status["conditions"] = [*status.get("conditions", []), assessment.decision]
+        written = self._write(job, before)
+        on_noted()
+        released, refusal = yield from self._control.release_all(ended.release)
+        counting.move_counted(status, held - released)
+        finished = refusal is None and not ended.is_capped and self._finish(job, assessment)
+        self._write(job, written)
+        if refusal is not None:
+            raise refusal
+        if finished:
+            self._tell_end(job)
+
+    def _finish(self, job: Obj, assessment: Assessment) -> bool:
+        if assessment.decision is None or counting.uncounted_total(job["status"]) or assessment.terminating:
+            return False
+        final = conditions.final_for(assessment.decision, self._clock.now())
+        conditions.ensure(job["status"], final)
+        if final["type"] == conditions.COMPLETE:
+            job["status"]["completionTime"] = final["lastTransitionTime"]
+        return True
+
+    def _tell_end(self, job: Obj) -> None:
+        if has_condition(job, conditions.COMPLETE):
+            self._warn_of_too_many(job)
+            self._registry.record_event(job, "Normal", "Completed", "Job completed", COMPONENT)
+            return
+        failed = find_condition(job, conditions.FAILED)
+        assert failed is not None, "a finished Job is complete or failed"
+        self._registry.record_event(job, "Warning", failed["reason"], failed["message"], COMPONENT)
+
+    def _warn_of_too_many(self, job: Obj) -> None:
+        completions = job["spec"].get("completions")
+        if completions is not None and job["status"].get("succeeded", 0) > completions:
+            message = "Too many succeeded pods running after completion count reached"
+            self._registry.record_event(job, "Warning", "TooManySucceededPods", message, COMPONENT)
+
+    def _write(self, job: Obj, stored: Obj) -> Obj:
+        """Write the status if it differs from what is stored. Returns what is stored then."""
+        status = _trimmed(job["status"])
+        if status != stored:
+            updated = self._registry.update(JOBS, {**job, "status": status}, subresource="status")
+            job["metadata"] = updated["metadata"]
+        return status
+
+
+def _trimmed(status: Obj) -> Obj:
+    """The status as the API would write it: no zero counters, no empty lists."""
+    uncounted = {outcome: uids for outcome, uids in status["uncountedTerminatedPods"].items() if uids}
+    trimmed = {field: value for field, value in status.items() if value is not None}
+    for field in _OMITTED_IF_EMPTY:
+        if not trimmed.get(field):
+            trimmed.pop(field, None)
+    copied: Obj = objects_copy({**trimmed, "uncountedTerminatedPods": uncounted})
+    return copied

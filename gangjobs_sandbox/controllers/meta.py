@@ -1,0 +1,131 @@
+"""Reading Kubernetes objects: owners, finalizers, conditions, times. Pure; nothing here changes its arguments."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox import clock
+from gangjobs_sandbox.clock import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Obj = dict[str, Any]
+"""A Kubernetes object as JSON. The registry hands out shared ones: copy before changing."""
+
+FINALIZER_FOREGROUND = "foregroundDeletion"
+FINALIZER_ORPHAN = "orphan"
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+def name_of(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def namespace_of(obj: Mapping[str, Any]) -> str:
+    """The namespace, empty for an object of the cluster."""
+    return str(obj["metadata"].get("namespace") or "")
+
+
+def uid_of(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["uid"])
+
+
+def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
+    return obj["metadata"].get("annotations") or {}
+
+
+def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
+    return obj["metadata"].get("labels") or {}
+
+
+def finalizers_of(obj: Mapping[str, Any]) -> list[str]:
+    return obj["metadata"].get("finalizers") or []
+
+
+def owners_of(obj: Mapping[str, Any]) -> list[Obj]:
+    return obj["metadata"].get("ownerReferences") or []
+
+
+def is_deleting(obj: Mapping[str, Any]) -> bool:
+    return obj["metadata"].get("deletionTimestamp") is not None
+
+
+def controller_of(obj: Mapping[str, Any]) -> Obj | None:
+    """The owner reference that controls the object, if any."""
+    return next((ref for ref in owners_of(obj) if ref.get("controller")), None)
+
+
+def controller_ref(owner: Mapping[str, Any]) -> Obj:
+    """An owner reference by which `owner` controls, and which its foreground deletion waits for."""
+    return {**owner_ref(owner), "controller": True, "blockOwnerDeletion": True}
+
+
+def owner_ref(owner: Mapping[str, Any]) -> Obj:
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": name_of(owner),
+        "uid": uid_of(owner),
+    }
+
+
+def phase_of(pod: Mapping[str, Any]) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def is_terminal(pod: Mapping[str, Any]) -> bool:
+    """Succeeded or Failed: the pod's containers will never run again."""
+    return phase_of(pod) in TERMINAL_PHASES
+
+
+def node_of(pod: Mapping[str, Any]) -> str | None:
+    return pod["spec"].get("nodeName") or None
+
+
+def find_condition(obj: Mapping[str, Any], kind: str) -> Obj | None:
+    conditions = (obj.get("status") or {}).get("conditions") or []
+    return next((condition for condition in conditions if condition.get("type") == kind), None)
+
+
+def has_condition(obj: Mapping[str, Any], kind: str, *, status: str = "True") -> bool:
+    condition = find_condition(obj, kind)
+    return condition is not None and condition.get("status") == status
+
+
+def with_condition(conditions: list[Obj] | None, new: Obj) -> list[Obj]:
+    """The list with `new` in the place of the condition of its type, or at the end.
+
+    The transition time stays if the status does, as the API conventions ask.
+    """
+    result = list(conditions or [])
+    for position, old in enumerate(result):
+        if old.get("type") == new["type"]:
+            same = old.get("status") == new["status"] and old.get("lastTransitionTime")
+            result[position] = {**new, "lastTransitionTime": old["lastTransitionTime"]} if same else new
+            return result
+    return [*result, new]
+
+
+def condition(kind: str, status: str, reason: str, message: str, now: datetime) -> Obj:
+    return {
+        "type": kind,
+        "status": status,
+        "lastTransitionTime": timestamp(now),
+        "reason": reason,
+        "message": message,
+    }
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A timestamp as the API writes it, or None for none."""
+    return clock.parse_time(text) if text else None
+
+
+def deleted_at(obj: Mapping[str, Any]) -> datetime | None:
+    """When deletion was asked for: the deletion timestamp lies a grace period later."""
+    end = parse_time(obj["metadata"].get("deletionTimestamp"))
+    if end is None:
+        return None
+    return end - timedelta(seconds=obj["metadata"].get("deletionGracePeriodSeconds") or 0)

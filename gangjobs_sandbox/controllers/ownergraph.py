@@ -1,0 +1,107 @@
+"""Who owns whom: every object by its uid, and the dependents of every uid, owned or only named. Kept from events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.controllers.meta import (
+    FINALIZER_FOREGROUND,
+    Obj,
+    finalizers_of,
+    is_deleting,
+    name_of,
+    namespace_of,
+    owners_of,
+    uid_of,
+)
+from gangjobs_sandbox.resources import Resource, by_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object of the graph."""
+
+    resource: Resource
+    obj: Obj
+
+    @property
+    def is_deleting_dependents(self) -> bool:
+        """It waits, in foreground deletion, for its dependents to go first."""
+        return is_deleting(self.obj) and FINALIZER_FOREGROUND in finalizers_of(self.obj)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """An object's owner references by what became of the owner."""
+
+    solid: tuple[Obj, ...] = ()
+    dangling: tuple[Obj, ...] = ()
+    """The owner does not exist, or is another object of the same name."""
+    waiting: tuple[Obj, ...] = ()
+    """The owner is being deleted in the foreground."""
+
+
+class OwnerGraph:
+    """Fed by its owner: `put` for an object that was added or modified, `drop` for one that is gone."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._dependents: dict[str, dict[str, None]] = {}
+
+    def put(self, resource: Resource, obj: Obj) -> None:
+        self._unlink(uid_of(obj))
+        self._entries[uid_of(obj)] = Entry(resource, obj)
+        for ref in owners_of(obj):
+            self._dependents.setdefault(ref["uid"], {})[uid_of(obj)] = None
+
+    def drop(self, obj: Obj) -> None:
+        self._unlink(uid_of(obj))
+        self._entries.pop(uid_of(obj), None)
+
+    def get(self, uid: str) -> Entry | None:
+        return self._entries.get(uid)
+
+    def dependents_of(self, uid: str) -> list[Entry]:
+        """Objects that name this uid as an owner, in order of their creation."""
+        return [self._entries[dependent] for dependent in self._dependents.get(uid, ())]
+
+    def has_blockers(self, uid: str) -> bool:
+        """Whether there are dependents that foreground deletion of the owner waits for."""
+        return any(_blocks(owners_of(self._entries[dependent].obj), uid) for dependent in self._dependents.get(uid, ()))
+
+    def owners_of(self, obj: Obj) -> Owners:
+        solid: list[Obj] = []
+        dangling: list[Obj] = []
+        waiting: list[Obj] = []
+        for ref in owners_of(obj):
+            owner = self._entries.get(ref["uid"])
+            if owner is None or not _names(ref, owner, namespace_of(obj)):
+                # The owner of a kind that is not served here cannot be looked up, so it is taken to exist.
+                (dangling if by_kind(ref["apiVersion"], ref["kind"]) else solid).append(ref)
+            elif owner.is_deleting_dependents and ref.get("blockOwnerDeletion"):
+                waiting.append(ref)
+            else:
+                solid.append(ref)
+        return Owners(tuple(solid), tuple(dangling), tuple(waiting))
+
+    def _unlink(self, uid: str) -> None:
+        entry = self._entries.get(uid)
+        for ref in owners_of(entry.obj) if entry else ():
+            siblings = self._dependents.get(ref["uid"], {})
+            siblings.pop(uid, None)
+            if not siblings:
+                self._dependents.pop(ref["uid"], None)
+
+
+def _names(ref: Mapping[str, Any], owner: Entry, namespace: str) -> bool:
+    """The reference means this object, and an object of that namespace may name it."""
+    same = (ref["kind"], ref["name"]) == (owner.resource.kind, name_of(owner.obj))
+    return same and namespace_of(owner.obj) in ("", namespace)
+
+
+def _blocks(refs: Iterable[Mapping[str, Any]], uid: str) -> bool:
+    return any(ref["uid"] == uid and ref.get("blockOwnerDeletion") for ref in refs)

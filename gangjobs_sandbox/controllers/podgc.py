@@ -1,0 +1,167 @@
+"""PodGC: pods that nobody else will end.
+
+Those of nodes that are gone or out of service, those deleted before they had a node, and the oldest finished ones over
+a limit.
+
+Runs every 20 s, on the clock, while there is something that it may have to do.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers import meta
+from gangjobs_sandbox.controllers.meta import (
+    Obj,
+    has_condition,
+    is_deleting,
+    is_terminal,
+    name_of,
+    namespace_of,
+    node_of,
+    uid_of,
+)
+from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.taints import NO_EXECUTE, OUT_OF_SERVICE, taints_of
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry import PatchKind, Registry
+from gangjobs_sandbox.resources import NODES, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.store import Event
+    from gangjobs_sandbox.turns import Turns
+
+PERIOD_S = 20.0
+QUARANTINE_S = 40.0
+"""How long a node must have been gone before its pods are ended: its object may come back."""
+FINISHED_PODS_MAX = 12_500
+"""kube-controller-manager's --terminated-pod-gc-threshold; 0 keeps all."""
+
+_SWEEP = "sweep"
+
+
+class PodGc:
+    """One key: the sweep over all pods."""
+
+    name = "pod-garbage-collector"
+
+    def __init__(self, registry: Registry, clock: Clock, *, finished_pods_max: int = FINISHED_PODS_MAX) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._started = clock.now()
+        self._finished_pods_max = finished_pods_max
+        self._pods: dict[str, Obj] = {}
+        self._finished: dict[str, None] = {}
+        self._nodes: dict[str, Obj] = {}
+        self._missing_since: dict[str, datetime] = {}
+        self.queue: WorkQueue[Hashable] = WorkQueue(clock)
+        for node in registry.list(NODES):
+            self._nodes[name_of(node)] = node
+        for pod in registry.list(PODS):
+            self._put(pod)
+
+    def observe(self, event: Event) -> None:
+        if event.resource is NODES:
+            if event.type == "DELETED":
+                self._nodes.pop(name_of(event.obj), None)
+                self._enqueue()
+            else:
+                self._nodes[name_of(event.obj)] = event.obj
+                if _is_out_of_service(event.obj):
+                    self._enqueue()
+        elif event.resource is PODS:
+            if event.type == "DELETED":
+                self._pods.pop(uid_of(event.obj), None)
+                self._finished.pop(uid_of(event.obj), None)
+            else:
+                self._put(event.obj)
+
+    def sync(self, key: Hashable) -> Turns[None]:
+        """One sweep. Raises StatusError if a pod could not be ended; the others were tried."""
+        refusals: list[StatusError] = []
+        yield from self._collect(self._too_many(), None, refusals)
+        yield from self._collect(self._lost(), "PodGC: node no longer exists", refusals)
+        yield from self._collect(self._never_placed(), None, refusals)
+        yield from self._collect(self._out_of_service(), None, refusals)
+        if self._has_work():
+            self._enqueue()
+        if refusals:
+            raise refusals[0]
+
+    def _too_many(self) -> list[Obj]:
+        surplus = len(self._finished) - self._finished_pods_max if self._finished_pods_max else 0
+        if surplus <= 0:
+            return []
+        finished = [self._pods[uid] for uid in self._finished]
+        return sorted(finished, key=lambda pod: (pod["metadata"]["creationTimestamp"], name_of(pod)))[:surplus]
+
+    def _lost(self) -> list[Obj]:
+        """Pods of nodes that have been gone for the quarantine."""
+        now = self._clock.now()
+        missing = {node for pod in self._pods.values() if (node := node_of(pod)) and node not in self._nodes}
+        self._missing_since = {node: self._missing_since.get(node, now) for node in missing}
+        gone = {node for node, since in self._missing_since.items() if now - since >= timedelta(seconds=QUARANTINE_S)}
+        return [pod for pod in self._pods.values() if node_of(pod) in gone]
+
+    def _never_placed(self) -> list[Obj]:
+        return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) is None]
+
+    def _out_of_service(self) -> list[Obj]:
+        nodes = {name for name, node in self._nodes.items() if _is_out_of_service(node)}
+        return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) in nodes]
+
+    def _collect(self, pods: Iterable[Obj], disruption: str | None, refusals: list[StatusError]) -> Turns[None]:
+        for pod in pods:
+            yield
+            try:
+                if not is_terminal(pod):
+                    self._mark_failed(pod, disruption)
+                self._registry.delete(PODS, name_of(pod), namespace_of(pod), uid=uid_of(pod), grace_period_s=0)
+            except StatusError as exc:
+                if exc.code != 404:
+                    refusals.append(exc)
+
+    def _mark_failed(self, pod: Obj, disruption: str | None) -> None:
+        status: Obj = {"phase": "Failed"}
+        if disruption is not None:
+            condition = meta.condition("DisruptionTarget", "True", "DeletionByPodGC", disruption, self._clock.now())
+            status["conditions"] = meta.with_condition((pod.get("status") or {}).get("conditions"), condition)
+        patch = {"metadata": {"uid": uid_of(pod)}, "status": status}
+        self._registry.patch(PODS, name_of(pod), namespace_of(pod), patch, PatchKind.MERGE, subresource="status")
+
+    def _put(self, pod: Obj) -> None:
+        self._pods[uid_of(pod)] = pod
+        if is_terminal(pod):
+            self._finished[uid_of(pod)] = None
+        if self._may_be_due(pod) or self._exceeds():
+            self._enqueue()
+
+    def _may_be_due(self, pod: Obj) -> bool:
+        name = node_of(pod)
+        if name is None:
+            return is_deleting(pod)
+        node = self._nodes.get(name)
+        return node is None or (is_deleting(pod) and _is_out_of_service(node))
+
+    def _exceeds(self) -> bool:
+        return 0 < self._finished_pods_max < len(self._finished)
+
+    def _has_work(self) -> bool:
+        return bool(self._exceeds() or self._missing_since or self._never_placed() or self._out_of_service())
+
+    def _enqueue(self) -> None:
+        """At the next beat of the period, as if the sweep ran all the time."""
+        elapsed_s = (self._clock.now() - self._started).total_seconds()
+        beats = math.floor(elapsed_s / PERIOD_S) + 1
+        self.queue.add(_SWEEP, after_s=beats * PERIOD_S - elapsed_s)
+
+
+def _is_out_of_service(node: Obj) -> bool:
+    """A person has said so, and nobody has heard of it since."""
+    said = any(taint["key"] == OUT_OF_SERVICE and taint["effect"] == NO_EXECUTE for taint in taints_of(node))
+    return said and not has_condition(node, "Ready")

@@ -1,0 +1,91 @@
+"""A work queue over an injected clock: each key at most once, each key not before its time.
+
+Same rules as client-go's workqueue: adding a key that is queued keeps the earlier time; failures back off
+exponentially, each key for itself; a success forgets the failures. There is no thread and no timer: the owner asks
+for what is due and when to ask again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.clock import Clock
+
+Key = TypeVar("Key", bound=Hashable)
+
+_DOUBLINGS_MAX = 30
+"""Keeps the exponent of the back-off small enough for a timedelta."""
+
+
+class WorkQueue(Generic[Key]):
+    """Keys to look at, in order of their due times; equal times in order of arrival.
+
+    Args:
+        base_delay_s: back-off after the first failure of a key.
+        max_delay_s: limit of the back-off.
+        on_add: called after each addition, so that a sleeping owner can look again.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        base_delay_s: float = 1.0,
+        max_delay_s: float = 60.0,
+        on_add: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clock = clock
+        self._base_delay_s = base_delay_s
+        self._max_delay_s = max_delay_s
+        self._due: dict[Key, datetime] = {}
+        self._heap: list[tuple[datetime, int, Key]] = []
+        self._sequence = 0
+        self._failures: dict[Key, int] = {}
+        self.on_add = on_add
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: Key, *, after_s: float = 0.0) -> None:
+        """Queue the key, due in `after_s` seconds; an earlier due time of the same key stays."""
+        due = self._clock.now() + timedelta(seconds=max(after_s, 0.0))
+        queued = self._due.get(key)
+        if queued is None or due < queued:
+            self._due[key] = due
+            self._sequence += 1
+            heapq.heappush(self._heap, (due, self._sequence, key))
+            self.on_add()
+
+    def retry(self, key: Key) -> float:
+        """Queue the key after its back-off, counting one more failure. Returns the delay in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        delay_s = min(self._base_delay_s * 2.0 ** min(failures, _DOUBLINGS_MAX), self._max_delay_s)
+        self.add(key, after_s=delay_s)
+        return delay_s
+
+    def forget(self, key: Key) -> None:
+        """The key did well: its next failure is the first again."""
+        self._failures.pop(key, None)
+
+    def pop(self) -> Key | None:
+        """The next key that is due, or None."""
+        self._drop_superseded()
+        if not self._heap or self._heap[0][0] > self._clock.now():
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._due[key]
+        return key
+
+    def next_due(self) -> datetime | None:
+        """When `pop` will have something, or None if nothing is queued."""
+        self._drop_superseded()
+        return self._heap[0][0] if self._heap else None
+
+    def _drop_superseded(self) -> None:
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)

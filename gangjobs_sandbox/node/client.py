@@ -1,0 +1,207 @@
+"""The node's API client: a few verbs over HTTP, and nothing that only an embedded API server would have.
+
+A refusal is a `StatusError`, as the server sent it; `UnreachableError` means that there was no answer, so a
+write may or may not have happened. No request is repeated here: the caller knows what that would do.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+import yaml
+
+from gangjobs_sandbox.errors import StatusError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["MERGE", "STRATEGIC", "ApiClient", "UnreachableError", "core_path"]
+
+STRATEGIC = "application/strategic-merge-patch+json"
+MERGE = "application/merge-patch+json"
+_TIMEOUT_S = 30.0
+_CONNECTIONS_MAX = 12
+"""For requests, which are short. Each one looks at every connection of the pool, so more are slower."""
+WATCH_SILENCE_S = 75.0
+"""A watch that is silent for longer, bookmarks included, is taken for half-open: servers send one a minute."""
+
+
+class UnreachableError(Exception):
+    """No answer came from the API server; whether it got the request is not known."""
+
+
+def core_path(plural: str, name: str = "", *, namespace: str = "", subresource: str = "") -> str:
+    """The path of a resource of the core group."""
+    parts = ["/api/v1", *(["namespaces", namespace] if namespace else []), plural, name, subresource]
+    return "/".join(part for part in parts if part)
+
+
+class ApiClient:
+    """One connection pool to one API server; share it between the nodes of a process."""
+
+    def __init__(self, url: str, *, token: str | None = None, verify: ssl.SSLContext | bool = True) -> None:
+        self.url = url
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+        def pool(connections_max: int | None) -> httpx.AsyncClient:
+            limits = httpx.Limits(max_connections=connections_max, max_keepalive_connections=_CONNECTIONS_MAX)
+            return httpx.AsyncClient(
+                base_url=url, headers=headers, verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False
+            )
+
+        self._requests, self._watches = pool(_CONNECTIONS_MAX), pool(None)
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path, context: str | None = None) -> ApiClient:
+        """A client for a context (else the current one) of a kubeconfig with a token or a client certificate.
+
+        Raises:
+            ValueError: the context, its cluster or its user is not in the file, or a certificate cannot be loaded.
+        """
+        config = yaml.safe_load(path.read_text())
+        wanted = context or config.get("current-context")
+        chosen = _entry(config, "contexts", wanted, path)["context"]
+        cluster = _entry(config, "clusters", chosen["cluster"], path)["cluster"]
+        user = _entry(config, "users", chosen["user"], path)["user"]
+        try:
+            verify = _ssl_context(cluster, user)
+        except OSError as error:
+            raise ValueError(f"{path}: cannot load the certificates of context {wanted!r}: {error}") from error
+        return cls(cluster["server"], token=user.get("token"), verify=verify)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._requests.aclose()
+        await self._watches.aclose()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return await self._request("GET", path, params=params)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._request("POST", path, json.dumps(body))
+
+    async def patch(self, path: str, body: Mapping[str, Any], kind: str = STRATEGIC) -> dict[str, Any]:
+        return await self._request("PATCH", path, json.dumps(body), content_type=kind)
+
+    async def delete(self, path: str, *, uid: str, grace_period_s: int) -> None:
+        """Delete exactly the object with this uid."""
+        options = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        body = options | {"gracePeriodSeconds": grace_period_s, "preconditions": {"uid": uid}}
+        await self._request("DELETE", path, json.dumps(body))
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+        """The events of one watch request, until the server ends it. Raises UnreachableError when it breaks."""
+        timeout = httpx.Timeout(_TIMEOUT_S, read=WATCH_SILENCE_S)
+        try:
+            async with self._watches.stream(
+                "GET", path, params={**params, "watch": "1"}, timeout=timeout, extensions=_closing()
+            ) as response:
+                if response.is_error:
+                    raise _refusal(response.status_code, await response.aread())
+                async for line in response.aiter_lines():
+                    if line:
+                        yield json.loads(line)
+        except httpx.TransportError as error:
+            raise _unreachable("watch", path, error) from error
+
+    async def _request(
+        self,
+        verb: str,
+        path: str,
+        body: str | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        headers = {"Content-Type": content_type} if body is not None else {}
+        try:
+            response = await self._requests.request(
+                verb, path, content=body, params=params, headers=headers, extensions=_closing()
+            )
+        except httpx.TransportError as error:
+            raise _unreachable(verb, path, error) from error
+        if response.is_error:
+            raise _refusal(response.status_code, response.content)
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+def _closing() -> dict[str, Any]:
+    """Request extensions that close a connection whose TLS handshake is cancelled; httpcore forgets about it."""
+    opened: list[Any] = []
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            opened.append(info["return_value"])
+        elif event == "connection.start_tls.failed":
+            for stream in opened:
+                await stream.aclose()
+
+    return {"trace": trace}
+
+
+def _unreachable(verb: str, path: str, error: httpx.TransportError) -> UnreachableError:
+    return UnreachableError(f"{verb} {path}: {type(error).__name__}: {error}")
+
+
+def _refusal(code: int, body: bytes) -> StatusError:
+    """The server's Status; only a code if the body is something else, which may hold anything."""
+    try:
+        status = json.loads(body)
+    except ValueError:
+        status = {}
+    if not isinstance(status, dict) or status.get("kind") != "Status":
+        return StatusError(code, "Unknown", f"the server answered {code} without a Status")
+    details = status.get("details")
+    return StatusError(code, status.get("reason") or "Unknown", status.get("message") or "", details)
+
+
+def _entry(config: Mapping[str, Any], kind: str, name: str | None, path: Path) -> Mapping[str, Any]:
+    for entry in config.get(kind) or ():
+        if entry["name"] == name:
+            found: Mapping[str, Any] = entry
+            return found
+    raise ValueError(f"{path}: no entry {name!r} in {kind}")
+
+
+def _ssl_context(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext | bool:
+    if not str(cluster["server"]).startswith("https"):
+        return True
+    authority = cluster.get("certificate-authority-data")
+    context = ssl.create_default_context(
+        cafile=cluster.get("certificate-authority"),
+        cadata=base64.b64decode(authority).decode() if authority else None,
+    )
+    # As every Kubernetes client, and as Python did before 3.13: kubeadm's authorities have no Authority Key Identifier.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with _file_of(user, "client-certificate") as certificate, _file_of(user, "client-key") as key:
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    return context
+
+
+@contextmanager
+def _file_of(entry: Mapping[str, Any], field: str) -> Iterator[str | None]:
+    """A path to what the field or its `-data` form holds; ssl reads files only."""
+    data = entry.get(f"{field}-data")
+    if not data:
+        yield entry.get(field)
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(base64.b64decode(data))
+        file.flush()
+        yield file.name

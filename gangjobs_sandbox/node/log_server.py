@@ -1,0 +1,102 @@
+"""Serves a node's logs as a kubelet does, for a control plane that fetches them from its nodes.
+
+`GET /containerLogs/<namespace>/<pod>/<container>` over HTTPS, on loopback. The embedded API server needs
+none of this: it reads from `Node.logs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from gangjobs_sandbox import tls
+from gangjobs_sandbox.api.server import serving
+from gangjobs_sandbox.clock import parse_time
+
+from .registration import HOST_IP
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+    from .config import NodeConfig
+    from .node import NodeLogs
+
+__all__ = ["serving_logs"]
+
+
+@asynccontextmanager
+async def serving_logs(config: NodeConfig, logs: NodeLogs) -> AsyncIterator[int | None]:
+    """Serve while the block runs; gives the port, None if the configuration asks for no server."""
+    if config.log_port is None:
+        yield None
+        return
+    own = tls.kept(config.root_dir / "log-server.pem")
+    certificate = _Certificate(own.certificate, own.key, config.log_client_authority)
+    async with serving(_app(logs), host=HOST_IP, port=config.log_port, certificate=certificate) as address:
+        yield address.port
+
+
+@dataclass(frozen=True)
+class _Certificate(tls.Certificate):
+    """The server's certificate, which asks clients for one of theirs if an authority is given."""
+
+    authority: Path | None = None
+
+    def server_context(self) -> ssl.SSLContext:
+        context = super().server_context()
+        if self.authority is not None:
+            context.load_verify_locations(self.authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _app(logs: NodeLogs) -> Starlette:
+    closing = asyncio.Event()
+
+    async def answer(request: Request) -> Response:
+        try:
+            stream = logs.open(**request.path_params, **_options(request.query_params))
+            first = await anext(stream, b"")
+        except (LookupError, ValueError) as error:
+            return PlainTextResponse(str(error), 404 if isinstance(error, LookupError) else 400)
+        return StreamingResponse(_until(closing, first, stream), media_type="text/plain")
+
+    app = Starlette(routes=[Route("/containerLogs/{namespace}/{pod}/{container}", answer)])
+    # What serving() closes before it waits for open requests.
+    app.state.hub = SimpleNamespace(close=closing.set)
+    return app
+
+
+async def _until(closing: asyncio.Event, first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for piece in rest:
+        yield piece
+        if closing.is_set():
+            return
+
+
+def _options(query: Mapping[str, str]) -> dict[str, Any]:
+    """The parameters as the API server passes them on. Raises ValueError for one that is no number or time."""
+    since = int(query["sinceSeconds"]) if query.get("sinceSeconds") else None
+    if query.get("sinceTime"):
+        since = max(1, int((datetime.now(UTC) - parse_time(query["sinceTime"])).total_seconds()))
+    flags = {name: query.get(name, "false") in {"true", "1"} for name in ("follow", "timestamps", "previous")}
+    numbers = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
+    return {
+        "since_seconds": since,
+        **flags,
+        **{option: int(query[name]) if query.get(name) else None for option, name in numbers.items()},
+    }

@@ -1,0 +1,78 @@
+"""The network that the nodes of one process share: pod addresses, and names from the API's Services."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.errors import StatusError
+
+from .addresses import AddressPool
+from .client import UnreachableError, core_path
+from .names import NameTable, ServiceName
+from .watch import Listed, follow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from .client import ApiClient
+
+__all__ = ["PodNetwork"]
+
+
+class PodNetwork:
+    """Addresses and names of all pods of this process."""
+
+    def __init__(self, seed: str = "") -> None:
+        """`seed`, such as a folder of the sandbox, keeps two sandboxes on one machine apart."""
+        self.addresses = AddressPool(seed)
+        self.names = NameTable()
+        self._users = 0
+        self._watching: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def following(self, client: ApiClient) -> AsyncIterator[None]:
+        """Follow the Services while at least one node is inside; one watch for all nodes."""
+        self._users += 1
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._follow(client), name="watch of services")
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                watching, self._watching = self._watching, None
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+
+    async def learn(self, client: ApiClient, namespace: str, service: str) -> None:
+        """Ask for a Service that the watch has not brought yet.
+
+        A pod that starts before its Service is known here could not listen on its own name.
+        What cannot be had now is left to the watch.
+        """
+        if (namespace, service) in self.names.services():
+            return
+        try:
+            found = await client.get(core_path("services", service, namespace=namespace))
+        except (StatusError, UnreachableError):
+            return
+        self.names.set_service(namespace, service, ServiceName.of(found))
+
+    async def _follow(self, client: ApiClient) -> None:
+        async for change in follow(client, core_path("services"), {}):
+            if isinstance(change, Listed):
+                known = {_key(item) for item in change.items}
+                for namespace, name in self.names.services() - known:
+                    self.names.set_service(namespace, name, None)
+                for item in change.items:
+                    self.names.set_service(*_key(item), ServiceName.of(item))
+            else:
+                gone = change.kind == "DELETED"
+                self.names.set_service(*_key(change.item), None if gone else ServiceName.of(change.item))
+            self.names.flush()
+
+
+def _key(service: dict[str, Any]) -> tuple[str, str]:
+    return service["metadata"]["namespace"], service["metadata"]["name"]

@@ -1,0 +1,177 @@
+"""The `status` of a pod, made from what the node knows: phase, conditions, container statuses.
+
+Follows the kubelet's `getPhase` and `GeneratePod*Condition` functions (pkg/kubelet/kubelet_pods.go,
+pkg/kubelet/status/generate.go), because controllers and users match on the words. The scheduler's own
+conditions are not here: the status is merged into the stored one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.clock import timestamp
+
+from .state import ContainerState, Ended, Kind, PodState, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+__all__ = ["TERMINAL_PHASES", "is_terminal", "phase_of", "pod_status", "terminate_unfinished"]
+
+TERMINAL_PHASES = ("Succeeded", "Failed")
+_NEVER = "1970-01-01T00:00:00Z"
+"""When a container started that could not be started, as container runtimes report it."""
+_LOST = "The container could not be located when the pod was terminated"
+
+
+def is_terminal(pod: dict[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
+
+
+def pod_status(state: PodState, restart_policy: str, now: datetime) -> dict[str, Any]:
+    """The whole status that the node is responsible for."""
+    phase = phase_of(state, restart_policy)
+    status: dict[str, Any] = {
+        "phase": phase,
+        "conditions": _conditions(state, phase, now),
+        "hostIP": state.host_ip,
+        "hostIPs": [{"ip": state.host_ip}],
+        "startTime": timestamp(state.started),
+    }
+    if state.pod_ip:
+        status |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
+    if verdict := _verdict(state):
+        status |= {key: value for key in ("reason", "message") if (value := getattr(verdict, key))}
+    for field, kinds in (("initContainerStatuses", (Kind.INIT, Kind.SIDECAR)), ("containerStatuses", (Kind.MAIN,))):
+        if found := state.of_kind(*kinds):
+            status[field] = [_container_status(container) for container in found]
+    return status
+
+
+def phase_of(state: PodState, restart_policy: str) -> str:
+    """Pending, Running, Succeeded or Failed."""
+    if verdict := _verdict(state):
+        return verdict.phase
+    inits, mains = state.of_kind(Kind.INIT, Kind.SIDECAR), state.of_kind(Kind.MAIN)
+    if any(_has_failed(container) for container in inits) and (restart_policy == "Never" or state.stopped):
+        return "Failed"
+    # A container that waits for its next run counts as stopped, one that never ran as pending.
+    never_ran = [container for container in mains if container.waiting and not container.last]
+    running = [container for container in mains if container.running_since]
+    if never_ran or not all(_has_initialized(container) for container in inits):
+        return "Failed" if state.stopped and not running else "Pending"
+    if running:
+        return "Running"
+    return _stopped_phase(mains, restart_policy, stopped=state.stopped)
+
+
+def terminate_unfinished(state: PodState, now: datetime) -> None:
+    """Give every container of a pod that has stopped an end, as the kubelet does before the last status."""
+    if not any(container.ended or container.last for container in state.of_kind(Kind.MAIN)):
+        return
+    for container in state.containers:
+        if not container.ended:
+            container.end(container.last or Ended(137, "ContainerStatusUnknown", now, message=_LOST))
+
+
+def _verdict(state: PodState) -> Verdict | None:
+    """What the node has decided, as soon as it holds."""
+    over = state.stopped or all(container.ended for container in state.containers)
+    return state.verdict if over else None
+
+
+def _stopped_phase(mains: Iterable[ContainerState], restart_policy: str, *, stopped: bool) -> str:
+    ends = [container.ended or container.last for container in mains]
+    if restart_policy == "Always" and not stopped:
+        return "Running"
+    if all(end is not None and end.exit_code == 0 for end in ends):
+        return "Succeeded"
+    return "Failed" if restart_policy == "Never" or stopped else "Running"
+
+
+def _has_failed(container: ContainerState) -> bool:
+    return container.kind is Kind.INIT and container.ended is not None and container.ended.exit_code != 0
+
+
+def _has_initialized(container: ContainerState) -> bool:
+    """A sidecar that has ended, or waits for its next run, has been started once."""
+    if container.kind is Kind.SIDECAR:
+        return bool(container.running_since or container.ended or container.last)
+    return container.succeeded
+
+
+def _conditions(state: PodState, phase: str, now: datetime) -> list[dict[str, Any]]:
+    uninitialized = [item.name for item in state.of_kind(Kind.INIT, Kind.SIDECAR) if not _has_initialized(item)]
+    unready = [item.name for item in state.of_kind(Kind.SIDECAR, Kind.MAIN) if not item.ready]
+    readiness = _readiness(phase, unready)
+    initialized: tuple[bool, str, str] = (True, "", "")
+    if phase == "Succeeded":
+        initialized = (True, "PodCompleted", "")
+    elif uninitialized:
+        message = f"containers with incomplete status: [{' '.join(uninitialized)}]"
+        initialized = (False, "ContainersNotInitialized", message)
+    table = {
+        "PodReadyToStartContainers": (state.network_ready, "", ""),
+        "Initialized": initialized,
+        "Ready": readiness,
+        "ContainersReady": readiness,
+    }
+    return [_condition(state, kind, *value, now=now) for kind, value in table.items()]
+
+
+def _readiness(phase: str, unready: list[str]) -> tuple[bool, str, str]:
+    if phase == "Succeeded":
+        return False, "PodCompleted", ""
+    if phase == "Failed":
+        return False, "PodFailed", ""
+    if unready:
+        return False, "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
+    return True, "", ""
+
+
+def _condition(state: PodState, kind: str, holds: bool, reason: str, message: str, *, now: datetime) -> dict[str, Any]:
+    """With the time since when it is so, kept in the state."""
+    value = "True" if holds else "False"
+    before = state.conditions.get(kind, {})
+    since = before["lastTransitionTime"] if before.get("status") == value else timestamp(now)
+    condition: dict[str, Any] = {"type": kind, "status": value, "lastTransitionTime": since}
+    # None takes an old text away when the status is merged into the stored one.
+    condition |= {"reason": reason or None, "message": message or None}
+    state.conditions[kind] = condition
+    return condition
+
+
+def _container_status(container: ContainerState) -> dict[str, Any]:
+    return {
+        "name": container.name,
+        "image": container.image,
+        "imageID": "",
+        "ready": container.succeeded if container.kind is Kind.INIT else container.ready,
+        "started": container.running_since is not None,
+        "restartCount": container.restarts,
+        "state": _container_state(container),
+        "lastState": {"terminated": _terminated(container.last)} if container.last else {},
+        **({"containerID": container.container_id} if container.container_id else {}),
+    }
+
+
+def _container_state(container: ContainerState) -> dict[str, Any]:
+    if container.ended:
+        return {"terminated": _terminated(container.ended)}
+    if container.running_since:
+        return {"running": {"startedAt": timestamp(container.running_since)}}
+    assert container.waiting is not None
+    told = {"message": container.waiting.message} if container.waiting.message else {}
+    return {"waiting": {"reason": container.waiting.reason, **told}}
+
+
+def _terminated(ended: Ended) -> dict[str, Any]:
+    return {
+        "exitCode": ended.exit_code,
+        "reason": ended.reason,
+        **({"message": ended.message} if ended.message else {}),
+        "startedAt": timestamp(ended.started) if ended.started else _NEVER,
+        "finishedAt": timestamp(ended.finished),
+        **({"containerID": ended.container_id} if ended.container_id else {}),
+    }

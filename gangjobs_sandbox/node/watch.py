@@ -1,0 +1,89 @@
+"""A list kept up to date by a watch, for as long as the caller iterates.
+
+Resumes from the last version, bookmarks included; lists again after 410, and then says so with a
+`Listed`, from which the caller sees what is gone; waits with jitter while the server cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox.errors import StatusError
+
+from .client import ApiClient, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+__all__ = ["Changed", "Listed", "follow"]
+
+_log = logging.getLogger(__name__)
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 10.0
+_WATCH_S = 300
+_PAUSE_S = 0.1
+_GONE = (410, 504)
+"""Expired, and a version from the future: the server has lost what it had."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Everything there is; what the caller knows beyond it is gone."""
+
+    items: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """ADDED, MODIFIED or DELETED."""
+
+    kind: str
+    item: dict[str, Any]
+
+
+class _ExpiredError(Exception):
+    """The version to resume from is not kept any more."""
+
+
+async def follow(client: ApiClient, path: str, params: Mapping[str, str]) -> AsyncIterator[Listed | Changed]:
+    """First a `Listed`, then what changes; never ends by itself."""
+    backoff = _BACKOFF_FIRST_S
+    version = ""
+    while True:
+        try:
+            if not version:
+                listed = await client.get(path, params)
+                version = listed["metadata"]["resourceVersion"]
+                yield Listed(listed.get("items") or [])
+            async for event in _watch_once(client, path, params, version):
+                backoff = _BACKOFF_FIRST_S
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    yield Changed(event["type"], event["object"])
+        except _ExpiredError:
+            version = ""
+        except (UnreachableError, StatusError) as error:
+            _log.debug("watch of %s interrupted, next try in %.1f s: %s", path, backoff, error)
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+            backoff = min(backoff * 2, _BACKOFF_MAX_S)
+
+
+async def _watch_once(
+    client: ApiClient, path: str, params: Mapping[str, str], version: str
+) -> AsyncIterator[dict[str, Any]]:
+    options = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
+    try:
+        async for event in client.watch(path, {**params, **options}):
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise StatusError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
+            yield event
+    except StatusError as error:
+        if error.code in _GONE:
+            raise _ExpiredError from error
+        raise
+    # A server that ends every watch at once must not be asked again without a pause.
+    await asyncio.sleep(_PAUSE_S)

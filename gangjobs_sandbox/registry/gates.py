@@ -1,0 +1,27 @@
+"""Fields whose feature gate is off: dropped at creation, without a word, as `DropDisabledFields` does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.releases import PodLink
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.releases import Release
+    from gangjobs_sandbox.store import Object
+
+__all__ = ["drop_from_job", "drop_from_pod"]
+
+
+def drop_from_pod(spec: Object, release: Release) -> None:
+    """Take the group links that the release does not have out of a pod's spec."""
+    for link in PodLink:
+        if link is not release.pod_link:
+            spec.pop(link, None)
+
+
+def drop_from_job(spec: Object, release: Release) -> None:
+    """The same for a Job's template, and `scheduling` where `WorkloadWithJob` is off."""
+    drop_from_pod(spec["template"]["spec"], release)
+    if not release.job_scheduling:
+        spec.pop("scheduling", None)

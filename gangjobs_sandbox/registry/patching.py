@@ -1,0 +1,61 @@
+"""The three patch types, applied to one object."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import jsonpatch
+
+from airflow_provider_gangjobs.objects import strategic_merge
+from gangjobs_sandbox import errors
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.resources import Resource
+    from gangjobs_sandbox.store import Object
+
+__all__ = ["PatchKind", "patched"]
+
+OPERATIONS_MAX = 10_000
+"""The API server's own limit on one JSON patch."""
+
+
+class PatchKind(StrEnum):
+    """A kind of patch by its content type."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+def patched(resource: Resource, current: Object, patch: Any, kind: PatchKind) -> Object:
+    """The object after the patch; the current one is left alone.
+
+    Raises:
+        StatusError: 400 for what is no patch, 422 for one that cannot be applied to this object.
+    """
+    if kind is PatchKind.JSON:
+        return _json_patched(resource, current, patch)
+    if not isinstance(patch, dict):
+        raise errors.bad_request(f"error decoding patch: a {kind.name.lower()} patch must be an object")
+    if kind is PatchKind.MERGE:
+        merged: Object = strategic_merge.json_merge(current, patch)
+        return merged
+    try:
+        return strategic_merge.apply(current, patch, resource.kind)
+    except ValueError as exc:
+        raise errors.bad_request(str(exc)) from exc
+
+
+def _json_patched(resource: Resource, current: Object, patch: Any) -> Object:
+    if not isinstance(patch, list):
+        raise errors.bad_request("error decoding patch: json: cannot unmarshal the patch into a list of operations")
+    if len(patch) > OPERATIONS_MAX:
+        detail = f"The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {len(patch)}"
+        raise errors.StatusError(413, "RequestEntityTooLarge", detail)
+    try:
+        result: Object = jsonpatch.apply_patch(current, patch)
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as exc:
+        message = "the server rejected our request due to an error in our request"
+        raise errors.StatusError(422, "Invalid", message, {}) from exc
+    return result

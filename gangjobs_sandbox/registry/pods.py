@@ -1,0 +1,189 @@
+"""Pods: defaults, admission, what may change, and their two-step deletion.
+
+Follows `pkg/registry/core/pod/strategy.go`, and the admission plugins Priority and DefaultTolerationSeconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gangjobs_sandbox import errors
+from gangjobs_sandbox.clock import timestamp
+from gangjobs_sandbox.registry import gates
+from gangjobs_sandbox.registry.pod_defaults import default_pod_spec, default_requests, drop_disabled
+from gangjobs_sandbox.registry.pod_validation import pod_spec_causes
+from gangjobs_sandbox.registry.strategies import Context, Strategy, count_generation
+from gangjobs_sandbox.resources import PODS, PRIORITYCLASSES
+from gangjobs_sandbox.store import Object, objects_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gangjobs_sandbox.errors import Cause
+    from gangjobs_sandbox.registry.deletion import DeleteOptions
+
+__all__ = ["PodStrategy", "bound", "disrupted", "is_terminal"]
+
+_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_TOLERATION_S = 300
+_UPDATE_FORBIDDEN = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n"
+)
+_MUTABLE = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
+_QOS_RESOURCES = ("cpu", "memory")
+
+
+def is_terminal(pod: Mapping[str, Any]) -> bool:
+    """Whether all containers have ended for good."""
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def bound(pod: Object, node: str, now: str, annotations: Mapping[str, str] | None) -> Object:
+    """The pod on its node.
+
+    Raises:
+        StatusError: 409, it has one already, waits for its gates, or is being deleted.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    name = metadata["name"]
+    if "deletionTimestamp" in metadata:
+        raise errors.conflict(PODS, name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        raise errors.conflict(PODS, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        raise errors.conflict(PODS, name, f"pod {name} has non-empty .spec.schedulingGates")
+    if annotations:
+        metadata = {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
+    status = _with_condition(pod.get("status") or {}, "PodScheduled", now)
+    return {**pod, "metadata": metadata, "spec": {**spec, "nodeName": node}, "status": status}
+
+
+def disrupted(pod: Object, now: str) -> Object:
+    """The pod with the note that it was evicted."""
+    told = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    return {**pod, "status": _with_condition(pod.get("status") or {}, "DisruptionTarget", now, **told)}
+
+
+def _with_condition(status: Object, kind: str, now: str, **more: str) -> Object:
+    condition = {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": now, **more}
+    others = [item for item in status.get("conditions") or () if item["type"] != kind]
+    return {**status, "conditions": [*others, condition]}
+
+
+class PodStrategy(Strategy):
+    has_status = True
+    defaults_spec_only = True
+    returns_deleted = True
+
+    def default(self, obj: Object, context: Context) -> None:
+        spec = obj.setdefault("spec", {})
+        drop_disabled(spec, context.release)
+        default_pod_spec(spec)
+        default_requests(spec)
+        if spec["terminationGracePeriodSeconds"] < 0:
+            spec["terminationGracePeriodSeconds"] = 1
+        spec.setdefault("enableServiceLinks", True)
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        obj["metadata"]["generation"] = 1
+        spec = obj["spec"]
+        gates.drop_from_pod(spec, context.release)
+        _admit_priority(obj, context)
+        _tolerate_lost_nodes(spec)
+        obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
+        if spec.get("schedulingGates"):
+            obj["status"]["conditions"] = [_gated(timestamp(context.now))]
+
+    def prepare_update(self, new: Object, old: Object, context: Context) -> None:
+        super().prepare_update(new, old, context)
+        count_generation(new, old)
+
+    def prepare_status(self, new: Object, old: Object, context: Context) -> None:
+        super().prepare_status(new, old, context)
+        new["metadata"]["ownerReferences"] = old["metadata"].get("ownerReferences")
+        if new["metadata"]["ownerReferences"] is None:
+            del new["metadata"]["ownerReferences"]
+        new["status"].setdefault("qosClass", old["status"].get("qosClass"))
+
+    def validate(self, obj: Object, context: Context) -> list[Cause]:
+        return pod_spec_causes(obj["spec"], "spec")
+
+    def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
+        if _frozen(new["spec"], old["spec"]) == _frozen(old["spec"], old["spec"]):
+            return []
+        return [errors.forbidden_field("spec", _UPDATE_FORBIDDEN)]
+
+    def grace_period_s(self, obj: Object, options: DeleteOptions) -> int:
+        """Nothing to wait for if no node has the pod, or if it has ended."""
+        if not obj["spec"].get("nodeName") or is_terminal(obj):
+            return 0
+        wanted = options.grace_period_s
+        grace_s = obj["spec"].get("terminationGracePeriodSeconds", 0) if wanted is None else wanted
+        return 1 if grace_s < 0 else int(grace_s)
+
+
+def _frozen(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
+    """A spec as if the fields that may change were those of the old one."""
+    frozen: Object = objects_copy(dict(spec))
+    for field in _MUTABLE:
+        if field in old:
+            frozen[field] = old[field]
+        else:
+            frozen.pop(field, None)
+    for field in ("containers", "initContainers"):
+        for container, before in zip(frozen.get(field) or (), old.get(field) or (), strict=False):
+            container["image"] = before.get("image")
+            container["imagePullPolicy"] = before.get("imagePullPolicy")
+    return frozen
+
+
+def _gated(now: str) -> Object:
+    return {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+        "lastProbeTime": None,
+        "lastTransitionTime": now,
+    }
+
+
+def _admit_priority(pod: Object, context: Context) -> None:
+    """Put the number of the priority class into the pod."""
+    spec, name = pod["spec"], pod["spec"].get("priorityClassName")
+    if not name:
+        spec["priority"] = 0
+        spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+        return
+    found = context.find(PRIORITYCLASSES, "", name)
+    if found is None:
+        why = f"no PriorityClass with name {name} was found"
+        raise errors.forbidden(PODS, pod["metadata"]["name"], why)
+    spec["priority"] = found.get("value", 0)
+    spec["preemptionPolicy"] = found.get("preemptionPolicy", "PreemptLowerPriority")
+
+
+def _tolerate_lost_nodes(spec: Object) -> None:
+    tolerations = spec.setdefault("tolerations", [])
+    for key in _UNREACHABLE:
+        if not any(toleration.get("key") in {key, None} for toleration in tolerations):
+            tolerations.append(
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATION_S}
+            )
+
+
+def _qos_class(spec: Mapping[str, Any]) -> str:
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    amounts = [container.get("resources") or {} for container in containers]
+    if not any(name in (part.get(kind) or {}) for part in amounts for kind in part for name in _QOS_RESOURCES):
+        return "BestEffort"
+    limits = [part.get("limits") or {} for part in amounts]
+    requests = [part.get("requests") or {} for part in amounts]
+    guaranteed = all(
+        name in limit and request.get(name) == limit[name]
+        for limit, request in zip(limits, requests, strict=True)
+        for name in _QOS_RESOURCES
+    )
+    return "Guaranteed" if guaranteed else "Burstable"

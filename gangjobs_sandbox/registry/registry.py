@@ -1,0 +1,402 @@
+"""The API server without HTTP: every rule about objects, over one store.
+
+Synchronous on purpose: a change is decided and written between two awaits of the one loop that owns it,
+so nothing is ever seen half done. Objects handed out are shared with the store and everybody else: copy
+(`objects_copy`) before changing one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.objects import selector as selectors
+from gangjobs_sandbox import errors
+from gangjobs_sandbox.clock import Clock, SystemClock, timestamp
+from gangjobs_sandbox.registry import deletion, metadata, pods, selection
+from gangjobs_sandbox.registry.core import terminating
+from gangjobs_sandbox.registry.deletion import DeleteOptions, Outcome, Propagation
+from gangjobs_sandbox.registry.kinds import STRATEGIES, first_objects
+from gangjobs_sandbox.registry.patching import PatchKind, patched
+from gangjobs_sandbox.registry.recorder import Recorder
+from gangjobs_sandbox.registry.strategies import Context, Strategy
+from gangjobs_sandbox.releases import RELEASES, Release
+from gangjobs_sandbox.resources import NAMESPACES, PODS, Resource, by_key
+from gangjobs_sandbox.store import Object, Observer, Store, objects_copy
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.objects.selector import FieldSelector, Selector
+
+__all__ = ["Registry"]
+
+Objects = list[Object]
+Warnings = list[str]
+Decode = Callable[[Object], Object]
+"""Checks an object against the schema and copies it without the fields that are not kept; may raise StatusError."""
+
+_NO_CONTENT = frozenset({"metadata", "status"})
+_OPTIMISTIC_LOCK = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+class Registry:
+    """All operations on objects of one embedded cluster."""
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        *,
+        clock: Clock | None = None,
+        release: Release | str = "1.37",
+        rng: random.Random | None = None,
+    ) -> None:
+        self.store = store or Store()
+        self.clock: Clock = clock or SystemClock()
+        self.release = RELEASES[release] if isinstance(release, str) else release
+        self._rng = rng or random.SystemRandom()
+        self._recorder = Recorder(self)
+        self._bootstrap()
+
+    # Reading
+
+    def find(self, resource: str | Resource, namespace: str | None, name: str) -> Object | None:
+        """The object, or None."""
+        kind = by_key(resource)
+        stored = self.store.get(kind, (namespace or "") if kind.namespaced else "", name)
+        return stored.obj if stored else None
+
+    def get(self, resource: str | Resource, name: str, namespace: str | None = None) -> Object:
+        """The object.
+
+        Raises:
+            StatusError: 404, it does not exist.
+        """
+        kind = by_key(resource)
+        found = self.find(kind, namespace, name)
+        if found is None:
+            raise errors.not_found(kind, name)
+        return found
+
+    def list(
+        self,
+        resource: str | Resource,
+        namespace: str | None = None,
+        label_selector: str | Selector | None = None,
+        field_selector: str | FieldSelector | None = None,
+    ) -> Objects:
+        """The objects of a namespace (None: of all) that match, ordered by namespace and name."""
+        kind = by_key(resource)
+        labels = selectors.parse(label_selector) if isinstance(label_selector, str) else label_selector
+        fields = selectors.parse_fields(field_selector) if isinstance(field_selector, str) else field_selector
+        selection.check_fields(kind, fields.fields if fields else ())
+        found = [stored.obj for stored in self.store.list(kind, namespace, labels)]
+        return [obj for obj in found if selection.matches_fields(obj, fields)] if fields else found
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Call this with an `Event` after each change; returns what stops it. See `Store.observe`."""
+        return self.store.observe(observer)
+
+    # Writing
+
+    def create(
+        self,
+        resource: str | Resource,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+        decode: Decode | None = None,
+        warnings: Warnings | None = None,
+    ) -> Object:
+        """Keep a new object; `namespace` is that of the request (None: the object's own, else `default`).
+
+        Raises:
+            StatusError: 409 it exists, 404 no such namespace, 403 the namespace is being deleted, 422, 400.
+        """
+        kind, strategy, context = self._open(resource)
+        new: Object = decode(obj) if decode else objects_copy(obj)
+        self._identify(kind, new)
+        place = namespace or (new.get("metadata") or {}).get("namespace") or "default"
+        meta = metadata.complete(new, kind, place, now=context.now, rng=self._rng)
+        if kind.namespaced:
+            self._require_namespace(kind, meta)
+        strategy.default(new, context)
+        strategy.prepare_create(new, context)
+        causes = _metadata_causes(meta, strategy, context)
+        causes = [*causes, *strategy.validate_create(new, context), *strategy.validate(new, context)]
+        self._refuse(kind, new, causes)
+        strategy.canonicalize(new)
+        if self.find(kind, meta.get("namespace"), meta["name"]) is not None:
+            raise errors.already_exists(kind, meta["name"])
+        if warnings is not None:
+            warnings.extend(strategy.warnings(new))
+        return new if dry_run else self.store.put(kind, new).obj
+
+    def update(
+        self,
+        resource: str | Resource,
+        obj: Object,
+        *,
+        subresource: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        decode: Decode | None = None,
+    ) -> Object:
+        """Replace an object (its spec and metadata), or with `subresource` its status.
+
+        A resourceVersion in the object must be the present one; so must a uid.
+
+        Raises:
+            StatusError: 404, 409 another version or another object, 422, 400.
+        """
+        kind, _, _ = self._open(resource)
+        new: Object = decode(obj) if decode else objects_copy(obj)
+        self._identify(kind, new)
+        sent = new.get("metadata") or {}
+        old = self.get(kind, sent.get("name") or "", namespace or sent.get("namespace"))
+        if (uid := sent.get("uid")) and uid != old["metadata"]["uid"]:
+            raise errors.conflict(kind, sent["name"], _uid_mismatch(kind, old, uid))
+        return self._replace(kind, old, new, subresource=subresource, dry_run=dry_run)
+
+    def patch(
+        self,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None,
+        patch: Any,
+        kind: PatchKind | str = PatchKind.MERGE,
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        decode: Decode | None = None,
+    ) -> Object:
+        """Change an object by a patch, which may carry a resourceVersion as precondition.
+
+        Raises:
+            StatusError: 404, 409 another version, 422 (also another uid), 400.
+        """
+        which, _, _ = self._open(resource)
+        old = self.get(which, name, namespace)
+        new = patched(which, old, patch, PatchKind(kind))
+        if (new.get("metadata") or {}).get("name") != name:
+            raise errors.bad_request(
+                f"the name of the object ({(new.get('metadata') or {}).get('name')}) "
+                f"does not match the name on the URL ({name})"
+            )
+        new = _changed_part(new, old, decode or objects_copy)
+        return self._replace(which, old, new, subresource=subresource, dry_run=dry_run)
+
+    def delete(
+        self,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        propagation: Propagation | str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_s: int | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """Remove an object, or mark it until its grace period, finalizers and dependents allow it.
+
+        Returns its last version; it has gone if `find` says so.
+
+        Raises:
+            StatusError: 404, 409 a precondition does not hold.
+        """
+        options = DeleteOptions(
+            propagation=Propagation(propagation) if propagation else None,
+            grace_period_s=grace_period_s,
+            uid=uid,
+            resource_version=resource_version,
+        )
+        return self.delete_told(resource, name, namespace, options, dry_run=dry_run)[0]
+
+    def delete_told(
+        self,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None,
+        options: DeleteOptions,
+        *,
+        dry_run: bool = False,
+    ) -> tuple[Object, bool]:
+        """As `delete`; also tells whether the object is gone (or would be)."""
+        kind, strategy, context = self._open(resource)
+        old = self.get(kind, name, namespace)
+        deletion.check_preconditions(kind, old, options)
+        outcome = deletion.plan(
+            old,
+            options,
+            default=strategy.propagation,
+            grace_s=strategy.grace_period_s(old, options),
+            now=context.now,
+        )
+        if kind is NAMESPACES:
+            outcome = terminating(outcome, timestamp(context.now))
+        return self._carry_out(kind, outcome, dry_run=dry_run), outcome.is_removed
+
+    def bind(self, name: str, namespace: str, node: str, *, annotations: dict[str, str] | None = None) -> Object:
+        """Give a pod to a node, once (what `pods/binding` does).
+
+        Raises:
+            StatusError: 404, 409 the pod has a node already or is being deleted.
+        """
+        pod = self.get(PODS, name, namespace)
+        return self.store.put(PODS, pods.bound(pod, node, timestamp(self.clock.now()), annotations)).obj
+
+    def evict(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        grace_period_s: int | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """Delete a pod and say that it was disrupted (what `pods/eviction` does).
+
+        Raises:
+            StatusError: 404, 409 a precondition does not hold.
+        """
+        pod = self.get(PODS, name, namespace)
+        deletion.check_preconditions(PODS, pod, DeleteOptions(uid=uid))
+        if not dry_run and not pods.is_terminal(pod):
+            self.store.put(PODS, pods.disrupted(pod, timestamp(self.clock.now())))
+        return self.delete(PODS, name, namespace, uid=uid, grace_period_s=grace_period_s, dry_run=dry_run)
+
+    def returns_deleted(self, resource: str | Resource) -> bool:
+        """Whether a DELETE that removed an object answers with it."""
+        return STRATEGIES[by_key(resource)].returns_deleted
+
+    def record_event(
+        self,
+        involved: Object,
+        type: str,  # noqa: A002 - the field's name
+        reason: str,
+        message: str,
+        component: str,
+    ) -> None:
+        """Tell users a fact about an object, as a Kubernetes Event; see `Recorder.record`."""
+        self._recorder.record(involved, type, reason, message, component)
+
+    def suffix(self) -> str:
+        """A few random characters for a generated name."""
+        return f"{self._rng.getrandbits(32):08x}"
+
+    # Shared steps
+
+    def _open(self, resource: str | Resource) -> tuple[Resource, Strategy, Context]:
+        kind = by_key(resource)
+        return kind, STRATEGIES[kind], Context(self.release, self.clock.now(), self._find, self.list)
+
+    def _find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        return self.find(resource, namespace, name)
+
+    def _identify(self, kind: Resource, obj: Object) -> None:
+        """Objects are stored under one apiVersion, whichever they were sent in."""
+        versions = kind.versions or self.release.scheduling_versions or ("v1alpha1",)
+        obj["apiVersion"], obj["kind"] = kind.api_version(versions[0]), kind.kind
+
+    def _require_namespace(self, kind: Resource, meta: dict[str, Any]) -> None:
+        name = meta["namespace"]
+        namespace = self.find(NAMESPACES, None, name)
+        if namespace is None:
+            raise errors.not_found(NAMESPACES, name)
+        if "deletionTimestamp" in namespace["metadata"]:
+            why = f"unable to create new content in namespace {name} because it is being terminated"
+            cause = errors.Cause("NamespaceTerminating", "metadata.namespace", f"namespace {name} is being terminated")
+            raise errors.forbidden(kind, meta.get("name", ""), why, [cause])
+
+    def _replace(self, kind: Resource, old: Object, new: Object, *, subresource: str | None, dry_run: bool) -> Object:
+        """Check and write a new version of `old`; the same content again writes nothing."""
+        _, strategy, context = self._open(kind)
+        self._identify(kind, new)
+        self._check_version(kind, strategy, new.get("metadata") or {}, old["metadata"])
+        meta = metadata.carry_over(new, old, kind)
+        is_status = subresource == "status"
+        if subresource == "finalize":
+            finalizers = (new.get("spec") or {}).get("finalizers") or []
+            new = {**old, "metadata": meta, "spec": {**old["spec"], "finalizers": finalizers}}
+        elif is_status:
+            strategy.prepare_status(new, old, context)
+        else:
+            if not strategy.defaults_spec_only or new.get("spec") is not old.get("spec"):
+                strategy.default(new, context)
+            strategy.prepare_update(new, old, context)
+        self._refuse(kind, new, self._update_causes(strategy, new, old, context, is_status=is_status))
+        if deletion.ends_with_update(new["metadata"], old["metadata"]) and strategy.may_remove(new):
+            return self._carry_out(kind, Outcome(old, is_changed=False, is_removed=True), dry_run=dry_run, reply=new)
+        if new == old:
+            return old
+        return new if dry_run else self.store.put(kind, new).obj
+
+    def _check_version(self, kind: Resource, strategy: Strategy, sent: dict[str, Any], stored: dict[str, Any]) -> None:
+        version = sent.get("resourceVersion")
+        if not version and not strategy.unconditional_update:
+            cause = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            raise errors.invalid(kind, stored["name"], [cause], as_resource=True)
+        if version and version != stored["resourceVersion"]:
+            raise errors.conflict(kind, stored["name"], _OPTIMISTIC_LOCK)
+
+    def _update_causes(
+        self, strategy: Strategy, new: Object, old: Object, context: Context, *, is_status: bool
+    ) -> Sequence[errors.Cause]:
+        causes = metadata.validate_update(new["metadata"], old["metadata"])
+        if new["metadata"] != old["metadata"]:
+            causes = [*_metadata_causes(new["metadata"], strategy, context), *causes]
+        if is_status:
+            return [*causes, *strategy.validate_status(new, old, context)]
+        if _content(new) == _content(old):
+            return causes
+        return [*causes, *strategy.validate(new, context), *strategy.validate_update(new, old, context)]
+
+    def _refuse(self, kind: Resource, obj: Object, causes: Sequence[errors.Cause]) -> None:
+        if causes:
+            raise errors.invalid(kind, obj["metadata"].get("name", ""), causes)
+
+    def _carry_out(
+        self, kind: Resource, outcome: Outcome, *, dry_run: bool = False, reply: Object | None = None
+    ) -> Object:
+        obj = outcome.obj
+        if dry_run:
+            return reply or obj
+        if outcome.is_changed:
+            obj = self.store.put(kind, obj).obj
+        if outcome.is_removed:
+            meta = obj["metadata"]
+            obj = self.store.remove(kind, meta.get("namespace") or "", meta["name"]).obj
+        return reply or obj
+
+    def _bootstrap(self) -> None:
+        """What every cluster has from the start; nothing is changed in one that was read from disk."""
+        for kind, obj in first_objects():
+            if self.find(kind, None, obj["metadata"]["name"]) is None:
+                self.create(kind, obj)
+
+
+def _changed_part(new: Object, old: Object, private: Decode) -> Object:
+    """The new object, private but for a spec that it has from the old one as it is: a pod's is most of it."""
+    spec = new.get("spec")
+    if spec is None or spec is not old.get("spec"):
+        return private(new)
+    rest = private({name: value for name, value in new.items() if name != "spec"})
+    return {name: spec if name == "spec" else rest[name] for name in new if name == "spec" or name in rest}
+
+
+def _metadata_causes(meta: dict[str, Any], strategy: Strategy, context: Context) -> list[errors.Cause]:
+    return metadata.validate(meta, lambda name: strategy.problems_with_name(name, context))
+
+
+def _content(obj: Object) -> Object:
+    return {name: value for name, value in obj.items() if name not in _NO_CONTENT}
+
+
+def _uid_mismatch(kind: Resource, old: Object, uid: str) -> str:
+    meta = old["metadata"]
+    path = "/".join(filter(None, ("/registry", kind.plural, meta.get("namespace"), meta["name"])))
+    return (
+        f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
+    )

@@ -1,0 +1,73 @@
+"""Which units are to be tried, and when: those that are new or that something may help, after their back-off."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gangjobs_sandbox.clock import Clock
+
+BACKOFF_BASE_S = 1.0
+BACKOFF_MAX_S = 10.0
+_DOUBLINGS_MAX = 10
+
+Unit = tuple[str, Hashable]
+"""("pod", uid) or ("group", GroupKey)."""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """How often a unit has failed, and when it may be tried again."""
+
+    failures: int
+    ready_at: datetime
+
+
+class Backlog:
+    """Active units, and what is remembered of those that failed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._active: dict[Unit, None] = {}
+        self._attempts: dict[Unit, Attempts] = {}
+
+    def activate(self, unit: Unit) -> float:
+        """The unit shall be tried. Returns in how many seconds that may be."""
+        self._active[unit] = None
+        now = self._clock.now()
+        return (self._ready_at(unit, now) - now).total_seconds()
+
+    def due(self) -> list[Unit]:
+        """The active units that may be tried now."""
+        now = self._clock.now()
+        return [unit for unit in self._active if self._ready_at(unit, now) <= now]
+
+    def deactivate(self, unit: Unit) -> None:
+        """It is about to be tried: only what happens from now on makes it active again."""
+        self._active.pop(unit, None)
+
+    def failed(self, unit: Unit) -> None:
+        """It waits before it is tried again: 1 s, doubled by each failure, to 10 s."""
+        failures = self._attempts[unit].failures + 1 if unit in self._attempts else 1
+        backoff_s = min(BACKOFF_BASE_S * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), BACKOFF_MAX_S)
+        self._attempts[unit] = Attempts(failures, self._clock.now() + timedelta(seconds=backoff_s))
+
+    def forget(self, unit: Unit) -> None:
+        """It did well, or is gone: its next failure is the first."""
+        self._attempts.pop(unit, None)
+
+    def next_s(self, others: Iterable[datetime]) -> float | None:
+        """Seconds until an active unit may be tried, or one of the other moments comes; None for never."""
+        now = self._clock.now()
+        moments = [*(self._ready_at(unit, now) for unit in self._active), *others]
+        return (min(moments) - now).total_seconds() if moments else None
+
+    def _ready_at(self, unit: Unit, now: datetime) -> datetime:
+        """When the unit may be tried; `now` if it has not failed, as the clock itself has gone on since."""
+        attempts = self._attempts.get(unit)
+        return attempts.ready_at if attempts else now

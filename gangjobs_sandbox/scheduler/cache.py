@@ -1,0 +1,163 @@
+"""What the scheduler knows of the cluster, kept from events: room on nodes, pods that wait, members of groups.
+
+A pod takes room from its binding until it is terminal or gone; being deleted frees nothing. A pod that has been
+promised a node but not bound to it (only in 1.35) takes room as well.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers.meta import is_deleting, is_terminal, namespace_of, node_of, uid_of
+from gangjobs_sandbox.releases import GroupRef, pod_group_of
+from gangjobs_sandbox.scheduler.nodes import NodeState, Obj, node_state, request_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider_gangjobs.objects.quantity import ResourceList
+    from gangjobs_sandbox.turns import Turns
+
+GroupKey = tuple[str, GroupRef]
+"""Namespace and group."""
+
+Rank = tuple[int, str, int, str]
+"""Of a pod: priority (negative), creation, index, name."""
+
+SCHEDULER_NAME = "default-scheduler"
+
+
+class ClusterCache:
+    """Fed by its owner through `put_*` and `drop_*`."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeState] = {}
+        self.pods: dict[str, Obj] = {}
+        """By uid, the pods that are not terminal."""
+        self.waiting: dict[str, Obj] = {}
+        """By uid, those of them that this scheduler may place now."""
+        self.losses = 0
+        """Counted up when a node has gone or offers something else, or room is taken: what was planned may not fit."""
+        self._members: dict[GroupKey, dict[str, Obj]] = {}
+        self._taken: dict[str, tuple[str, ResourceList]] = {}
+
+    def put_node(self, obj: Obj) -> None:
+        node = node_state(obj)
+        self.losses += 1
+        self.nodes[node.name] = node
+        for name, request in self._taken.values():
+            if name == node.name:
+                node.take(request)
+
+    def drop_node(self, obj: Obj) -> None:
+        self.losses += 1
+        self.nodes.pop(obj["metadata"]["name"], None)
+
+    def put_pod(self, pod: Obj) -> None:
+        if is_terminal(pod):
+            self.drop_pod(pod)
+            return
+        uid, node = uid_of(pod), node_of(pod)
+        self.pods[uid] = pod
+        if group := group_key(pod):
+            self._members.setdefault(group, {})[uid] = pod
+        if node is not None and self._taken.get(uid, ("", {}))[0] != node:
+            self._take(uid, node, request_of(pod))
+        if uid not in self._taken and _is_placeable(pod):
+            self.waiting[uid] = pod
+        else:
+            self.waiting.pop(uid, None)
+
+    def drop_pod(self, pod: Obj) -> None:
+        uid = uid_of(pod)
+        self._give_back(uid)
+        self.pods.pop(uid, None)
+        self.waiting.pop(uid, None)
+        group = group_key(pod)
+        if group is not None and group in self._members:
+            self._members[group].pop(uid, None)
+            if not self._members[group]:
+                del self._members[group]
+
+    def promise(self, uid: str, node: str, request: ResourceList) -> None:
+        """Keep room on the node for a pod that is not bound yet; it does not wait any more."""
+        self._take(uid, node, request)
+        self.waiting.pop(uid, None)
+
+    def withdraw(self, uid: str) -> None:
+        """Give back the promised room; the pod, if it is still there, waits again."""
+        self._give_back(uid)
+        if uid in self.pods:
+            self.put_pod(self.pods[uid])
+
+    def members_of(self, group: GroupKey) -> list[Obj]:
+        """The group's pods that are not terminal. A finished member is no member any more (kubernetes#142330)."""
+        return list(self._members.get(group, {}).values())
+
+    def member_count(self, group: GroupKey) -> int:
+        return len(self._members.get(group, ()))
+
+    def bound_count(self, group: GroupKey) -> int:
+        return sum(node_of(pod) is not None for pod in self.members_of(group))
+
+    def waiting_of(self, group: GroupKey) -> list[Obj]:
+        return [pod for pod in self.members_of(group) if uid_of(pod) in self.waiting]
+
+    def _take(self, uid: str, node: str, request: ResourceList) -> None:
+        self._give_back(uid)
+        self.losses += 1
+        self._taken[uid] = (node, request)
+        if node in self.nodes:
+            self.nodes[node].take(request)
+
+    def _give_back(self, uid: str) -> None:
+        node, request = self._taken.pop(uid, ("", {}))
+        if node in self.nodes:
+            self.nodes[node].give_back(request)
+
+
+def group_key(pod: Obj) -> GroupKey | None:
+    ref = pod_group_of(pod)
+    return None if ref is None else (namespace_of(pod), ref)
+
+
+def in_order(pods: Iterable[Obj]) -> Turns[list[Obj]]:
+    """Higher priority first, then the older, then by name; pods of an index in order of it."""
+    ranked: list[tuple[Rank, Obj]] = []
+    for pod in pods:
+        ranked.append((_rank(pod), pod))
+        yield
+    return [pod for _, pod in sorted(ranked, key=itemgetter(0))]
+
+
+def first_of(pods: Iterable[Obj]) -> Turns[Obj | None]:
+    """The first by `in_order`, or None of none."""
+    first: tuple[Rank, Obj] | None = None
+    for pod in pods:
+        rank = _rank(pod)
+        if first is None or rank < first[0]:
+            first = rank, pod
+        yield
+    return first[1] if first else None
+
+
+def priority_of(pod: Obj) -> int:
+    """The number that admission has taken from the PriorityClass."""
+    return int(pod["spec"].get("priority") or 0)
+
+
+def _rank(pod: Obj) -> Rank:
+    metadata = pod["metadata"]
+    index = (metadata.get("labels") or {}).get("batch.kubernetes.io/job-completion-index", "")
+    number = int(index) if index.isascii() and index.isdigit() else 0
+    return -priority_of(pod), metadata.get("creationTimestamp") or "", number, metadata["name"]
+
+
+def _is_placeable(pod: Obj) -> bool:
+    spec = pod["spec"]
+    return (
+        not is_deleting(pod)
+        and not spec.get("schedulingGates")
+        and spec.get("schedulerName", SCHEDULER_NAME) == SCHEDULER_NAME
+    )

@@ -1,0 +1,109 @@
+"""Carries out preemption: looks who may be evicted for a unit that does not fit, and evicts them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers import meta
+from gangjobs_sandbox.controllers.meta import is_deleting, name_of, namespace_of, node_of, uid_of
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.registry import PatchKind, Registry
+from gangjobs_sandbox.resources import PODS
+from gangjobs_sandbox.scheduler import groups, preemption
+from gangjobs_sandbox.scheduler.cache import (
+    SCHEDULER_NAME,
+    ClusterCache,
+    group_key,
+    priority_of,
+)
+from gangjobs_sandbox.scheduler.nodes import Obj, request_of
+from gangjobs_sandbox.scheduler.preemption import Occupant
+from gangjobs_sandbox.scheduler.wording import Eviction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.scheduler.placement import Candidate
+    from gangjobs_sandbox.turns import Turns
+
+_AS_ONE: tuple[object, ...] = ("PodGroup", {"all": {}})
+"""Disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
+
+
+class Evictor:
+    """Evicts for one scheduler."""
+
+    def __init__(self, registry: Registry, clock: Clock, cache: ClusterCache) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._cache = cache
+        self._claims: dict[str, str] = {}
+        """By uid of a pod that was evicted, for whom."""
+
+    def make_room(
+        self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
+    ) -> Turns[Eviction | None]:
+        """Evict what is less important, if that lets the candidates in. Raises StatusError.
+
+        Nothing is promised to them: they are tried again when the room is free.
+
+        Args:
+            pod_group: the group that is let in as one.
+        """
+        pods = [candidate.pod for candidate in candidates]
+        priority = min(priority_of(pod) for pod in pods)
+        if any(pod["spec"].get("preemptionPolicy") == "Never" for pod in pods):
+            return None
+        if not any(priority_of(pod) < priority for pod in self._cache.pods.values() if node_of(pod)):
+            return None
+        nodes = list(self._cache.nodes.values())
+        room = yield from self._occupants(beside={uid_of(pod) for pod in pods})
+        victims = yield from preemption.choose(candidates, nodes, room, needed=needed, priority=priority)
+        occupants = [occupant for victim in victims for occupant in victim.occupants]
+        for occupant in occupants:
+            self._evict(occupant, by=pods[0], pod_group=pod_group)
+            yield
+        return Eviction(occupants[0].node, len(occupants)) if occupants else None
+
+    def _occupants(self, *, beside: set[str]) -> Turns[list[Occupant]]:
+        """Who has a place; without those who leave theirs to somebody else, so that it counts as taken."""
+        self._claims = {gone: by for gone, by in self._claims.items() if gone in self._cache.pods}
+        occupants: list[Occupant] = []
+        for pod in list(self._cache.pods.values()):
+            yield
+            node, claimed_by = node_of(pod), self._claims.get(uid_of(pod))
+            if node is not None and (claimed_by in beside or claimed_by not in self._cache.waiting):
+                unit = self._unit_of(pod)
+                occupants.append(Occupant(pod, node, request_of(pod), priority_of(pod), unit, is_deleting(pod)))
+        return occupants
+
+    def _unit_of(self, pod: Obj) -> str:
+        key = group_key(pod)
+        group = groups.find(self._registry, key) if key is not None else None
+        if (
+            group is not None
+            and group.pod_group is not None
+            and group.pod_group["spec"].get("disruptionMode") in _AS_ONE
+        ):
+            return f"group {uid_of(group.pod_group)}"
+        return f"pod {uid_of(pod)}"
+
+    def _evict(self, occupant: Occupant, *, by: Obj, pod_group: Obj | None) -> None:
+        pod, kind = occupant.pod, "pod" if pod_group is None else "podgroup"
+        text = f"{SCHEDULER_NAME}: preempting to accommodate a higher priority {kind}"
+        target = meta.condition("DisruptionTarget", "True", "PreemptionByScheduler", text, self._clock.now())
+        patch = {"metadata": {"uid": uid_of(pod)}, "status": {"conditions": [target]}}
+        try:
+            self._registry.patch(
+                PODS, name_of(pod), namespace_of(pod), patch, PatchKind.STRATEGIC, subresource="status"
+            )
+            self._registry.delete(PODS, name_of(pod), namespace_of(pod), uid=uid_of(pod))
+        except StatusError as exc:
+            if exc.code != 404:
+                raise
+            return
+        self._claims[uid_of(pod)] = uid_of(by)
+        place = occupant.node if pod_group is None else "cluster"
+        message = f"Preempted by {kind} {uid_of(pod_group or by)} on node {place}"
+        self._registry.record_event(pod, "Normal", "Preempted", message, SCHEDULER_NAME)

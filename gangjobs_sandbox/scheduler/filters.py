@@ -1,0 +1,46 @@
+"""Why a node does not suit a pod, in the words of the real scheduler's filter plugins. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.objects import quantity
+from gangjobs_sandbox.controllers.taints import (
+    NO_SCHEDULE,
+    UNSCHEDULABLE,
+    first_untolerated,
+    tolerates,
+)
+from gangjobs_sandbox.scheduler import affinity
+from gangjobs_sandbox.scheduler.nodes import PODS, NodeState, Obj
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from decimal import Decimal
+
+_UNSCHEDULABLE_TAINT = {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}
+
+
+def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:
+    """What keeps the pod from the node however empty it is; the first plugin that refuses tells."""
+    spec = node.get("spec") or {}
+    if spec.get("unschedulable") and not any(
+        tolerates(one, _UNSCHEDULABLE_TAINT) for one in pod["spec"].get("tolerations") or ()
+    ):
+        return "node(s) were unschedulable"
+    if first_untolerated(pod, spec.get("taints") or ()) is not None:
+        return "node(s) had untolerated taint(s)"
+    if not affinity.matches(pod, node):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return None
+
+
+def shortages(request: Mapping[str, Decimal], node: NodeState) -> list[str]:
+    """What the node has too little of for this request."""
+    return ["Too many pods" if name == PODS else f"Insufficient {name}" for name in quantity.fits(request, node.free)]
+
+
+def shape_of(pod: Mapping[str, Any]) -> str:
+    """Pods of one shape get the same answers from `refusal`; so each shape asks each node once."""
+    spec = pod["spec"]
+    return repr((spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations")))

@@ -1,0 +1,47 @@
+"""The groups that pods name, as the release at hand keeps them: PodGroup objects, or entries of a Workload in 1.35."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.releases import min_count_of
+from gangjobs_sandbox.resources import PODGROUPS, WORKLOADS, Resource
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.registry import Registry
+    from gangjobs_sandbox.scheduler.cache import GroupKey
+    from gangjobs_sandbox.scheduler.nodes import Obj
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group that exists."""
+
+    min_count: int | None
+    """Pods that start together; None for a group that is no gang."""
+    pod_group: Obj | None = None
+    """The PodGroup object, where the release has them."""
+
+
+def find(registry: Registry, key: GroupKey) -> Group | None:
+    """The group, or None as long as nobody has created it."""
+    namespace, ref = key
+    if ref.workload is None:
+        pod_group = _get(registry, PODGROUPS, ref.name, namespace)
+        return None if pod_group is None else Group(min_count_of(pod_group), pod_group)
+    workload = _get(registry, WORKLOADS, ref.workload, namespace)
+    for entry in workload["spec"].get("podGroups") or () if workload else ():
+        if entry["name"] == ref.name:
+            return Group(min_count_of(entry))
+    return None
+
+
+def _get(registry: Registry, resource: Resource, name: str, namespace: str) -> Obj | None:
+    try:
+        return registry.get(resource, name, namespace)
+    except StatusError as exc:
+        if exc.code == 404:
+            return None
+        raise

@@ -1,0 +1,85 @@
+"""Permit of 1.35: a gang's pods are placed one by one and wait, holding their places, until minCount of them have one.
+
+So a gang that cannot fit keeps others from the room it holds, for five minutes at a time. 1.36 replaced it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers.meta import is_deleting, node_of, uid_of
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.scheduler.cache import GroupKey
+    from gangjobs_sandbox.scheduler.nodes import Obj
+
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Permit:
+    """A pod that waits on a reserved place."""
+
+    pod: Obj
+    node: str
+    deadline: datetime
+
+    @property
+    def timeout_message(self) -> str:
+        minutes = int(TIMEOUT_S // 60)
+        return f'rejected due to timeout after waiting {minutes}m0s at plugin "GangScheduling"'
+
+
+class Permits:
+    """All that wait, by group."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._by_group: dict[GroupKey, dict[str, Permit]] = {}
+        self._group_of: dict[str, GroupKey] = {}
+
+    def wait(self, group: GroupKey, pod: Obj, node: str) -> None:
+        deadline = self._clock.now() + timedelta(seconds=TIMEOUT_S)
+        self._by_group.setdefault(group, {})[uid_of(pod)] = Permit(pod, node, deadline)
+        self._group_of[uid_of(pod)] = group
+
+    def of(self, group: GroupKey) -> list[Permit]:
+        return list(self._by_group.get(group, {}).values())
+
+    def allow(self, group: GroupKey) -> list[Permit]:
+        """End the waiting of the group; its pods may be bound."""
+        permits = list(self._by_group.pop(group, {}).values())
+        for permit in permits:
+            del self._group_of[uid_of(permit.pod)]
+        return permits
+
+    def expire(self) -> list[Permit]:
+        """End the waiting of groups of which a pod has waited too long: one rejection takes them all."""
+        now = self._clock.now()
+        late = [
+            group
+            for group, permits in self._by_group.items()
+            if any(permit.deadline <= now for permit in permits.values())
+        ]
+        return [permit for group in late for permit in self.allow(group)]
+
+    def drop_if_over(self, pod: Obj) -> bool:
+        """Drop the permit of a pod that is being deleted, or was bound by another. Returns whether its promise ends."""
+        if uid_of(pod) not in self._group_of or not (is_deleting(pod) or node_of(pod)):
+            return False
+        self.drop(pod)
+        return not node_of(pod)
+
+    def drop(self, pod: Obj) -> None:
+        group = self._group_of.pop(uid_of(pod), None)
+        if group is not None:
+            permits = self._by_group[group]
+            del permits[uid_of(pod)]
+            if not permits:
+                del self._by_group[group]
+
+    def deadlines(self) -> list[datetime]:
+        return [permit.deadline for permits in self._by_group.values() for permit in permits.values()]

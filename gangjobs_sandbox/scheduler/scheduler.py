@@ -1,0 +1,323 @@
+"""The gang scheduler: which pods to try when, and what to do with the answer.
+
+A unit is a pod by itself or all waiting pods of a group. It is tried when it is new or when something has changed that
+may help it, not before its back-off is over, and never given up. A group is not tried, and nothing is written about it,
+until it exists and has its minCount pods. Then its pods are placed on one snapshot, all that are needed or none (1.36
+and later). That takes turns: if nodes or members were lost meanwhile, nothing is bound and the unit is tried anew.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from gangjobs_sandbox.controllers.meta import (
+    is_terminal,
+    labels_of,
+    name_of,
+    namespace_of,
+    node_of,
+    uid_of,
+)
+from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.errors import StatusError
+from gangjobs_sandbox.resources import NODES, PODGROUPS, PODS, WORKLOADS
+from gangjobs_sandbox.scheduler import groups
+from gangjobs_sandbox.scheduler.backlog import Backlog, Unit
+from gangjobs_sandbox.scheduler.cache import (
+    ClusterCache,
+    GroupKey,
+    first_of,
+    group_key,
+    in_order,
+    priority_of,
+)
+from gangjobs_sandbox.scheduler.eviction import Evictor
+from gangjobs_sandbox.scheduler.permit import Permits
+from gangjobs_sandbox.scheduler.placement import Candidate, Placement, place, place_in_turns
+from gangjobs_sandbox.scheduler.report import Reporter
+from gangjobs_sandbox.scheduler.wording import Gang, Wording, priorities_differ
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping
+
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.registry import Registry
+    from gangjobs_sandbox.scheduler.groups import Group
+    from gangjobs_sandbox.scheduler.nodes import Obj
+    from gangjobs_sandbox.store import Event
+    from gangjobs_sandbox.turns import Turns
+
+_CYCLE = "cycle"
+
+
+class Scheduler:
+    """One key: a cycle over all units that are due, the most important first."""
+
+    name = "scheduler"
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._registry = registry
+        self._release = registry.release
+        self._cache = ClusterCache()
+        self._wording = Wording(registry.release)
+        self._report = Reporter(registry, clock, self._release.pod_group_condition)
+        self._permits = Permits(clock)
+        self._evictor = Evictor(registry, clock, self._cache)
+        self._backlog = Backlog(clock)
+        self._has_new_room = False
+        self.queue: WorkQueue[Hashable] = WorkQueue(clock)
+        for node in registry.list(NODES):
+            self._cache.put_node(node)
+        for pod in registry.list(PODS):
+            self._pod_changed(pod, None)
+
+    def observe(self, event: Event) -> None:
+        is_gone = event.type == "DELETED"
+        if event.resource is PODS:
+            if is_gone:
+                self._pod_gone(event.obj)
+            else:
+                self._pod_changed(event.obj, event.old)
+        elif event.resource is NODES:
+            self._node_changed(event.obj, event.old, is_gone=is_gone)
+        elif event.resource in (PODGROUPS, WORKLOADS) and not is_gone and _has_new_spec(event):
+            self._room_changed()
+
+    def sync(self, key: Hashable) -> Turns[None]:
+        """Try what is due. Raises StatusError if the registry refuses a write that it must not."""
+        self._end_permits()
+        if self._has_new_room:
+            self._has_new_room = False
+            self._activate_all()
+        ranked: list[tuple[tuple[int, str, str], Unit]] = []
+        for unit in self._backlog.due():
+            if self._may_be_tried(unit):
+                rank = yield from self._rank(unit)
+                ranked.append((rank, unit))
+            else:
+                self._backlog.deactivate(unit)
+        for _, unit in sorted(ranked, key=itemgetter(0)):
+            self._backlog.deactivate(unit)
+            try:
+                yield from self._try(unit)
+            except Exception:
+                self._backlog.activate(unit)  # the cycle is tried again, with this unit and the rest
+                raise
+        self._wake_for_rest()
+
+    def _may_be_tried(self, unit: Unit) -> bool:
+        """Whether its pods still wait, and their group is complete. If not, nothing is written anywhere."""
+        kind, key = unit
+        if kind == "group":
+            return self._ready_group(key) is not None  # type: ignore[arg-type]
+        pod = self._cache.waiting.get(str(key))
+        if pod is None:
+            self._backlog.forget(unit)
+            return False
+        group = group_key(pod)
+        return group is None or self._ready_group(group) is not None
+
+    def _try(self, unit: Unit) -> Turns[None]:
+        if not self._may_be_tried(unit):  # what was tried before it in this cycle took its time
+            return
+        kind, key = unit
+        if kind == "group":
+            yield from self._try_group(unit, key)  # type: ignore[arg-type]
+        else:
+            yield from self._try_pod(unit, self._cache.waiting[str(key)])
+
+    def _try_pod(self, unit: Unit, pod: Obj) -> Turns[None]:
+        candidates = [Candidate.of(pod)]
+        placement = place(candidates, self._cache.nodes.values(), needed=1)
+        eviction = None
+        if not placement.is_feasible:
+            eviction = yield from self._evictor.make_room(candidates, needed=1)
+        told = {uid: self._wording.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
+        yield from self._settle(unit, [pod], placement, told)
+
+    def _try_group(self, unit: Unit, key: GroupKey) -> Turns[None]:
+        group = self._ready_group(key)
+        if group is None:
+            return
+        losses = self._cache.losses
+        pods = yield from in_order(self._cache.waiting_of(key))
+        if not pods:
+            return
+        if (yield from self._is_refused_for_priority(unit, pods, group)):
+            return
+        gang = Gang(group.min_count or 1, self._cache.bound_count(key))
+        needed = gang.minimum - gang.bound
+        candidates = yield from _candidates(pods)
+        placement = yield from place_in_turns(candidates, self._cache.nodes.values(), needed=needed)
+        if losses != self._cache.losses or not all(uid in self._cache.waiting for uid in placement.nodes):
+            self._activate(unit)
+            return
+        eviction = None
+        if not placement.is_feasible:
+            as_one = group.pod_group if self._release.schedules_groups else None
+            eviction = yield from self._evictor.make_room(candidates, needed=needed, pod_group=as_one)
+        yield from self._settle(unit, pods, placement, self._wording.members(pods, gang, placement, eviction))
+        if group.pod_group is None:
+            return
+        if placement.is_feasible:
+            self._report.group_placed(group.pod_group)
+        else:
+            self._report.group_refused(group.pod_group, self._wording.group(gang, placement, eviction))
+
+    def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> Turns[bool]:
+        if group.pod_group is None or not self._release.schedules_groups:
+            return False
+        message = priorities_differ(pods, priority_of(group.pod_group))
+        if message is None:
+            return False
+        for pod in pods:
+            self._report.refused(pod, message, reason="SchedulerError")
+            yield
+        self._report.group_refused(group.pod_group, message, reason="SchedulerError")
+        self._backlog.failed(unit)
+        return True
+
+    def _ready_group(self, key: GroupKey) -> Group | None:
+        """The group if it may be tried. If not, nothing is written anywhere: the real one holds it before its queue."""
+        group = groups.find(self._registry, key)
+        if group is None or (group.min_count or 0) > self._cache.member_count(key):
+            return None
+        return group
+
+    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement, told: Mapping[str, str]) -> Turns[None]:
+        """Bind what may be bound, tell of the rest, and decide when to look again.
+
+        Args:
+            told: by pod uid, what to say of a pod that stays without a node.
+        """
+        for pod in pods:
+            node = placement.nodes.get(uid_of(pod)) if placement.is_feasible else None
+            if node is not None:
+                yield from self._accept(pod, node)
+            else:
+                self._report.refused(pod, told[uid_of(pod)])
+            yield
+        if placement.is_feasible and not placement.refused:
+            self._backlog.forget(unit)
+        else:
+            self._backlog.failed(unit)
+
+    def _accept(self, pod: Obj, node: str) -> Turns[None]:
+        """Bind the pod; in 1.35 a gang's pod first waits, on its reserved place, for the others."""
+        key = group_key(pod)
+        if self._release.has_pod_groups or key is None:
+            self._bind(pod, node)
+            return
+        group = self._ready_group(key)
+        assert group is not None, "a group is looked up before its pods are placed"
+        self._cache.promise(uid_of(pod), node, Candidate.of(pod).request)
+        self._permits.wait(key, pod, node)
+        if self._cache.bound_count(key) + len(self._permits.of(key)) >= (group.min_count or 1):
+            for permit in self._permits.allow(key):
+                self._bind(permit.pod, permit.node)
+                yield
+
+    def _bind(self, pod: Obj, node: str) -> None:
+        try:
+            self._registry.bind(name_of(pod), namespace_of(pod), node)
+        except StatusError as exc:
+            # The pod went, or got a node, in between; its own events say which.
+            if exc.code not in (404, 409):
+                raise
+            return
+        self._report.bound(pod, node)
+
+    def _end_permits(self) -> None:
+        """1.35: give back the places of gangs that did not come together in time."""
+        for permit in self._permits.expire():
+            uid = uid_of(permit.pod)
+            self._cache.withdraw(uid)
+            self._report.refused(self._cache.pods[uid], permit.timeout_message)
+            self._backlog.failed(("pod", uid))
+            self._room_changed()
+
+    def _rank(self, unit: Unit) -> Turns[tuple[int, str, str]]:
+        kind, key = unit
+        pods = [self._cache.waiting[str(key)]] if kind == "pod" else self._cache.waiting_of(key)  # type: ignore[arg-type]
+        first = yield from first_of(pods)
+        if first is None:
+            return 0, "", str(key)
+        return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)
+
+    def _wake_for_rest(self) -> None:
+        after_s = self._backlog.next_s(self._permits.deadlines())
+        if after_s is not None:
+            self.queue.add(_CYCLE, after_s=after_s)
+
+    def _pod_changed(self, pod: Obj, old: Obj | None) -> None:
+        held_room = old is not None and node_of(old) is not None and not is_terminal(old)
+        self._cache.put_pod(pod)
+        if self._permits.drop_if_over(pod):
+            self._cache.withdraw(uid_of(pod))
+            self._room_changed()
+        if held_room and is_terminal(pod):
+            self._room_changed()
+        elif old is None or old["spec"] != pod["spec"] or labels_of(old) != labels_of(pod):
+            self._activate_near(pod, is_new=old is None)
+
+    def _pod_gone(self, pod: Obj) -> None:
+        self._permits.drop(pod)
+        self._cache.drop_pod(pod)
+        self._backlog.forget(("pod", uid_of(pod)))
+        self._room_changed()
+
+    def _node_changed(self, node: Obj, old: Obj | None, *, is_gone: bool) -> None:
+        if is_gone:
+            self._cache.drop_node(node)
+            return
+        if old is not None and _offer(old) == _offer(node):
+            return
+        self._cache.put_node(node)
+        self._room_changed()
+
+    def _activate_near(self, pod: Obj, *, is_new: bool) -> None:
+        """The pod, and those for which it has completed the group."""
+        group = group_key(pod)
+        if group is not None and self._release.has_pod_groups:
+            self._activate(("group", group))
+        elif group is not None and is_new and self._has_just_enough(group):
+            for member in self._cache.waiting_of(group):
+                self._activate(("pod", uid_of(member)))
+        else:
+            self._activate(("pod", uid_of(pod)))
+
+    def _has_just_enough(self, key: GroupKey) -> bool:
+        group = groups.find(self._registry, key)
+        return group is not None and (group.min_count or 1) == self._cache.member_count(key)
+
+    def _room_changed(self) -> None:
+        """Something may fit now that did not before: the next cycle tries everything that waits."""
+        self._has_new_room = True
+        self.queue.add(_CYCLE)
+
+    def _activate_all(self) -> None:
+        for pod in self._cache.waiting.values():
+            group = group_key(pod) if self._release.has_pod_groups else None
+            self._activate(("pod", uid_of(pod)) if group is None else ("group", group))
+
+    def _activate(self, unit: Unit) -> None:
+        self.queue.add(_CYCLE, after_s=self._backlog.activate(unit))
+
+
+def _offer(node: Obj) -> tuple[object, ...]:
+    """What of a node matters for placing; its heartbeats do not."""
+    status = node.get("status") or {}
+    return node.get("spec"), labels_of(node), status.get("allocatable"), status.get("capacity")
+
+
+def _has_new_spec(event: Event) -> bool:
+    return event.old is None or event.old.get("spec") != event.obj.get("spec")
+
+
+def _candidates(pods: Iterable[Obj]) -> Turns[list[Candidate]]:
+    candidates: list[Candidate] = []
+    for pod in pods:
+        candidates.append(Candidate.of(pod))
+        yield
+    return candidates

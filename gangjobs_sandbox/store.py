@@ -1,0 +1,184 @@
+"""The versioned store: objects, one revision counter, and what changed lately.
+
+One rule makes it correct: objects in the store never change (see `versions`).
+Knows nothing of what objects mean, of HTTP, or of time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangjobs_sandbox.journal import Journal, Record
+from gangjobs_sandbox.resources import RESOURCES, Resource, by_key
+from gangjobs_sandbox.shelf import Expired, Shelf
+from gangjobs_sandbox.versions import Event, EventType, Key, Object, Stored, key_of, objects_copy
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.objects.selector import Selector
+
+__all__ = ["Event", "EventType", "Expired", "Object", "Observer", "Store", "Stored", "Versions", "objects_copy"]
+
+Versions = list["Stored"]
+Events = list["Event"]
+Observer = Callable[[Event], None]
+
+WINDOW = 10_000
+"""Changes kept per resource. A client that is further behind gets 410 and lists again."""
+
+HOT_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "job-name"})
+"""Labels that controllers and watchers select by all the time: kept in an index."""
+
+
+class Store:
+    """Objects by resource, namespace and name; see the module for what it promises."""
+
+    def __init__(
+        self, journal: Journal | None = None, *, window: int = WINDOW, indexed_labels: frozenset[str] = HOT_LABELS
+    ) -> None:
+        assert window > 0, "a store without a window could not be watched"
+        self.revision = 0
+        self._shelves = {resource: Shelf(window, indexed_labels) for resource in RESOURCES}
+        self._observers: list[Observer] = []
+        self._undelivered: deque[Event] = deque()
+        self._delivering = False
+        self._journal = journal
+        if journal is not None:
+            self._replay(journal)
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Stored | None:
+        return self._shelves[resource].objects.get((namespace, name))
+
+    def list(self, resource: Resource, namespace: str | None = None, selector: Selector | None = None) -> Versions:
+        """The objects of a namespace (None: of all) that carry these labels, ordered by namespace and name."""
+        shelf = self._shelves[resource]
+        found = [shelf.objects[key] for key in shelf.candidates(namespace, selector)]
+        if selector is None or not selector.requirements:
+            return found
+        return [stored for stored in found if selector.matches(stored.labels)]
+
+    def list_at(self, resource: Resource, revision: int, namespace: str | None = None) -> Versions:
+        """What `list` would have said at an earlier revision.
+
+        Raises:
+            Expired: that revision is older than what is still kept.
+        """
+        return self._shelves[resource].at(revision, namespace)
+
+    def count(self, resource: Resource) -> int:
+        return len(self._shelves[resource].objects)
+
+    def events_since(self, resource: Resource, revision: int) -> Events:
+        """All changes after this revision, oldest first.
+
+        Raises:
+            Expired: some of them are no longer kept.
+        """
+        return self._shelves[resource].since(revision)
+
+    def put(self, resource: Resource, obj: Object) -> Stored:
+        """Keep this version, new or changed, under the next revision. The dict is the store's from now on."""
+        key = key_of(obj)
+        old = self._shelves[resource].objects.get(key)
+        stored = _stamped(obj, self.revision + 1)
+        self._write(resource, key, stored, deleted=False)
+        self._commit(Event(EventType.MODIFIED if old else EventType.ADDED, resource, stored, old))
+        return stored
+
+    def remove(self, resource: Resource, namespace: str, name: str) -> Stored:
+        """Drop an object; what is returned is its last version under the revision of the removal."""
+        old = self._shelves[resource].objects[namespace, name]
+        stored = _stamped(old.obj, self.revision + 1)
+        self._write(resource, (namespace, name), stored, deleted=True)
+        self._commit(Event(EventType.DELETED, resource, stored, old))
+        return stored
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Call this after each change, in order of revision; returns what stops it.
+
+        An observer may write: the change is done at once, and delivered after the present one.
+        """
+        self._observers.append(observer)
+
+        def stop() -> None:
+            if observer in self._observers:
+                self._observers.remove(observer)
+
+        return stop
+
+    def close(self) -> None:
+        """Release the data directory; safe to repeat."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def forget(self, resource: Resource | None = None) -> None:
+        """Drop the history, as the API server's compaction does: older watches and pages get 410."""
+        for shelf in self._shelves.values() if resource is None else [self._shelves[resource]]:
+            shelf.forget(self.revision)
+
+    def statistics(self) -> dict[str, int]:
+        """Number of objects by resource key."""
+        return {resource.key: len(shelf.objects) for resource, shelf in self._shelves.items()}
+
+    def _write(self, resource: Resource, key: Key, stored: Stored, *, deleted: bool) -> None:
+        if self._journal is None:
+            return
+        obj = None if deleted else msgspec.Raw(stored.json)
+        self._journal.append(Record(stored.revision, resource.key, *key, obj))
+
+    def _commit(self, event: Event) -> None:
+        self._apply(event)
+        self._undelivered.append(event)
+        if not self._delivering:
+            self._deliver()
+        if self._journal is not None and self._journal.is_long:
+            self._journal.compact(self.revision, self._records())
+
+    def _apply(self, event: Event) -> None:
+        shelf, key = self._shelves[event.resource], key_of(event.obj)
+        assert event.revision > self.revision, "revisions only grow"
+        self.revision = event.revision
+        if event.type is EventType.DELETED:
+            shelf.drop(key)
+        else:
+            shelf.keep(key, event.stored)
+        shelf.remember(event)
+
+    def _deliver(self) -> None:
+        self._delivering = True
+        try:
+            while self._undelivered:
+                event = self._undelivered.popleft()
+                for observer in tuple(self._observers):
+                    observer(event)
+        finally:
+            self._delivering = False
+
+    def _records(self) -> Iterator[Record]:
+        for resource, shelf in self._shelves.items():
+            for key, stored in shelf.objects.items():
+                yield Record(stored.revision, resource.key, *key, msgspec.Raw(stored.json))
+
+    def _replay(self, journal: Journal) -> None:
+        for record in sorted(journal.load(), key=lambda record: record.revision):
+            if not record.resource:
+                # The end of the snapshot: of what came before, only the result is known.
+                self.revision = max(self.revision, record.revision)
+                self.forget()
+                continue
+            resource = by_key(record.resource)
+            old = self._shelves[resource].objects.get((record.namespace, record.name))
+            if record.obj is None:
+                assert old is not None, "the journal removes what it never added"
+                event = Event(EventType.DELETED, resource, _stamped(old.obj, record.revision), old)
+            else:
+                kind = EventType.MODIFIED if old else EventType.ADDED
+                event = Event(kind, resource, Stored(record.obj, record.revision), old)
+            self._apply(event)
+
+
+def _stamped(obj: Object, revision: int) -> Stored:
+    return Stored({**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}, revision)

@@ -1,0 +1,170 @@
+"""Run a program that cannot outlive the one who started it, however that one ends.
+
+Between starter and program stands a small process, this module run by `python -m`. The starter holds the
+write end of a pipe, the *lifeline*. When the starter dies, by SIGKILL too, the pipe closes; the program is then
+asked to end, and whatever it has started is killed. On Linux this process is a subreaper, so descendants that
+left their session or lost their parent are found as well; elsewhere those are found as far as `ps` shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+from gangjobs_sandbox.node.shim.kernel import IS_LINUX, become_subreaper
+from gangjobs_sandbox.node.shim.processes import descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Supervised", "start"]
+
+GRACE_S = 10.0
+KILL_TIMEOUT_S = 5.0
+"""How long to go on killing: a process stuck in the kernel cannot be waited for forever."""
+
+
+@dataclass
+class Supervised:
+    """A running program, and the lifeline that keeps it running."""
+
+    process: subprocess.Popen[bytes]
+    lifeline: int = field(repr=False)
+
+    def poll(self) -> int | None:
+        """Exit code of the program, or None while it or anything it started still runs."""
+        return self.process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        return self.process.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Ask the program to end; it has its grace period, then it is killed with all that it started."""
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    output: IO[Any] | None = None,
+    grace_s: float = GRACE_S,
+    own_session: bool = True,
+    held: Sequence[int] = (),
+) -> Supervised:
+    """Start a program that ends with the calling process at the latest.
+
+    With `own_session` the terminal's signals do not reach it, and its input is empty. Without `output`
+    it writes to where the caller writes. The file descriptors `held`, of locks for example, stay open
+    until everything has ended, and are not seen by the program.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    reading, writing = os.pipe()
+    # -P: a file in the caller's folder must not be taken for a module.
+    command = [sys.executable, "-P", "-m", __name__, f"--lifeline={reading}", f"--grace={grace_s}", "--", *argv]
+    try:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL if own_session else None,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            start_new_session=own_session,
+            pass_fds=[reading, *held],
+        )
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    return Supervised(process, writing)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run a program until it ends or the lifeline closes.")
+    parser.add_argument("--lifeline", type=int, required=True)
+    parser.add_argument("--grace", type=float, default=GRACE_S)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    if IS_LINUX:
+        become_subreaper()
+    wakeup, signals = os.pipe()
+    for end in (wakeup, signals):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(signals, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    try:
+        child = subprocess.Popen(options.command, restore_signals=True)
+    except OSError as error:
+        print(f"cannot run {options.command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    family: set[int] = set()
+    try:
+        return _supervise(child, options.lifeline, wakeup, options.grace, family)
+    finally:
+        _kill(family)
+
+
+def _supervise(child: subprocess.Popen[bytes], lifeline: int, wakeup: int, grace_s: float, family: set[int]) -> int:
+    """Wait for the program's end, or ask for it when the lifeline closes or SIGTERM comes; returns the exit code.
+
+    SIGINT is left to the program: a terminal sends it to both. Before asking, the program's descendants
+    are noted in `family`: without a subreaper they cannot be found once their parents are gone.
+    """
+    kill_at: float | None = None
+    watched = [lifeline, wakeup]
+    while (code := _ended(child)) is None:
+        timeout_s = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+        ready, _, _ = select.select(watched, [], [], timeout_s)
+        asked = set(os.read(wakeup, 512) if wakeup in ready else b"") & {signal.SIGTERM, signal.SIGHUP}
+        if lifeline in ready or (asked and lifeline in watched):
+            watched = [wakeup]
+            kill_at = time.monotonic() + grace_s
+            family.update(() if IS_LINUX else descendants(child.pid))
+            os.kill(child.pid, signal.SIGTERM)
+        elif kill_at is not None and time.monotonic() >= kill_at:
+            kill_at = None
+            os.kill(child.pid, signal.SIGKILL)
+    return code
+
+
+def _ended(child: subprocess.Popen[bytes]) -> int | None:
+    """Exit code of the program as a shell gives it, or None. Reaps orphans, too; nobody else may reap the program."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child.pid:
+                code = os.waitstatus_to_exitcode(ended[1])
+                child.returncode = code  # so that Popen does not wait for it again
+                return code if code >= 0 else 128 - code
+    return None
+
+
+def _kill(family: set[int]) -> None:
+    """Kill the noted processes and all below this one, until none is left."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while time.monotonic() < deadline and (alive := family | set(descendants(os.getpid()))):
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        family.clear()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Versions of objects, and the changes from one to the next. Neither ever changes.
+
+A new version is a new dict, so lists, watches and old snapshots share them freely, and each is encoded to JSON at most
+once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gangjobs_sandbox.resources import Resource
+
+__all__ = ["Event", "EventType", "Key", "Object", "Stored", "key_of", "objects_copy"]
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+"""Namespace ("" for cluster-wide objects) and name."""
+
+
+class EventType(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+class Stored:
+    """One version of one object, with its JSON."""
+
+    __slots__ = ("_encoded", "obj", "revision")
+
+    def __init__(self, obj: Object, revision: int) -> None:
+        self.obj = obj
+        self.revision = revision
+        self._encoded: dict[str, bytes] = {}
+
+    @property
+    def json(self) -> bytes:
+        """The object as JSON, encoded once however many read it."""
+        return self.json_as("", lambda obj: obj)
+
+    def json_as(self, view: str, convert: Callable[[Object], Object]) -> bytes:
+        """The JSON of the object as seen through one API version, encoded once per view."""
+        encoded = self._encoded.get(view)
+        if encoded is None:
+            encoded = self._encoded[view] = msgspec.json.encode(convert(self.obj))
+        return encoded
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.obj["metadata"].get("labels") or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change. For DELETED, `obj` is the last version under the revision of its removal."""
+
+    type: EventType
+    resource: Resource
+    stored: Stored
+    old_stored: Stored | None
+
+    @property
+    def obj(self) -> Object:
+        return self.stored.obj
+
+    @property
+    def old(self) -> Object | None:
+        return self.old_stored.obj if self.old_stored else None
+
+    @property
+    def revision(self) -> int:
+        return self.stored.revision
+
+
+def objects_copy(value: Any) -> Any:
+    """A copy of a JSON value that may be changed freely; several times faster than `copy.deepcopy`."""
+    if isinstance(value, dict):
+        return {name: objects_copy(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [objects_copy(item) for item in value]
+    return value
+
+
+def key_of(obj: Object) -> Key:
+    """Where the object is kept."""
+    metadata = obj["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]

@@ -1,0 +1,101 @@
+"""The two wheels that this repository builds: the provider without the sandbox, and the sandbox with its command."""
+
+import os
+import subprocess
+import sys
+from email.parser import HeaderParser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+
+import airflow_provider_gangjobs
+import gangjobs_sandbox
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def built_wheel(project, folder):
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(build, cwd=project, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def provider_wheel(tmp_path_factory):
+    return built_wheel(REPOSITORY, tmp_path_factory.mktemp("provider"))
+
+
+@pytest.fixture(scope="module")
+def sandbox_wheel(tmp_path_factory):
+    return built_wheel(REPOSITORY / "gangjobs_sandbox", tmp_path_factory.mktemp("sandbox"))
+
+
+def files_in(wheel):
+    """The paths of the files in a wheel, without those of its metadata."""
+    return {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def package_files(package, suffixes):
+    """The paths, relative to the repository, of the files that a package is made of."""
+    found = (path for path in (REPOSITORY / package).rglob("*") if path.suffix in suffixes or path.name == "py.typed")
+    return {path.relative_to(REPOSITORY).as_posix() for path in found}
+
+
+def requirements_of(wheel):
+    with ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = HeaderParser().parsestr(archive.read(metadata).decode()).get_all("Requires-Dist")
+    return {requirement.name: requirement for requirement in map(Requirement, lines)}
+
+
+def call_gangjobs(*arguments, wheels):
+    """Run the command on the given wheels and the standard library, without anything else that is installed."""
+    return subprocess.run(
+        [sys.executable, "-S", "-P", "-m", "airflow_provider_gangjobs.cli.main", *arguments],
+        env={"PYTHONPATH": os.pathsep.join(map(str, wheels))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_wheel_of_the_provider_contains_its_package_only(provider_wheel):
+    assert {path.partition("/")[0] for path in files_in(provider_wheel)} == {"airflow_provider_gangjobs"}
+
+
+def test_wheel_of_the_sandbox_contains_its_package_whole(sandbox_wheel):
+    assert files_in(sandbox_wheel) == package_files("gangjobs_sandbox", {".py", ".json"})
+
+
+def test_wheel_of_the_sandbox_contains_the_license(sandbox_wheel):
+    with ZipFile(sandbox_wheel) as archive:
+        (license_file,) = (name for name in archive.namelist() if name.endswith("licenses/LICENSE"))
+        assert archive.read(license_file) == (REPOSITORY / "LICENSE").read_bytes()
+
+
+def test_extra_of_the_provider_installs_the_sandbox(provider_wheel):
+    requirement = requirements_of(provider_wheel)["gangjobs-sandbox"]
+    assert requirement.marker.evaluate({"extra": "sandbox"})
+    assert not requirement.marker.evaluate({"extra": ""})
+
+
+def test_sandbox_accepts_the_provider_of_the_same_commit(sandbox_wheel):
+    requirement = requirements_of(sandbox_wheel)["airflow-provider-gangjobs"]
+    assert requirement.specifier.contains(airflow_provider_gangjobs.__version__)
+    assert gangjobs_sandbox.__version__ == airflow_provider_gangjobs.__version__
+
+
+def test_command_without_the_sandbox_names_the_extra_to_install(provider_wheel):
+    called = call_gangjobs("sandbox", "run", "--", "true", wheels=[provider_wheel])
+    assert called.returncode == 1
+    assert "pip install 'airflow-provider-gangjobs[sandbox]'" in called.stderr
+    assert called.stderr.count("\n") == 1
+
+
+def test_command_with_the_sandbox_offers_its_actions(provider_wheel, sandbox_wheel):
+    called = call_gangjobs("sandbox", "--help", wheels=[provider_wheel, sandbox_wheel])
+    assert called.returncode == 0, called.stderr
+    assert {"up", "run"} <= set(called.stdout.split())
