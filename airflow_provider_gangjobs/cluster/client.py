@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 REQUEST_TIMEOUT_S = 30.0
 LIST_TIMEOUT_S = 60.0
@@ -62,7 +63,7 @@ class Client:
         self.config = config
         timing = timing or Timing()
         self._credentials = credentials or Credentials(config, timing=timing)
-        self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive)
+        self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=timing.monotonic)
         self._persistent = Persistent(self._transport, timing, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:
@@ -76,6 +77,11 @@ class Client:
     async def aclose(self) -> None:
         """Close the connections; safe to repeat."""
         await self._transport.aclose()
+
+    @property
+    def clock(self) -> ServerClock:
+        """The API server's clock, learned from its answers."""
+        return self._transport.clock
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(dict(self._persistent.requests), self._persistent.retries, self._credentials.renewals)

@@ -38,6 +38,9 @@ import msgspec
 
 MESSAGE_CHARS_MAX = 256
 """Longer server messages are cut: they may quote whole objects."""
+RETRY_AFTER_MAX_S = 60.0
+"""A server that asks for a longer pause is asked again anyway: gangs wait for the answer. It bounds every wait that a
+server asks for: of the client's retries, of informers, of the harvest, and of submissions."""
 
 
 class ClusterError(Exception):
@@ -48,7 +51,7 @@ class ClusterError(Exception):
     may_have_applied: bool = False
     """True if a write may have taken effect although it failed."""
     retry_after_s: float | None = None
-    """How long the server asks us to wait."""
+    """How long the server asks us to wait, at most `RETRY_AFTER_MAX_S`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)
@@ -134,7 +137,7 @@ class ApiError(ClusterError):
         self.message = message[:MESSAGE_CHARS_MAX]
         self.details: Mapping[str, Any] = details or {}
         self.continue_token = continue_token
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = None if retry_after_s is None else min(retry_after_s, RETRY_AFTER_MAX_S)
         super().__init__(": ".join(part for part in (request, f"{status} {reason}".rstrip(), self.message) if part))
 
     @property

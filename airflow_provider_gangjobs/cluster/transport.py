@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 from airflow_provider_gangjobs.cluster.express import Express, Line
 from airflow_provider_gangjobs.cluster.gulps import in_gulps
 from airflow_provider_gangjobs.cluster.lines import LineTooLongError
+from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -77,8 +79,16 @@ class Exchange:
 class Transport:
     """Two connection pools (requests, streams) to one API server, opened at the first use."""
 
-    def __init__(self, credentials: Credentials, *, tcp_keepalive: bool = True) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        tcp_keepalive: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._credentials = credentials
+        self._monotonic = monotonic
+        self.clock = ServerClock(monotonic)
         self._tcp_keepalive = tcp_keepalive
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
@@ -189,7 +199,8 @@ class Transport:
             headers["Content-Type"] = exchange.content_type
         if access.authorization:
             headers["Authorization"] = access.authorization
-        return await session.request(
+        sent_at = self._monotonic()
+        response = await session.request(
             exchange.method,
             exchange.url(access.base_url),
             data=exchange.body,
@@ -200,6 +211,8 @@ class Transport:
             server_hostname=access.server_hostname,
             allow_redirects=False,
         )
+        self.clock.learn(response.headers.get("Date"), sent_at=sent_at)
+        return response
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=limit, socket_factory=self._socket)

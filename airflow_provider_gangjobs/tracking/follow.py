@@ -12,7 +12,6 @@ which comes to the same event. Faults of the API are waited out; nothing of them
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from airflow_provider_gangjobs.cluster.client import Client
@@ -38,6 +37,7 @@ from airflow_provider_gangjobs.tracking.read.job_events import job_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.connection import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -62,10 +62,6 @@ EVIDENCE_AFTER_S: Final = 20.0
 """Pods that are missing for this long have been refused, or the Job controller is busy."""
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 async def follow(
     cluster: Client | ClusterConfig,
     ref: GangRef,
@@ -73,7 +69,7 @@ async def follow(
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - a frozen value
     until: Until = "ended",
     report: Callable[[Observation], None],
-    now: Callable[[], datetime] = utc_now,
+    now: Callable[[], datetime] | None = None,
     timing: Timing | None = None,
 ) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and tell how it stands then.
@@ -82,17 +78,20 @@ async def follow(
     the outcomes of all its pods are recorded and none is held, or the event's notes say what is not.
     Safe to cancel at any time, to run again, and to run twice at once.
     `report` is called in passing, at each change of phase or of what is waited for.
+    `now` is the time by which deadlines are judged: the API server's if not given, since it writes the times that
+    they count from.
     """
     timing = timing or Timing()
     reporter = Reporter(report)
     shared = None if isinstance(cluster, Client) else informers()
     client = cluster if isinstance(cluster, Client) else informers().take_client(cluster)
+    clock = now or client.clock.now
     try:
         while True:
             seen = Sights(client, ref)
             try:
                 await seen.find_podgroups(client)
-                return await _Follower(client, ref, seen, deadlines, until, reporter, now, timing).run()
+                return await _Follower(client, ref, seen, deadlines, until, reporter, clock, timing).run()
             except InformerClosedError:
                 continue
             except ClusterRefuses as exc:

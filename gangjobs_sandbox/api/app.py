@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
+from email.utils import format_datetime
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -25,9 +26,10 @@ from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.journal import UnwritableJournal
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gangjobs_sandbox.api.logs import LogSource
+    from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.registry import Registry
 
 __all__ = ["BOOKMARK_S", "create_app"]
@@ -61,6 +63,7 @@ def create_app(
     app = Starlette(
         routes=server.routes(),
         middleware=[
+            Middleware(_Date, clock=registry.clock),
             Middleware(FaultMiddleware, faults=armed, spared=_ADMIN),
             Middleware(_Authentication, token=token),
         ],
@@ -76,6 +79,23 @@ def create_app(
     app.state.hub = hub
     app.state.faults = armed
     return app
+
+
+class _Date:
+    """Gives each answer the time, by the clock that also writes the times in objects."""
+
+    def __init__(self, app: ASGIApp, clock: Clock) -> None:
+        self._app = app
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                date = format_datetime(self._clock.now(), usegmt=True).encode()
+                message = {**message, "headers": [*message.get("headers", ()), (b"date", date)]}
+            await send(message)
+
+        await self._app(scope, receive, dated)
 
 
 class _Authentication:

@@ -13,11 +13,12 @@ from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.following import Following
-from tests.provider.plane import NAMESPACE, Plane
+from tests.provider.plane import NAMESPACE, Plane, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -188,3 +189,14 @@ async def test_gang_deleted_while_it_is_halted_was_deleted():
         plane.delete_job()
         assert (await following.event()).status is Status.DELETED
         assert plane.held() == []
+
+
+@in_virtual_time
+async def test_deadline_counts_by_the_clock_of_the_api_server():
+    """The machine's own clock is months ahead of the server's here, and is never asked."""
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2)
+        event = await follow(plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, timing=timing())
+        ran_s = (plane.clock.now() - event.since).total_seconds()
+        assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
+        assert 300 <= ran_s <= 310

@@ -205,3 +205,15 @@ async def test_connection_that_cannot_be_used_ends_in_an_event():
         event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now, timing=timing())
         assert (event.status, event.reason, reports) == (Status.ERROR, "InvalidConnection", [])
         await informers().aclose()
+
+
+@in_virtual_time
+async def test_day_that_a_server_asks_for_delays_the_event_by_minutes():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=1)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 1)
+        plane.arm("status", code=503, retry_after_s=86400, times=3)
+        plane.finish_all()
+        event = await following.event(within_s=900)
+        assert event.status is Status.SUCCEEDED

@@ -9,7 +9,12 @@ from email.utils import format_datetime
 import pytest
 
 from airflow_provider_gangjobs.cluster import errors
-from airflow_provider_gangjobs.cluster.errors import error_from_event, error_from_reply, parse_retry_after
+from airflow_provider_gangjobs.cluster.errors import (
+    RETRY_AFTER_MAX_S,
+    error_from_event,
+    error_from_reply,
+    parse_retry_after,
+)
 
 
 def body(reason: str = "", message: str = "no", **more: object) -> bytes:
@@ -105,6 +110,11 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 )
 def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | None) -> None:
     assert parse_retry_after(header, now=NOW) == seconds
+
+
+def test_day_that_a_server_asks_for_is_not_waited_for() -> None:
+    assert error_from_reply(503, b"", request="", retry_after="86400").retry_after_s == RETRY_AFTER_MAX_S
+    assert error_from_reply(429, body(details={"retryAfterSeconds": 86400}), request="").retry_after_s == 60.0
 
 
 def test_retry_after_may_stand_in_the_body() -> None:

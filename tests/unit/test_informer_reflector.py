@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import (
+    RETRY_AFTER_MAX_S,
     ClusterError,
     CredentialsFailed,
     Forbidden,
@@ -218,14 +219,14 @@ async def test_watch_that_lived_makes_delays_small_again() -> None:
 
 
 async def test_retry_after_is_waited_for() -> None:
-    busy = TooManyRequests(429, request="", retry_after_s=77.0)
+    busy = TooManyRequests(429, request="", retry_after_s=47.0)
     script, _, _ = await play(busy, page(5), busy, [Lives(300)])
-    assert script.requests == [(0.0, "list"), (77.0, "list"), (77.0, "watch 5"), (154.0, "watch 5")]
+    assert script.requests == [(0.0, "list"), (47.0, "list"), (47.0, "watch 5"), (94.0, "watch 5")]
 
 
 async def test_excessive_retry_after_is_cut() -> None:
     script, _, _ = await play(TooManyRequests(429, request="", retry_after_s=86400.0), page(5), [Lives(300)])
-    assert script.gaps[0] == 300.0
+    assert script.gaps[0] == RETRY_AFTER_MAX_S
 
 
 # -- clusters that refuse to watch -----------------------------------------------------------------------------

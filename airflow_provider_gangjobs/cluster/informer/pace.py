@@ -16,8 +16,6 @@ class Pace:
     that. These are 25 MB, and more would gain little: who cannot list in time could not watch from there either."""
     backoff_base_s: float = 0.5
     backoff_cap_s: float = 30.0
-    retry_after_max_s: float = 300.0
-    """A server that asks for more patience than this is asked again anyway: gangs wait for the answer."""
     proven_s: float = 5.0
     """A watch that lived this long worked."""
     proven_news: int = 10

@@ -323,7 +323,6 @@ class Reflector(Generic[V]):
         self._health.watch_refused(error)
 
     async def _wait_out(self, error: ClusterError | None, *, of: str) -> None:
-        retry_after_s = min(error.retry_after_s or 0.0, self._pace.retry_after_max_s) if error else 0.0
-        pause_s = self._backoff.next(at_least_s=retry_after_s)
+        pause_s = self._backoff.next(at_least_s=error.retry_after_s if error else None)
         self._health.failed(error, pause_s, of=of)
         await self._timing.sleep(pause_s)

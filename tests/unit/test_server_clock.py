@@ -1,0 +1,91 @@
+"""The API server's time, by the `Date` headers of its answers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.server_clock import ServerClock
+from gangjobs_sandbox.api.app import create_app
+from gangjobs_sandbox.api.server import serving
+from gangjobs_sandbox.clock import VirtualClock
+from gangjobs_sandbox.registry import Registry
+from tests.provider.plane import config_for
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Server:
+    """A server whose clock goes `ahead_s` before the local one, and a clock that has heard its answers."""
+
+    def __init__(self, ahead_s: float = 0.0) -> None:
+        self.local_s = 1000.0
+        self.ahead_s = ahead_s
+        self.clock = ServerClock(lambda: self.local_s)
+
+    @property
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.local_s + self.ahead_s)
+
+    def answers(self, *, after_s: float = 0.01) -> None:
+        sent_at = self.local_s
+        self.local_s += after_s / 2
+        date = format_datetime(self.now, usegmt=True)
+        self.local_s += after_s / 2
+        self.clock.learn(date, sent_at=sent_at)
+
+    @property
+    def late_s(self) -> float:
+        return (self.now - self.clock.now()).total_seconds()
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 600.3, -600.3, 86400.9])
+def test_one_answer_tells_the_time_to_a_second_and_never_early(ahead_s: float) -> None:
+    server = Server(ahead_s)
+    server.answers()
+    assert 0 <= server.late_s <= 1.01
+
+
+def test_more_answers_narrow_it() -> None:
+    server = Server(600.0)
+    for _ in range(40):
+        server.answers()
+        server.local_s += 0.37
+    assert 0 <= server.late_s <= 0.05
+
+
+def test_slow_answer_does_not_make_it_worse() -> None:
+    server = Server(600.0)
+    server.answers()
+    before_s = server.late_s
+    server.answers(after_s=30)
+    assert 0 <= server.late_s <= before_s + 1e-6
+
+
+@pytest.mark.parametrize("moved_s", [300.0, -300.0])
+def test_clock_that_was_set_is_followed(moved_s: float) -> None:
+    server = Server()
+    server.answers()
+    server.ahead_s += moved_s
+    server.answers()
+    assert 0 <= server.late_s <= 1.01
+
+
+@pytest.mark.parametrize("date", [None, "", "yesterday", "Thu, 99 Jan 2026 00:00:00 GMT"])
+def test_answer_without_a_date_changes_nothing(date: str | None) -> None:
+    clock = ServerClock(lambda: 0.0)
+    clock.learn(date, sent_at=0.0)
+    assert (clock.is_known, clock.ahead_s) == (False, 0.0)
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
+
+
+async def test_client_learns_it_from_any_answer() -> None:
+    registry = Registry(clock=VirtualClock(START), release="1.37")
+    async with serving(create_app(registry, token=None)) as address, Client(config_for(address.url)) as client:
+        assert await client.list(JOBS, "default") == []
+        assert abs(client.clock.now() - START) < timedelta(seconds=30)
+        assert client.clock.ahead_s == pytest.approx((START - datetime.now(UTC)).total_seconds(), abs=30)
