@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from airflow_provider_gangjobs.cluster.client import Answer, Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from benchmarks.world import many, running, succeeded

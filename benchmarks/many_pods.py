@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.clock import Slices
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.informer.decoding import Views
 from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.cluster.pacing import Slices
-from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.objects.sharing import sharing_of
-from airflow_provider_gangjobs.objects.views import PodView
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.kube.interning import sharing_of
+from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.gang_observer import PORTION
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Any
 
 from airflow_provider_gangjobs.cluster.client import Client, Patch
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.finalizer import PATCHES_IN_FLIGHT_MAX, release_patch

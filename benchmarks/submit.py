@@ -20,12 +20,12 @@ import yaml
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS, podgroups, workloads
-from airflow_provider_gangjobs.gang.dialects import choose
 from airflow_provider_gangjobs.gang.identity import TaskKey, attempt_of
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_TASK
-from airflow_provider_gangjobs.gang.manifest import group_of, render_job
-from airflow_provider_gangjobs.gang.policy import Decision, Placement
-from airflow_provider_gangjobs.gang.shape import shape_of
+from airflow_provider_gangjobs.gang.render.dialects import choose
+from airflow_provider_gangjobs.gang.render.job import group_of, render_job
+from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission import submit
 from benchmarks.harness import Report, arguments, median

@@ -18,7 +18,7 @@ from gangjobs_sandbox.shelf import Expired, Shelf
 from gangjobs_sandbox.versions import Event, EventType, Key, Object, Stored, key_of, objects_copy
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.objects.selector import Selector
+    from airflow_provider_gangjobs.kube.selector import Selector
 
 __all__ = ["Event", "EventType", "Expired", "Object", "Observer", "Store", "Stored", "Versions", "objects_copy"]
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.service import Gangs
 
 __all__ = ["add_cluster_options", "call", "namespace_of"]
 
@@ -39,9 +39,9 @@ def call(options: argparse.Namespace, action: Callable[[Gangs], Awaitable[T]]) -
     """
     import asyncio
 
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.errors import ClusterError
-    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.service import Gangs
 
     extras = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.credentials import Credentials
+from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Gone
-from airflow_provider_gangjobs.cluster.lines import split_lines, whole_lines
-from airflow_provider_gangjobs.cluster.pacing import Timing
-from airflow_provider_gangjobs.cluster.persistent import RETRY_FOR_S, Persistent
-from airflow_provider_gangjobs.cluster.replies import Json, read_object, read_page
+from airflow_provider_gangjobs.cluster.http.lines import split_lines, whole_lines
+from airflow_provider_gangjobs.cluster.http.options import Answer, ClientStatistics, Patch, Propagation
+from airflow_provider_gangjobs.cluster.http.responses import Json, read_object, read_page
+from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, Persistent
+from airflow_provider_gangjobs.cluster.http.transport import Exchange, Query, Transport
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
-from airflow_provider_gangjobs.cluster.transport import Exchange, Query, Transport
-from airflow_provider_gangjobs.cluster.verbs import Answer, ClientStatistics, Patch, Propagation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from types import TracebackType
 
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 REQUEST_TIMEOUT_S = 30.0

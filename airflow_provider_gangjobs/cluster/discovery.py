@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
-from airflow_provider_gangjobs.cluster.pacing import Timing
-from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP
 
 if TYPE_CHECKING:

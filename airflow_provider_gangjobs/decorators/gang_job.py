@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.decorators import arguments, runner
 from airflow_provider_gangjobs.decorators.function import travelling, without_gang
 from airflow_provider_gangjobs.decorators.runner import Gang
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.labels import FILES_PATH
+from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX
 from airflow_provider_gangjobs.gang.spec import GangSpec, Results
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
 
-    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 OWN_FILES: Final = (runner.RUNNER, runner.FUNCTION, runner.ARGUMENTS, runner.TASK)
 """Names in `files` that are taken."""

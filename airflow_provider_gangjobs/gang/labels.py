@@ -10,16 +10,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from airflow_provider_gangjobs.objects import keys
+from airflow_provider_gangjobs.kube import metadata_keys
 
-PREFIX: Final = keys.PREFIX
+PREFIX: Final = metadata_keys.PREFIX
 
-LABEL_GANG: Final = keys.LABEL_GANG
+LABEL_GANG: Final = metadata_keys.LABEL_GANG
 """Name of the Job. On the Job, its pods, Service, ConfigMaps, Workload and PodGroup."""
 LABEL_TASK: Final = f"{PREFIX}/task"
 """Digest of the task key, or of a submission id that a client chose. On the Job and its pods; one list by it
 finds every attempt."""
-LABEL_ATTEMPT: Final = keys.LABEL_ATTEMPT
+LABEL_ATTEMPT: Final = metadata_keys.LABEL_ATTEMPT
 """Number of the attempt, from 0. On the Job and its pods."""
 LABEL_ROLE: Final = f"{PREFIX}/role"
 """What an object is for, one of `Role`. Not on the Job and its pods."""
@@ -41,18 +41,18 @@ ANNOTATION_DELIVERED: Final = f"{PREFIX}/delivered"
 """Time at which the outcome was handed to Airflow. On the Job."""
 ANNOTATION_DISRUPTIONS: Final = f"{PREFIX}/disruptions"
 """How many attempts in a row were lost to disruptions before this one. On the Job, from its creation; not if none."""
-ANNOTATION_HALTED: Final = keys.ANNOTATION_HALTED
+ANNOTATION_HALTED: Final = metadata_keys.ANNOTATION_HALTED
 """Why the gang was suspended for good. On the Job."""
 ANNOTATION_TASK: Final = f"{PREFIX}/task"
 """The task key as JSON (dag_id, run_id, task_id, map_index), for people. On the Job."""
 ANNOTATION_GANG: Final = f"{PREFIX}/gang"
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 
-ANNOTATION_DEFAULT_CONTAINER: Final = keys.ANNOTATION_DEFAULT_CONTAINER
+ANNOTATION_DEFAULT_CONTAINER: Final = metadata_keys.ANNOTATION_DEFAULT_CONTAINER
 """Name of the container whose exit and message are the rank's. On the pods."""
-ANNOTATION_COMPLETION_INDEX: Final = keys.ANNOTATION_COMPLETION_INDEX
+ANNOTATION_COMPLETION_INDEX: Final = metadata_keys.ANNOTATION_COMPLETION_INDEX
 """The rank. Set by the Job controller on every pod of an Indexed Job."""
-LABEL_KUEUE_QUEUE: Final = keys.LABEL_KUEUE_QUEUE
+LABEL_KUEUE_QUEUE: Final = metadata_keys.LABEL_KUEUE_QUEUE
 """With this label on the Job, Kueue owns `spec.suspend`."""
 
 FINALIZER_HARVEST: Final = f"{PREFIX}/harvest"

@@ -18,21 +18,21 @@ from airflow.sdk import BaseHook
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
-from airflow_provider_gangjobs.hooks.blocking import run
 from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, aread_extras, read_extras
+from airflow_provider_gangjobs.hooks.event_loop import run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-    from airflow_provider_gangjobs.gang.deadlines import Deadlines
-    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-    from airflow_provider_gangjobs.gang.lifecycle import Observation
-    from airflow_provider_gangjobs.gang.outcomes import Outcome
-    from airflow_provider_gangjobs.hooks.gangs import Gangs
-    from airflow_provider_gangjobs.submission.abilities import Abilities
-    from airflow_provider_gangjobs.submission.janitor import Tidied
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+    from airflow_provider_gangjobs.gang.state.phase import Observation
+    from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.submission.capabilities import Abilities
+    from airflow_provider_gangjobs.submission.cleanup import Tidied
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.submit import Submission
@@ -81,7 +81,7 @@ class GangJobHook(BaseHook):
         return self._config(await aread_extras(self.kubernetes_conn_id))
 
     def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
-        from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+        from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
         self.exists = extras is not None
         if self.must_exist and extras is None:
@@ -93,7 +93,7 @@ class GangJobHook(BaseHook):
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Gangs]:
         """The cluster's gangs, over one client that is closed with the block."""
-        from airflow_provider_gangjobs.hooks.gangs import Gangs
+        from airflow_provider_gangjobs.service import Gangs
 
         async with Gangs.of(await self.aconfig()) as gangs:
             yield gangs
@@ -110,7 +110,7 @@ class GangJobHook(BaseHook):
 
         All that wait on one event loop share their watches and connections.
         """
-        from airflow_provider_gangjobs.gang.deadlines import Deadlines
+        from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 
         follow = await _follow()
         config = await self.aconfig()
@@ -264,7 +264,7 @@ async def _follow() -> Callable[..., Awaitable[GangEvent]]:
 
 
 async def _call(config: ClusterConfig, action: Callable[[Gangs], Awaitable[T]]) -> T:
-    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.service import Gangs
 
     async with Gangs.of(config) as gangs:
         return await action(gangs)

@@ -14,7 +14,7 @@ from airflow.configuration import conf
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_provider_gangjobs.triggers.watch import Watch
+    from airflow_provider_gangjobs.triggers.args import Watch
 
 BACKSTOP_S: Final = 120.0
 """How much longer than `execution_timeout` Airflow itself waits, so that the trigger tells first, and why."""

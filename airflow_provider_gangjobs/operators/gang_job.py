@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.gang.spec import (
 )
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_gangjobs.operators import parameters
-from airflow_provider_gangjobs.operators.announcement import announced
 from airflow_provider_gangjobs.operators.deferral import default_deferrable, under_deadline
+from airflow_provider_gangjobs.operators.messages import announced
 from airflow_provider_gangjobs.operators.retries import unmendable_fails_for_good, will_be_retried
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
 
-    from airflow_provider_gangjobs.gang.event import GangEvent
-    from airflow_provider_gangjobs.operators.conclusion import Conclusion
-    from airflow_provider_gangjobs.operators.custody import Custody
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.operators.completion import Conclusion
+    from airflow_provider_gangjobs.operators.task_gangs import Custody
     from airflow_provider_gangjobs.submission.adopt import Lost
     from airflow_provider_gangjobs.submission.submit import Submission
-    from airflow_provider_gangjobs.triggers.watch import Watch
+    from airflow_provider_gangjobs.triggers.args import Watch
 
 KILL_TIMEOUT_S: Final = 4.0
 """Airflow kills the worker's process five seconds after it asked it to stop."""
@@ -282,7 +282,7 @@ class GangJobOperator(BaseOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on with what the trigger told. All that is needed is in the event and in the cluster."""
-        from airflow_provider_gangjobs.gang.event import GangEvent
+        from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
         self._take_custody(context)
         return self._conclude(context, GangEvent.from_payload(event))
@@ -353,12 +353,12 @@ class GangJobOperator(BaseOperator):
         return self._wait_here(custody, submission)
 
     def _wait_here(self, custody: Custody, submission: Submission) -> GangEvent:
-        from airflow_provider_gangjobs.triggers.following import wait_in_worker
+        from airflow_provider_gangjobs.triggers.wait import wait_in_worker
 
         return wait_in_worker(self._watch(custody, submission), self.log)
 
     def _look(self, custody: Custody, event: GangEvent) -> Conclusion:
-        from airflow_provider_gangjobs.operators.conclusion import Conclusion
+        from airflow_provider_gangjobs.operators.completion import Conclusion
 
         conclusion = Conclusion(custody, event, self.on_finish, self.max_disruptions, self.log)
         conclusion.look(self.logs)
@@ -386,8 +386,8 @@ class GangJobOperator(BaseOperator):
         return value
 
     def _take_custody(self, context: Context) -> Custody:
-        from airflow_provider_gangjobs.gang.manifest import namespace_in
-        from airflow_provider_gangjobs.operators.custody import Custody
+        from airflow_provider_gangjobs.gang.render.job import namespace_in
+        from airflow_provider_gangjobs.operators.task_gangs import Custody
 
         if parameters.is_manifest_file(self.manifest):
             # Of a mapped task Airflow renders the path, and does not read what it leads to.
@@ -404,7 +404,7 @@ class GangJobOperator(BaseOperator):
         return self._custody
 
     def _watch(self, custody: Custody, submission: Submission) -> Watch:
-        from airflow_provider_gangjobs.triggers.watch import Watch
+        from airflow_provider_gangjobs.triggers.args import Watch
 
         return Watch(
             kubernetes_conn_id=self.kubernetes_conn_id,

@@ -44,7 +44,7 @@ def author_problems(
 ) -> tuple[Problem, ...]:
     """What is wrong with an operator's parameters that no template can make right. `spec` are those of `GangSpec`."""
     # Loaded with a DAG's first operator, not with this module.
-    from airflow_provider_gangjobs.gang.validation import validate_choices
+    from airflow_provider_gangjobs.gang.validation.validate import validate_choices
 
     return (
         *validate_choices(**choices),
@@ -60,7 +60,7 @@ def static_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
     With templates about, only parameters that hold none are judged, and nothing is said to be missing.
     """
     # Loaded with a DAG's first operator, not with this module.
-    from airflow_provider_gangjobs.gang.validation import validate
+    from airflow_provider_gangjobs.gang.validation.validate import validate
 
     templated = {name for name, value in parameters.items() if is_templated(value)}
     if is_manifest_file(parameters.get("manifest")):

@@ -20,11 +20,11 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.plugins.board import Board, board, told
-from airflow_provider_gangjobs.plugins.lead import FINISHED, Lead, lead_of
-from airflow_provider_gangjobs.plugins.looking import Looking, Sight
-from airflow_provider_gangjobs.plugins.page import Shown, render
-from airflow_provider_gangjobs.plugins.records import read_record
+from airflow_provider_gangjobs.plugins.html import Shown, render
+from airflow_provider_gangjobs.plugins.locator import FINISHED, Lead, lead_of
+from airflow_provider_gangjobs.plugins.snapshot_cache import Looking, Sight
+from airflow_provider_gangjobs.plugins.task_records import read_record
+from airflow_provider_gangjobs.plugins.view_model import Board, board, told
 
 ROUTE: Final = "/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/{map_index}"
 REFRESH_S: Final = 3

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.client import Patch
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
-from airflow_provider_gangjobs.submission.calls import TRIES_MAX, Api, Calls, Object
 from airflow_provider_gangjobs.submission.jobs import annotation
+from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Calls, Object
 
 if TYPE_CHECKING:
     from datetime import datetime

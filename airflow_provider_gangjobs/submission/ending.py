@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.halting import halt_patch
-from airflow_provider_gangjobs.submission.calls import Api, Calls
+from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.submission.jobs import is_queued
+from airflow_provider_gangjobs.submission.requests import Api, Calls
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.pacing import Timing
+    from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef
 

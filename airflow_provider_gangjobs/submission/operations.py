@@ -15,16 +15,16 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, parts_of_default
 from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT, LABEL_DROPPED, LABEL_TASK
-from airflow_provider_gangjobs.gang.validation import require_valid
+from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import choose_operation
-from airflow_provider_gangjobs.submission.calls import Api, Calls, Objects
 from airflow_provider_gangjobs.submission.jobs import attempt_number
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
+from airflow_provider_gangjobs.submission.requests import Api, Calls, Objects
 from airflow_provider_gangjobs.submission.submit import Submission, Wish, submit_by
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
-    from airflow_provider_gangjobs.cluster.pacing import Timing
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 TRIGGER_ID_CHARACTERS_MAX: Final = 512

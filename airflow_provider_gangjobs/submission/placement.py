@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.resources import podgroups, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
-from airflow_provider_gangjobs.gang.dialects import Dialect, Native, choose
-from airflow_provider_gangjobs.gang.manifest import group_of
-from airflow_provider_gangjobs.gang.policy import Decision, Placement, decide
+from airflow_provider_gangjobs.gang.render.dialects import Dialect, Native, choose
+from airflow_provider_gangjobs.gang.render.job import group_of
+from airflow_provider_gangjobs.gang.render.policy import Decision, Placement, decide
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps import CreateOwned
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
-    from airflow_provider_gangjobs.gang.shape import Shape
-    from airflow_provider_gangjobs.submission.calls import Object
-    from airflow_provider_gangjobs.submission.progress import Progress
+    from airflow_provider_gangjobs.gang.render.shape import Shape
+    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.requests import Object
 
 CONTROLLER_TIMEOUT_S: Final = 15.0
 """The Job controller makes its objects within a second; one that has the feature off never does."""

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_SPEC_HASH,
     ANNOTATION_TRIGGER_ID,
 )
-from airflow_provider_gangjobs.gang.lifecycle import Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.submission.jobs import (
     Job,
     annotation,

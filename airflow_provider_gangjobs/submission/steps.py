@@ -19,12 +19,12 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_SPEC_HASH,
     ANNOTATION_TRIGGER_ID,
 )
-from airflow_provider_gangjobs.gang.manifest import render_job
+from airflow_provider_gangjobs.gang.render.job import render_job
 from airflow_provider_gangjobs.submission.adopt import differing
-from airflow_provider_gangjobs.submission.calls import TRIES_MAX, Object
+from airflow_provider_gangjobs.submission.context import Progress, StartOver
 from airflow_provider_gangjobs.submission.ending import TIDIED
 from airflow_provider_gangjobs.submission.jobs import JobState, annotation, is_suspended, state_of
-from airflow_provider_gangjobs.submission.progress import Progress, StartOver
+from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Object
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
-from airflow_provider_gangjobs.gang.dialects import by_name
-from airflow_provider_gangjobs.gang.halting import halt_patch
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, Key, TaskKey, attempt_of
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_GANG, ANNOTATION_TRIGGER_ID, LABEL_TASK
-from airflow_provider_gangjobs.gang.manifest import manifest_of, namespace_in, render_files, render_service, slug_in
-from airflow_provider_gangjobs.gang.policy import ONE_POD, Decision, Placement
-from airflow_provider_gangjobs.gang.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.render.dialects import by_name
+from airflow_provider_gangjobs.gang.render.halting import halt_patch
+from airflow_provider_gangjobs.gang.render.job import manifest_of, namespace_in, render_files, render_service, slug_in
+from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Decision, Placement
+from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.gang.validation import require_valid
+from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
     Choice,
@@ -41,9 +41,11 @@ from airflow_provider_gangjobs.submission.adopt import (
     choose,
     choose_after,
 )
-from airflow_provider_gangjobs.submission.calls import Api, Calls, Object
 from airflow_provider_gangjobs.submission.claim import claim_patch
+from airflow_provider_gangjobs.submission.context import Progress, StartOver
+from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
 from airflow_provider_gangjobs.submission.ending import note_of
+from airflow_provider_gangjobs.submission.fallback_event import TellOfFallback
 from airflow_provider_gangjobs.submission.jobs import (
     JobState,
     annotation,
@@ -62,16 +64,14 @@ from airflow_provider_gangjobs.submission.placement import (
     pod_group_step,
     workload_step,
 )
-from airflow_provider_gangjobs.submission.preflight import Preflight, RequireUploads
-from airflow_provider_gangjobs.submission.progress import Progress, StartOver
+from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, Step, Unsuspend, carry_out, conflict
-from airflow_provider_gangjobs.submission.tell import TellOfFallback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
-    from airflow_provider_gangjobs.cluster.pacing import Timing
     from airflow_provider_gangjobs.submission.jobs import Job
 
 log = logging.getLogger(__name__)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, SubmissionFailed
-from airflow_provider_gangjobs.gang.checks.volumes import problems_with_files
-from airflow_provider_gangjobs.gang.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
-from airflow_provider_gangjobs.submission.calls import TRIES_MAX, Api, Calls
+from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
+from airflow_provider_gangjobs.gang.validation.volumes import problems_with_files
+from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.cluster.pacing import Timing
-    from airflow_provider_gangjobs.submission.calls import Object
+    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.submission.requests import Object
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, InvalidConnection, NotFound
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -15,17 +15,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
-from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
-from airflow_provider_gangjobs.gang.lifecycle import PHASE_OF_VERDICT, Observation, Phase
-from airflow_provider_gangjobs.gang.verdict import Ended, Verdict, judge
-from airflow_provider_gangjobs.gang.waiting import Cause
-from airflow_provider_gangjobs.objects.views import EventView, JobView, view
+from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, gang_event
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Observation, Phase
+from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict, judge
+from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.kube.views import EventView, JobView, view
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefuses, ask, together
 from airflow_provider_gangjobs.tracking.gang_observer import Census, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import Sights
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import PodGroupView
+    from airflow_provider_gangjobs.kube.views import PodGroupView
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
 Until = Literal["running", "ended"]

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.pacing import Slices
-from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
-from airflow_provider_gangjobs.gang.lifecycle import Observation, observe, observe_mustered
-from airflow_provider_gangjobs.gang.pod_index import Muster
-from airflow_provider_gangjobs.gang.pods import pods_of
+from airflow_provider_gangjobs.cluster.clock import Slices
+from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.gang.state.phase import Observation, observe, observe_mustered
+from airflow_provider_gangjobs.gang.state.pod_index import Muster
+from airflow_provider_gangjobs.gang.state.pods import pods_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView
+    from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView
     from airflow_provider_gangjobs.tracking.gang_watch import Sights
 
 COUNTED_ANEW_MAX: Final = 64

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerClosedError, Subscription, Wake, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView
+from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from airflow_provider_gangjobs.cluster.clock import Slices
 from airflow_provider_gangjobs.cluster.errors import (
     AlreadyExists,
     ApiError,
@@ -26,13 +27,12 @@ from airflow_provider_gangjobs.cluster.errors import (
     NotFound,
     TooLarge,
 )
-from airflow_provider_gangjobs.cluster.pacing import Slices
-from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
+from airflow_provider_gangjobs.cluster.http.options import Answer
+from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
-from airflow_provider_gangjobs.cluster.verbs import Answer
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
 from airflow_provider_gangjobs.tracking.cluster_requests import is_of_another_uid
 
 if TYPE_CHECKING:

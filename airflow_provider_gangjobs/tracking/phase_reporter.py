@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
-from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.gang.state.phase import Observation, Phase
+from airflow_provider_gangjobs.gang.state.waiting import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
-from airflow_provider_gangjobs.objects.views import PodView, view
+from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 
 if TYPE_CHECKING:

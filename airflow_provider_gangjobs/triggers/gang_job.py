@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_gangjobs.triggers.following import event_of
+from airflow_provider_gangjobs.triggers.args import Watch
 from airflow_provider_gangjobs.triggers.kill import kill_undisturbed
 from airflow_provider_gangjobs.triggers.metrics import emitting
-from airflow_provider_gangjobs.triggers.resumption import until_resumable
-from airflow_provider_gangjobs.triggers.watch import Watch
+from airflow_provider_gangjobs.triggers.resume_delay import until_resumable
+from airflow_provider_gangjobs.triggers.wait import event_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -18,7 +18,7 @@ from asgiref.sync import sync_to_async
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.triggers.watch import Watch
+    from airflow_provider_gangjobs.triggers.args import Watch
 
 KILL_TIMEOUT_S: Final = 120.0
 """Airflow waits 30 s for `on_kill`, and what has begun goes on without it. The first question about a task's state

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

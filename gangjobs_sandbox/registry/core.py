@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.objects import names
+from airflow_provider_gangjobs.kube import names
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.errors import Cause
 from gangjobs_sandbox.registry import naming

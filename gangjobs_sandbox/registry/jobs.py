@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.objects import selector as selectors
+from airflow_provider_gangjobs.kube import selector as selectors
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.registry import gates, naming
 from gangjobs_sandbox.registry.deletion import Propagation

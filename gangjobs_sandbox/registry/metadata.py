@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.objects import names
+from airflow_provider_gangjobs.kube import names
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.errors import Cause

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from airflow_provider_gangjobs.objects import names
+from airflow_provider_gangjobs.kube import names
 
 __all__ = ["dns_label", "dns_label_1035", "dns_subdomain", "label_value", "qualified_name"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonpatch
 
-from airflow_provider_gangjobs.objects import strategic_merge
+from airflow_provider_gangjobs.kube import strategic_merge
 from gangjobs_sandbox import errors
 
 if TYPE_CHECKING:

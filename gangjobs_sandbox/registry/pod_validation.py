@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.objects import names, quantity
+from airflow_provider_gangjobs.kube import names, quantity
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.errors import Cause
 from gangjobs_sandbox.registry import naming

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from decimal import ROUND_CEILING, Decimal
 
-from airflow_provider_gangjobs.objects import quantity
+from airflow_provider_gangjobs.kube import quantity
 
 __all__ = ["canonical"]
 

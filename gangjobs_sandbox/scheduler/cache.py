@@ -16,7 +16,7 @@ from gangjobs_sandbox.scheduler.nodes import NodeState, Obj, node_state, request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.objects.quantity import ResourceList
+    from airflow_provider_gangjobs.kube.quantity import ResourceList
     from gangjobs_sandbox.turns import Turns
 
 GroupKey = tuple[str, GroupRef]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.objects import quantity
+from airflow_provider_gangjobs.kube import quantity
 from gangjobs_sandbox.scheduler import filters
 from gangjobs_sandbox.scheduler.nodes import PODS, NodeState, Obj, request_of
 from gangjobs_sandbox.turns import at_once
@@ -20,7 +20,7 @@ from gangjobs_sandbox.turns import at_once
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider_gangjobs.objects.quantity import ResourceList
+    from airflow_provider_gangjobs.kube.quantity import ResourceList
     from gangjobs_sandbox.turns import Turns
 
 _SCORED = {"cpu": Decimal("0.1"), "memory": Decimal(200 * 1024**2)}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.tracking.follow import follow
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.event import GangEvent
-    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.service import Gangs
     from airflow_provider_gangjobs.submission.submit import Submission
     from tests.cluster.tenant import Tenant
 

@@ -16,7 +16,7 @@ import yaml
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from gangjobs_sandbox.api.faults import Fault, FaultKind, FaultMiddleware, Faults
 from gangjobs_sandbox.api.server import serving
 

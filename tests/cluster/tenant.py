@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 import yaml
 
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

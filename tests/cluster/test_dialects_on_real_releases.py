@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.service import Gangs
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.cluster.stored import SERVED, manifests
 

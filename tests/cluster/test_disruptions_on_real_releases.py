@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.disruption import disruption_of
-from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission.adopt import Lost
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import a_gang, followed, submitted

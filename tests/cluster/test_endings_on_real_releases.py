@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import NAMESPACES
-from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
 from tests.cluster.tenant import Tenant
 from tests.endings.kubelets import Kubelets
 from tests.endings.running import play, told

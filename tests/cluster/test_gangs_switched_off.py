@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import EVENTS, JOBS, podgroups
 from airflow_provider_gangjobs.exceptions import GangUnsupported
-from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG
+from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Validate
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.service import Gangs
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.cluster.releases import NONE, NONE_IS
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.abilities import Abilities
+    from airflow_provider_gangjobs.submission.capabilities import Abilities
     from tests.cluster.tenant import Tenant
 
 REASON = f"Kubernetes {NONE_IS} does not serve the Workload API here, only no version of it"

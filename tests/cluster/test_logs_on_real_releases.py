@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.service import Gangs
 from tests.cluster.gangs import a_gang, followed, submitted
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.service import Gangs
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.cluster.releases import RELEASES
 

@@ -20,7 +20,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.service import Gangs
 from tests.cluster.gangs import a_gang, submitted
 from tests.cluster.test_submission_faults import until
 

@@ -11,10 +11,10 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import SECRETS
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import Status
+from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.service import Gangs
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.cluster.tenant import ROLE
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.tracking.read import snapshot as glances
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.patience import PATIENCE_S

@@ -19,9 +19,9 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.abilities import abilities
+from airflow_provider_gangjobs.submission.capabilities import abilities
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.record import OperationState
 from tests.patience import PATIENCE_S

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster import per_loop
+from airflow_provider_gangjobs.cluster import loop_local
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import Informers
-from airflow_provider_gangjobs.cluster.informer.pace import Pace
+from airflow_provider_gangjobs.cluster.informer.config import Pace
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.labels import LABEL_JOB_UID
-from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.tracking.follow import follow
 from gangjobs_sandbox.api.faults import Fault, FaultKind
 from tests.cluster.gateway import Gateway, Trouble
@@ -33,7 +33,7 @@ from tests.endings.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from airflow_provider_gangjobs.cluster.transport import Exchange
+    from airflow_provider_gangjobs.cluster.http.transport import Exchange
     from tests.cluster.tenant import Tenant
 
 PATIENCE_S = 3.0
@@ -115,7 +115,7 @@ class World:
         plane = tenant.plane
         config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
         hurried = Informers(connect=Impatient, pace=HURRIED, linger_s=0)
-        per_loop._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = hurried
+        loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = hurried
         async with AsyncExitStack() as stack:
             gateway = await stack.enter_async_context(Gateway.opened(plane))
             kubelets = Kubelets(await stack.enter_async_context(Client(config)))

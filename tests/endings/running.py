@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.gang.outcomes import Outcome
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+from airflow_provider_gangjobs.service import Gangs
 from tests.provider.guarantees import check_harvest, no_finalizer_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.gang.event import GangEvent
-    from airflow_provider_gangjobs.gang.outcomes import Ending
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
     from tests.endings.scenarios import Endings, Scenario
     from tests.endings.trial import Trial
 

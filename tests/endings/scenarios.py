@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.verbs import Propagation
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.cluster.http.options import Propagation
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from tests.endings.trial import LEAVES_AT_ONCE
 
 if TYPE_CHECKING:

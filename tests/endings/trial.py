@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.http.options import Propagation
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
-from airflow_provider_gangjobs.cluster.verbs import Propagation
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.endings.kubelets import HOSTNAME
 from tests.endings.record import Record, revision_now
@@ -24,8 +24,8 @@ from tests.endings.record import Record, revision_now
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-    from airflow_provider_gangjobs.gang.event import GangEvent
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.endings.kubelets import Kubelets
 
 Obj = dict[str, Any]

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import Status, gang_event
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_ATTEMPT
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import outcome_of
-from airflow_provider_gangjobs.gang.progress import Counts
-from airflow_provider_gangjobs.plugins.board import GONE, ROWS_MAX, TOLD, Due, board, told
-from airflow_provider_gangjobs.plugins.lead import Lead
-from airflow_provider_gangjobs.plugins.ranks import Tone
+from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.progress import Counts
+from airflow_provider_gangjobs.plugins.locator import Lead
+from airflow_provider_gangjobs.plugins.rank_rows import Tone
+from airflow_provider_gangjobs.plugins.view_model import GONE, ROWS_MAX, TOLD, Due, board, told
 from airflow_provider_gangjobs.tracking.read.snapshot import Glance
 from tests.unit.builders import REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.objects.views import PodView
-    from airflow_provider_gangjobs.plugins.board import Board
+    from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.plugins.view_model import Board
 
 LEAD = Lead(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
 LIMITED = replace(LEAD, deadlines=Deadlines(queue_s=600, assemble_s=300, run_s=3600))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import Status, gang_event
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.plugins.lead import Record, lead_of, ref_of
-from airflow_provider_gangjobs.triggers.watch import Watch
+from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.plugins.locator import Record, lead_of, ref_of
+from airflow_provider_gangjobs.triggers.args import Watch
 
 KEY = TaskKey("dag", "run", "task")
 REF = GangRef("team", "train-0", "0c5e7f3a-1111-2222-3333-444455556666")

@@ -16,12 +16,19 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
-from airflow_provider_gangjobs.plugins import looking as lookings
-from airflow_provider_gangjobs.plugins.lead import Lead
-from airflow_provider_gangjobs.plugins.looking import FRESH_S, NO_CONNECTION_KNOWN, REFUSED, TIMED_OUT, Looking, Sight
+from airflow_provider_gangjobs.plugins import snapshot_cache as lookings
+from airflow_provider_gangjobs.plugins.locator import Lead
+from airflow_provider_gangjobs.plugins.snapshot_cache import (
+    FRESH_S,
+    NO_CONNECTION_KNOWN,
+    REFUSED,
+    TIMED_OUT,
+    Looking,
+    Sight,
+)
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 LEAD = Lead(TaskKey("dag", "run", "task"), GangRef("team", "train-0", "uid"), "gpu")
 SECRET = "https://10.0.0.1:6443 token=hunter2 /home/airflow/.kube/config"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.plugins.board import AttemptLine, Board, Due
-from airflow_provider_gangjobs.plugins.page import Shown, lasting, render, until
-from airflow_provider_gangjobs.plugins.ranks import Row, Tone
+from airflow_provider_gangjobs.plugins.html import Shown, lasting, render, until
+from airflow_provider_gangjobs.plugins.rank_rows import Row, Tone
+from airflow_provider_gangjobs.plugins.view_model import AttemptLine, Board, Due
 from tests.unit.builders import at
 
 EVIL = """<script>alert(1)</script><img src=x onerror="alert(2)">'"`{{ 7 * 7 }}</style></td>"""

@@ -9,9 +9,9 @@ from airflow_provider_gangjobs.tracking.follow import follow
 from tests.provider.plane import PATIENCE_S, Plane, timing
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.event import GangEvent
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.state.phase import Observation, Phase
 
 
 class Following:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
-from airflow_provider_gangjobs.gang.outcomes import Outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from tests.provider.plane import is_held
 
 if TYPE_CHECKING:

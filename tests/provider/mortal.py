@@ -11,7 +11,7 @@ from tests.provider.plane import timing
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 
 class Died(BaseException):

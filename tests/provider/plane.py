@@ -16,11 +16,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster import per_loop
+from airflow_provider_gangjobs.cluster import loop_local
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import Informers, informers
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG, LABEL_ROLE, Role
 from gangjobs_sandbox.api.app import create_app
@@ -62,7 +62,7 @@ def config_for(url: str) -> ClusterConfig:
 
 def _share_virtual_time() -> None:
     """Give the loop's informers its time; by themselves they take the machine's."""
-    per_loop._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = Informers(timing=timing())
+    loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = Informers(timing=timing())
 
 
 def timing() -> Timing:

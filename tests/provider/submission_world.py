@@ -9,12 +9,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
-from airflow_provider_gangjobs.gang.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.submission import Submission, submit
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
@@ -26,7 +26,7 @@ from tests.sandbox.builders import NAMESPACE, Bench
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_provider_gangjobs.submission.calls import Api
+    from airflow_provider_gangjobs.submission.requests import Api
 
 TOKENS = (f"sandbox-{number}" for number in count())
 """One for each cluster: what was discovered is remembered by address and token, and addresses come back."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.cli.main import main
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.hooks.gangs import Gangs
+from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission import submit
 from tests.provider.submission_world import Crash, Died, Mortal
 

@@ -12,10 +12,10 @@ import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.hooks.blocking import run
+from airflow_provider_gangjobs.hooks.event_loop import run
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.gangs import Gangs
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.waiting import wait_for
@@ -26,7 +26,7 @@ from tests.provider.tries import event_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from tests.provider.tries import Task, TaskMaker
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_gangjobs.cluster.errors import Forbidden, ServerError
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG, LABEL_JOB_UID
-from airflow_provider_gangjobs.gang.outcomes import Ending, outcome_of
-from airflow_provider_gangjobs.objects.views import PodView, view
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, outcome_of
+from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking import ledger as ledgers
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 from airflow_provider_gangjobs.tracking.harvest.harvester import BATCH_PODS_MAX, Harvester

@@ -10,11 +10,11 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.triggers.following import wait_in_worker
-from airflow_provider_gangjobs.triggers.watch import Watch
+from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.wait import wait_in_worker
 from gangjobs_sandbox.resources import JOBS
 
 if TYPE_CHECKING:

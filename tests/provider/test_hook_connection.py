@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.connection import Source
+from airflow_provider_gangjobs.cluster.config import Source
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 KUBECONFIG = {
     "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1"}}],

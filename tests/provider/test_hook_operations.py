@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import SubmissionConflict
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.submission.record import OperationState
-from airflow_provider_gangjobs.triggers.following import wait_in_worker
-from airflow_provider_gangjobs.triggers.watch import Watch
+from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.wait import wait_in_worker
 from gangjobs_sandbox.resources import PODS
 
 if TYPE_CHECKING:

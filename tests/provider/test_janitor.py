@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.janitor import Tidied, Verdict, tidy
+from airflow_provider_gangjobs.submission.cleanup import Tidied, Verdict, tidy
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.provider.submission_world import GANG_OF_4, RELEASES, Crash, Died, Mortal, World, world

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
-from airflow_provider_gangjobs.gang.lifecycle import Phase
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.submission import SubmissionState, halt, mark_delivered, operations
-from airflow_provider_gangjobs.submission.forget import forget
+from airflow_provider_gangjobs.submission.deletion import forget
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
 from airflow_provider_gangjobs.tracking.release import release
 from gangjobs_sandbox.api import Fault, FaultKind

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.exceptions import AppFailed
-from airflow_provider_gangjobs.gang.event import RankEnd, Status, gang_event
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import Ending
-from airflow_provider_gangjobs.operators.failure import error_of
+from airflow_provider_gangjobs.gang.outcome.event import RankEnd, Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.operators.errors import error_of
 
 REF = GangRef("team", "train-0", "job-uid")
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.exceptions import ResultTooLarge
-from airflow_provider_gangjobs.gang.event import Status, gang_event
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
 from airflow_provider_gangjobs.gang.spec import Results
-from airflow_provider_gangjobs.operators.conclusion import results_of
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.operators.completion import results_of
 
 
 def succeeded(completed: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
-from airflow_provider_gangjobs.gang.event import UnreadableEventError
+from airflow_provider_gangjobs.gang.outcome.event import UnreadableEventError
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowFailException,
     TaskDeferralError,

@@ -11,13 +11,13 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.tracking.read import snapshot as glances
-from airflow_provider_gangjobs.triggers.following import wait_in_worker
-from airflow_provider_gangjobs.triggers.watch import Watch
+from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.wait import wait_in_worker
 from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.hooks.gangs import Gangs
+    from airflow_provider_gangjobs.service import Gangs
     from airflow_provider_gangjobs.tracking.read.snapshot import Glance
 
 SMALL = {"cpu": "100m", "memory": "32Mi"}

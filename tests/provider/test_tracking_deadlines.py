@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from gangjobs_sandbox.registry import PatchKind

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.kube.views import PodView
 
 
 class Asking:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.phase import Observation, Phase
 from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
 from tests.provider.following import Following

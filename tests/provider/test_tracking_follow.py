@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.gang.event import Status
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import Ending
-from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.waiting import Cause
 from airflow_provider_gangjobs.tracking import gang_observer
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from tests.provider.following import Following

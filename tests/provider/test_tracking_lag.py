@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
-from airflow_provider_gangjobs.gang.event import Status
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.waiting import Cause
 from airflow_provider_gangjobs.tracking.halt import Halted, halt
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS

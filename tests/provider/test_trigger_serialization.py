@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from airflow.sdk.module_loading import import_string
 
-from airflow_provider_gangjobs.gang.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.triggers.args import Watch
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
-from airflow_provider_gangjobs.triggers.watch import Watch
 
 LEAST = {"kubernetes_conn_id": "gpus", "namespace": "team", "name": "train-0", "uid": "job-uid"}
 FULL = LEAST | {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
-from airflow_provider_gangjobs.gang.files import FILES_VOLUME, content_id_of, files_in
+from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, content_id_of, files_in
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.uploads import delete_upload, upload, uploads
 from gangjobs_sandbox.api import Fault, FaultKind

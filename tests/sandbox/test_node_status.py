@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.objects import quantity
+from airflow_provider_gangjobs.kube import quantity
 from gangjobs_sandbox.node.admission import Admission
 from gangjobs_sandbox.node.config import GPU
 from gangjobs_sandbox.node.restart import Backoff, is_restarted

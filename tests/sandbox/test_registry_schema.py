@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.objects import quantity
+from airflow_provider_gangjobs.kube import quantity
 from gangjobs_sandbox.registry.quantities import canonical
 from gangjobs_sandbox.registry.schema import DecodingError, schema_of
 from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, WORKLOADS

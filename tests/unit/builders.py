@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
-from airflow_provider_gangjobs.objects.views import EventView, JobView, PodGroupView, PodView, view
+from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, view
 
 CREATED = datetime(2026, 8, 1, 12, 0, 0, tzinfo=UTC)
 REF = GangRef(namespace="team", name="train-0", uid="job-uid")

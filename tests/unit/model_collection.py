@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Gone, ReplyLost
-from airflow_provider_gangjobs.cluster.pacing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
     AlreadyExists,
@@ -26,7 +27,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     UnexpectedReply,
     Unreachable,
 )
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
 from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import in_virtual_time

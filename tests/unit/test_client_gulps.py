@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from airflow_provider_gangjobs.cluster.gulps import GULP_MAX_S, GULP_S, GULPS_AFTER_CHUNKS, gulp_s, in_gulps, unread
-from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
+from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial, make_context
+from airflow_provider_gangjobs.cluster.http.stream_reader import (
+    GULP_MAX_S,
+    GULP_S,
+    GULPS_AFTER_CHUNKS,
+    gulp_s,
+    in_gulps,
+    unread,
+)
 from gangjobs_sandbox.tls import issue
 from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import elapsed, in_virtual_time

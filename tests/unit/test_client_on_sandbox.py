@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client, Patch
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
+from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import (
     AlreadyExists,
@@ -24,10 +25,9 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
 )
 from airflow_provider_gangjobs.cluster.informer import Informer, Informers
-from airflow_provider_gangjobs.cluster.informer.pace import Pace
-from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.informer.config import Pace
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
-from airflow_provider_gangjobs.objects.views import JobView, PodView
+from airflow_provider_gangjobs.kube.views import JobView, PodView
 from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.faults import Fault, FaultKind, Faults
 from gangjobs_sandbox.api.server import serving

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.lines import LineTooLongError, split_lines, whole_lines
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
+from airflow_provider_gangjobs.cluster.clock import Backoff, Slices, Timing
+from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError, split_lines, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.gang.completeness import Roll, call_roll
-from airflow_provider_gangjobs.gang.pod_index import Muster
+from airflow_provider_gangjobs.gang.state.completeness import Roll, call_roll
+from airflow_provider_gangjobs.gang.state.pod_index import Muster
 from tests.unit.builders import REF, JobBuilder, PodBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
-    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.kube.views import PodView
 
 RANKS = 3
 

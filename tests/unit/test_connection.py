@@ -8,7 +8,7 @@ import pickle
 import pytest
 import yaml
 
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig, Source
+from airflow_provider_gangjobs.cluster.config import ClusterConfig, Source
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 
 KUBECONFIG = {"apiVersion": "v1", "users": [{"name": "me", "user": {"token": "sesame-open-the-door"}}]}

@@ -19,13 +19,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, Material, redacted
+from airflow_provider_gangjobs.cluster.auth.tls import environment_proxy
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.cluster.credentials import Credentials
+from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
-from airflow_provider_gangjobs.cluster.kubeconfig import CredentialSource, Material, redacted
-from airflow_provider_gangjobs.cluster.pacing import Timing
-from airflow_provider_gangjobs.cluster.tls import environment_proxy
 from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import processes_with
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
@@ -369,7 +369,7 @@ async def test_failed_renewal_keeps_what_there_is() -> None:
 
 async def test_service_account_token_is_read_again_each_minute(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = Now()
-    monkeypatch.setattr("airflow_provider_gangjobs.cluster.credentials.make_context", lambda _: None)
+    monkeypatch.setattr("airflow_provider_gangjobs.cluster.auth.credentials.make_context", lambda _: None)
     credentials = Credentials(extras(in_cluster=True), timing=now.timing)
     await credentials.current()
     pod.write_text(OTHER)  # noqa: ASYNC240 - as the kubelet does

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.cluster.credentials import RETRY_RENEWAL_S, Credentials
+from airflow_provider_gangjobs.cluster.auth.credentials import RETRY_RENEWAL_S, Credentials
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import Material
+from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial
+from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed
-from airflow_provider_gangjobs.cluster.kubeconfig import Material
-from airflow_provider_gangjobs.cluster.pacing import Timing
-from airflow_provider_gangjobs.cluster.tls import TlsMaterial
 
 if TYPE_CHECKING:
     import pytest

@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
+from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial, make_context
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.cluster.credentials import Credentials
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection, ReplyLost, TlsFailed
-from airflow_provider_gangjobs.cluster.tls import TlsMaterial, make_context
 from gangjobs_sandbox.tls import issue
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig
 
@@ -144,7 +144,7 @@ async def test_encrypted_key_is_refused_instead_of_asking_a_terminal() -> None:
 
 async def test_unchanged_certificates_keep_their_context(tmp_path: Path) -> None:
     now = 0.0
-    from airflow_provider_gangjobs.cluster.pacing import Timing
+    from airflow_provider_gangjobs.cluster.clock import Timing
 
     ca = tmp_path / "ca.crt"
     ca.write_bytes(SERVER.certificate)

@@ -1,10 +1,10 @@
 import pytest
 
-from airflow_provider_gangjobs.gang.diagnosis import Diagnosis, diagnose_end, diagnose_outcome, diagnose_timeout
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome, outcome_of
-from airflow_provider_gangjobs.gang.verdict import Ended, Verdict
-from airflow_provider_gangjobs.gang.waiting import Cause
+from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_outcome, diagnose_timeout
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, outcome_of
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict
+from airflow_provider_gangjobs.gang.state.waiting import Cause
 from tests.unit.builders import pod
 
 

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from airflow_provider_gangjobs.gang.dialects import NAMES, ON_DISCOVERY, ON_REQUEST, Group, by_name, choose
-from airflow_provider_gangjobs.objects.names import is_dns_label
+from airflow_provider_gangjobs.gang.render.dialects import NAMES, ON_DISCOVERY, ON_REQUEST, Group, by_name, choose
+from airflow_provider_gangjobs.kube.names import is_dns_label
 
 GROUP = Group("train-0", "ml", size=4, min_count=3, priority_class="high", labels={"gangjobs.airflow/gang": "train-0"})
 JOB = {"spec": {"template": {"spec": {"containers": []}}}}

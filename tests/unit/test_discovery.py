@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
 from airflow_provider_gangjobs.cluster.errors import Unreachable
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from tests.unit.fault_server import Connection, FaultServer, Request, status
 
 GROUP = "/apis/scheduling.k8s.io"

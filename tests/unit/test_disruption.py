@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_gangjobs.gang.diagnosis import diagnose_end
-from airflow_provider_gangjobs.gang.disruption import Disruption, disruption_of
-from airflow_provider_gangjobs.gang.event import GangEvent, Status, gang_event
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
-from airflow_provider_gangjobs.gang.verdict import Ended, Verdict
+from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
+from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict
 from tests.unit.builders import REF, at
 
 BACKOFF = "BackoffLimitExceeded"

@@ -2,10 +2,17 @@ import json
 
 import pytest
 
-from airflow_provider_gangjobs.gang.event import RANKS_MAX, GangEvent, RankEnd, Status, UnreadableEventError, gang_event
-from airflow_provider_gangjobs.gang.lifecycle import Phase
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
-from airflow_provider_gangjobs.gang.progress import Counts
+from airflow_provider_gangjobs.gang.outcome.event import (
+    RANKS_MAX,
+    GangEvent,
+    RankEnd,
+    Status,
+    UnreadableEventError,
+    gang_event,
+)
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.progress import Counts
 from tests.unit.builders import REF, at
 
 GOLDEN_V1 = {

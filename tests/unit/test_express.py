@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_gangjobs.cluster.auth.credentials import Access
 from airflow_provider_gangjobs.cluster.client import Client, Patch
-from airflow_provider_gangjobs.cluster.credentials import Access
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
-from airflow_provider_gangjobs.cluster.express import Express, Line
-from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.http.bulk_patch import Express, Line
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.objects.views import Meta, PodView
+from airflow_provider_gangjobs.kube.views import Meta, PodView
 from airflow_provider_gangjobs.tracking.harvest.finalizer import EXPRESS_PODS_MIN, release_all
 from tests.patience import PATIENCE_S
 from tests.unit.fault_server import config_for, status

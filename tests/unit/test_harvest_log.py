@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import (
     Conflict,
     Forbidden,
@@ -17,7 +18,6 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooLarge,
     TooManyRequests,
 )
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.log_messages import (

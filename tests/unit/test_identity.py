@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.identity import (
     job_name,
     slug_of,
 )
-from airflow_provider_gangjobs.objects.names import (
+from airflow_provider_gangjobs.kube.names import (
     is_dns_label,
     problem_with_dns_label_1035,
     problem_with_label_value,

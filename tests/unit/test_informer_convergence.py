@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from airflow_provider_gangjobs.cluster.informer.config import Pace
 from airflow_provider_gangjobs.cluster.informer.health import Health
-from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import Store, Subscription
 from airflow_provider_gangjobs.cluster.resources import JOBS

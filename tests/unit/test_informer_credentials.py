@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.auth.credentials import FORCED_RENEWAL_INTERVAL_S
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import TOKEN_FILE_PERIOD_S
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.connection import ClusterConfig
-from airflow_provider_gangjobs.cluster.credentials import FORCED_RENEWAL_INTERVAL_S
+from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import Informer, Informers
-from airflow_provider_gangjobs.cluster.kubeconfig import TOKEN_FILE_PERIOD_S
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, kubeconfig, status

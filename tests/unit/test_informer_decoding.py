@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 from airflow_provider_gangjobs.cluster.informer.decoding import Unread, Views, WatchEvent, error_in
-from airflow_provider_gangjobs.objects.views import JobView, PodView, view
+from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import pod
 
 STATUS = {"kind": "Status", "metadata": {}, "status": "Failure", "reason": "Expired", "code": 410}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.informer import Informer, Informers
-from airflow_provider_gangjobs.cluster.informer.pace import Pace
-from airflow_provider_gangjobs.cluster.pacing import Timing
+from airflow_provider_gangjobs.cluster.informer.config import Pace
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import (

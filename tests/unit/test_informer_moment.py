@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from airflow_provider_gangjobs.cluster.clock import Slices
 from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.cluster.pacing import Slices
-from airflow_provider_gangjobs.objects.views import Meta, PodView
+from airflow_provider_gangjobs.kube.views import Meta, PodView
 
 
 def by_name(pod: PodView) -> str:

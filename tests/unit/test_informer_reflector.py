@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.clock import Slices, Timing
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
     ClusterError,
@@ -24,11 +25,10 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
     Unreachable,
 )
+from airflow_provider_gangjobs.cluster.informer.config import Pace
 from airflow_provider_gangjobs.cluster.informer.health import Health
-from airflow_provider_gangjobs.cluster.informer.pace import Pace
 from airflow_provider_gangjobs.cluster.informer.reflector import Ending, Reflector, Target, ending_of
 from airflow_provider_gangjobs.cluster.informer.store import Store
-from airflow_provider_gangjobs.cluster.pacing import Slices, Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.unit.script import (
     Lives,

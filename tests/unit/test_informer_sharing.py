@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Informers, informers
-from airflow_provider_gangjobs.cluster.pacing import Timing
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from tests.patience import PATIENCE_S
 from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, config_for

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
+from airflow_provider_gangjobs.cluster.clock import Slices
 from airflow_provider_gangjobs.cluster.informer.store import InformerClosedError, Store, Subscription
-from airflow_provider_gangjobs.cluster.pacing import Slices
 
 
 class Meta(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from airflow_provider_gangjobs.cluster.informer import Wake
-from airflow_provider_gangjobs.cluster.informer.wake import WOKEN_AT_ONCE
+from airflow_provider_gangjobs.cluster.informer.notify import WOKEN_AT_ONCE
 
 
 async def test_what_was_set_before_anyone_slept_wakes_once() -> None:

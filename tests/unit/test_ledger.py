@@ -1,6 +1,6 @@
 import json
 
-from airflow_provider_gangjobs.gang.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
 from airflow_provider_gangjobs.tracking.ledger import decode, encode, selector
 from tests.unit.builders import REF, at
 

@@ -1,9 +1,9 @@
 import pytest
 
-from airflow_provider_gangjobs.gang.deadlines import Deadlines, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase, observe
-from airflow_provider_gangjobs.gang.waiting import Cause, node_reasons
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.state.phase import Observation, Phase, observe
+from airflow_provider_gangjobs.gang.state.waiting import Cause, node_reasons
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -218,7 +218,7 @@ def test_podgroup_speaks_where_pods_are_silent():
 
 
 def _condition(fields):
-    from airflow_provider_gangjobs.objects.views import Condition, view
+    from airflow_provider_gangjobs.kube.views import Condition, view
 
     return view(Condition, fields)
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.gang.lifecycle import Observation, Phase, observe
+from airflow_provider_gangjobs.gang.state.phase import Observation, Phase, observe
 from tests.unit.builders import REF, JobBuilder, PodBuilder, job, pod
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.objects.views import JobView, PodView
+    from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 ORDER = list(Phase)
 RANKS = 3

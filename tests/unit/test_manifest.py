@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from airflow_provider_gangjobs.gang.dialects import by_name
 from airflow_provider_gangjobs.gang.identity import TaskKey, attempt_of
-from airflow_provider_gangjobs.gang.manifest import namespace_in, render_files, render_job, render_service, slug_in
-from airflow_provider_gangjobs.gang.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.dialects import by_name
+from airflow_provider_gangjobs.gang.render.job import namespace_in, render_files, render_job, render_service, slug_in
+from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 KEY = TaskKey("etl", "run", "train")

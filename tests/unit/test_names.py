@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_gangjobs.objects import names
+from airflow_provider_gangjobs.kube import names
 
 LONG_LABEL = "a" * 63
 

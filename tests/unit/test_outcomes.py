@@ -1,6 +1,6 @@
 import pytest
 
-from airflow_provider_gangjobs.gang.outcomes import (
+from airflow_provider_gangjobs.gang.outcome.outcomes import (
     Ending,
     Outcome,
     first_cause,

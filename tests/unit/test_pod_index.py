@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.lifecycle import observe, observe_mustered
-from airflow_provider_gangjobs.gang.pod_index import Muster
+from airflow_provider_gangjobs.gang.state.phase import observe, observe_mustered
+from airflow_provider_gangjobs.gang.state.pod_index import Muster
 from tests.unit.builders import REF, PodBuilder, job, pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.kube.views import PodView
 
 RANKS = 3
 STATES: dict[str, Callable[[PodBuilder], PodBuilder]] = {

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.policy import Decision, Placement, decide, obstacle
-from airflow_provider_gangjobs.gang.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.render.policy import Decision, Placement, decide, obstacle
+from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 
 FOUR = Shape(parallelism=4, completions=4, indexed=True, backoff_limit=0)

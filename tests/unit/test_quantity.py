@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.objects import quantity
+from airflow_provider_gangjobs.kube import quantity
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.indexes import parse_indexes, parse_spans
-from airflow_provider_gangjobs.gang.ranks import BYTES_MAX, Ranks
+from airflow_provider_gangjobs.gang.state.indexes import parse_indexes, parse_spans
+from airflow_provider_gangjobs.gang.state.rank_set import BYTES_MAX, Ranks
 
 RANKS = st.one_of(st.integers(0, 20), st.sampled_from([BYTES_MAX - 1, BYTES_MAX, 2**31, "a-uid", "another-uid"]))
 SPANS = ["", "0", "0-3,5", "2,4,6-30", f"7,{BYTES_MAX - 2}-{BYTES_MAX + 2}"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from airflow_provider_gangjobs.gang.rendezvous import RENDEZVOUS_ENV, env_of, service_of
-from airflow_provider_gangjobs.gang.shape import Shape, rendezvous_of
+from airflow_provider_gangjobs.gang.render.rendezvous import RENDEZVOUS_ENV, env_of, service_of
+from airflow_provider_gangjobs.gang.render.shape import Shape, rendezvous_of
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 ENV = {item["name"]: item for item in env_of(Rendezvous(1234), job="train-0", service="peers", size=4)}

@@ -1,6 +1,6 @@
 import pytest
 
-from airflow_provider_gangjobs.gang.verdict import Ended, fate, judge
+from airflow_provider_gangjobs.gang.state.verdict import Ended, fate, judge
 from tests.unit.builders import REF, at, job
 
 VERDICTS = {

@@ -13,8 +13,8 @@ import pytest
 from airflow_provider_gangjobs.cluster.informer.decoding import Views
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.gang import labels
-from airflow_provider_gangjobs.objects.sharing import sharing, sharing_of
-from airflow_provider_gangjobs.objects.views import JobView, PodView, view
+from airflow_provider_gangjobs.kube.interning import sharing, sharing_of
+from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import condition, job, pod
 
 NETWORK = {"cni.projectcalico.org/containerID": "f" * 64, "k8s.v1.cni.cncf.io/network-status": "[{}]" * 100}

@@ -7,9 +7,9 @@ async with informers().lease(config, JOBS, "team", "gangjobs.airflow/gang", deco
         await job.changed(timeout_s=60)
 """
 
+from airflow_provider_gangjobs.cluster.informer.factory import Informer, Informers, informers
 from airflow_provider_gangjobs.cluster.informer.health import InformerStatistics
-from airflow_provider_gangjobs.cluster.informer.shared import Informer, Informers, informers
+from airflow_provider_gangjobs.cluster.informer.notify import Wake
 from airflow_provider_gangjobs.cluster.informer.store import InformerClosedError, Subscription
-from airflow_provider_gangjobs.cluster.informer.wake import Wake
 
 __all__ = ["Informer", "InformerClosedError", "InformerStatistics", "Informers", "Subscription", "Wake", "informers"]

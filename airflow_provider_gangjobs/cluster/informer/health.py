@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.errors import Gone
-from airflow_provider_gangjobs.cluster.informer.telling import Telling, cause_of
+from airflow_provider_gangjobs.cluster.informer.log_messages import Telling, cause_of
 
 if TYPE_CHECKING:
+    from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.informer.store import Store
-    from airflow_provider_gangjobs.cluster.pacing import Timing
 
 FAILURES_BEFORE_WARNING: Final = 3
 SILENCE_BEFORE_WARNING_S: Final = 180.0

@@ -18,6 +18,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
+from airflow_provider_gangjobs.cluster.clock import Backoff, Slices, Timing
 from airflow_provider_gangjobs.cluster.errors import (
     ApiError,
     ClusterError,
@@ -27,13 +28,12 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.informer.decoding import Page, Unread, Views, WatchEvent, error_in
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, Store
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices, Timing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from airflow_provider_gangjobs.cluster.informer.config import Pace
     from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
-    from airflow_provider_gangjobs.cluster.informer.pace import Pace
     from airflow_provider_gangjobs.cluster.resources import Resource
 
 V = TypeVar("V", bound=HasMetadata)

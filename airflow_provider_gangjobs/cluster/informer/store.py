@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.informer.wake import Wake
+from airflow_provider_gangjobs.cluster.informer.notify import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from airflow_provider_gangjobs.cluster.pacing import Slices
+    from airflow_provider_gangjobs.cluster.clock import Slices
 
 
 class _Metadata(Protocol):

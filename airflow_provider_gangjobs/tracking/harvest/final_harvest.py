@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Timing
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.gang.completeness import Roll, call_roll
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.gang.pods import has_ended, is_of, pods_of
-from airflow_provider_gangjobs.objects.sharing import sharing
-from airflow_provider_gangjobs.objects.views import PodView
+from airflow_provider_gangjobs.gang.state.completeness import Roll, call_roll
+from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of, pods_of
+from airflow_provider_gangjobs.kube.interning import sharing
+from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.cluster_requests import ask, together
 from airflow_provider_gangjobs.tracking.gang_observer import Census, portions
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, retry_after_s
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import JobView
+    from airflow_provider_gangjobs.kube.views import JobView
     from airflow_provider_gangjobs.tracking.gang_watch import Sights
 
 log = logging.getLogger(__name__)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Answer, Patch
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
-from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.gang.pods import is_held
+from airflow_provider_gangjobs.gang.state.pods import is_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.kube.views import PodView
 
 PATCHES_IN_FLIGHT_MAX: Final = 16
 """Of a gang. Each is a TLS connection, whose handshake costs both sides as much as ten patches. A server that answers

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NoReturn
 
-from airflow_provider_gangjobs.gang.pods import has_ended
+from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.statistics import tally
 from airflow_provider_gangjobs.tracking.ledger import Ledger
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.pacing import Timing
+    from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.kube.views import PodView
 
 
 class HarvestBeside:

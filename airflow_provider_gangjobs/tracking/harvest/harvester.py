@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from airflow_provider_gangjobs.cluster.clock import Backoff, Slices
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
-from airflow_provider_gangjobs.cluster.pacing import Backoff, Slices
-from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
-from airflow_provider_gangjobs.gang.outcomes import Outcome, most_telling, outcome_of
-from airflow_provider_gangjobs.gang.pods import has_ended, is_held
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, most_telling, outcome_of
+from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestTelling
 from airflow_provider_gangjobs.tracking.harvest.schedule import HELD_MAX, TRICKLE_PODS, Step, Tempo
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.pacing import Timing
-    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.ledger import Ledger
 
 BATCH_PODS_MAX: Final = 500

@@ -11,10 +11,10 @@ from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import TooManyRequests
-from airflow_provider_gangjobs.cluster.logline import tell
+from airflow_provider_gangjobs.cluster.structured_log import tell
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.logline import Field
+    from airflow_provider_gangjobs.cluster.structured_log import Field
 
 log = logging.getLogger(__name__)
 

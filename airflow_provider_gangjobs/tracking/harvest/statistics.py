@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.per_loop import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 from airflow_provider_gangjobs.tracking.harvest.harvester import HarvestStatistics
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import EVENTS
-from airflow_provider_gangjobs.objects.views import EventView, view
+from airflow_provider_gangjobs.kube.views import EventView, view
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client

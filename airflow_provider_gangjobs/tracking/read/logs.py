@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.gang.outcomes import Ending, most_telling
-from airflow_provider_gangjobs.gang.pods import has_ended, has_started, main_container, rank_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, most_telling
 from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, main_container, rank_of
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.outcomes import Outcome
-    from airflow_provider_gangjobs.objects.views import PodView
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import PodView
 
 TAIL_LINES: Final = 1000
 LIMIT_BYTES: Final = 256 * 1024

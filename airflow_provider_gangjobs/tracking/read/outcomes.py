@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.tracking.ledger import read_ledger
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.outcomes import Outcome
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 
 
 async def outcomes(client: Client, ref: GangRef) -> list[Outcome]:

@@ -18,9 +18,9 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
-from airflow_provider_gangjobs.gang.pods import pods_of
-from airflow_provider_gangjobs.gang.progress import ranks_of
-from airflow_provider_gangjobs.objects.views import JobView, PodGroupView, PodView, view
+from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.gang.state.progress import ranks_of
+from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView, view
 from airflow_provider_gangjobs.tracking.gang_watch import podgroups_served
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import of_gang
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
-    from airflow_provider_gangjobs.gang.outcomes import Outcome
-    from airflow_provider_gangjobs.objects.views import EventView
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import EventView
 
 WHOLE_RANKS_MAX: Final = 1000
 """Two pages of pods and at most 4.3 MB of ledger."""

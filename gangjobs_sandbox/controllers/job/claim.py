@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.objects import selector
+from airflow_provider_gangjobs.kube import selector
 from gangjobs_sandbox.controllers.meta import Obj, is_deleting, labels_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.objects import selector
+from airflow_provider_gangjobs.kube import selector
 from gangjobs_sandbox.controllers.job import conditions
 from gangjobs_sandbox.controllers.job.pods import is_tracked
 from gangjobs_sandbox.controllers.job.sync import GangObjects, JobSync

@@ -1,0 +1,1 @@
+"""Credentials of one API server: kubeconfig, service account tokens, exec plugins, TLS."""

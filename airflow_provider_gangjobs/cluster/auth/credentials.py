@@ -1,0 +1,145 @@
+"""Live credentials of one cluster: loaded at the first use, renewed before and after they expire.
+
+Loading reads files, runs plugins and builds a TLS context, all of which block, so it happens in a thread;
+callers that come meanwhile wait for the same load. What changed since is used from the next request on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, Material
+from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial, make_context
+from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
+from airflow_provider_gangjobs.cluster.structured_log import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+
+log = logging.getLogger(__name__)
+
+RETRY_RENEWAL_S = 60
+"""After a renewal that failed while the credentials at hand may still be good."""
+
+FORCED_RENEWAL_INTERVAL_S = 10
+"""A refused token is renewed at most this often, however many requests were refused with it."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Everything a request needs. A new object after each renewal, so identity tells whether one happened."""
+
+    base_url: str
+    authorization: str | None = field(repr=False)
+    ssl: ssl.SSLContext | None = field(repr=False)
+    proxy: str | None = field(repr=False)
+    server_hostname: str | None
+
+
+class Credentials:
+    """Gives the current Access of one cluster. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        timing: Timing | None = None,
+        load: Callable[[], Material] | None = None,
+    ) -> None:
+        self._conn_id = config.conn_id
+        self._timing = timing or Timing()
+        self._load = load or CredentialSource(config).load
+        self._lock = asyncio.Lock()
+        self._access: Access | None = None
+        self._tls: TlsMaterial | None = None
+        self._renew_at: float | None = None
+        self._forced_at = float("-inf")
+        self._renewal_failed = False
+        self.renewals = 0
+
+    @property
+    def at_hand(self) -> Access | None:
+        """The access to use now, if it is loaded and not due; else `current` gets it."""
+        return None if self._is_due() else self._access
+
+    async def current(self) -> Access:
+        """The access to use now; loads it if there is none or it is due.
+
+        Raises:
+            InvalidConnection, CredentialsFailed: at the first load. A later one that fails keeps what there is.
+        """
+        if self.at_hand is not None:
+            return self.at_hand
+        async with self._lock:
+            if self._access is None:
+                return await self._reload()
+            if self._is_due():
+                await self._renew_quietly()
+            return self._access
+
+    async def renew(self, refused: Access) -> Access:
+        """Another access after `refused` got a 401: one that is newer already, or freshly loaded.
+
+        Returns `refused` itself if it was renewed a moment ago: then asking again is of no use.
+
+        Raises:
+            InvalidConnection, CredentialsFailed: there are no new credentials.
+        """
+        async with self._lock:
+            if self._access is not refused and self._access is not None:
+                return self._access
+            if self._timing.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
+                return refused
+            self._forced_at = self._timing.monotonic()
+            renewed = await self._reload()
+            tell(log, logging.DEBUG, "credentials renewed, the API server refused the others", connection=self._conn_id)
+            return renewed
+
+    def _is_due(self) -> bool:
+        return self._renew_at is not None and self._timing.monotonic() >= self._renew_at
+
+    async def _renew_quietly(self) -> None:
+        try:
+            await self._reload()
+        except ClusterError as error:
+            self._renew_at = self._timing.monotonic() + RETRY_RENEWAL_S
+            level, self._renewal_failed = logging.DEBUG if self._renewal_failed else logging.WARNING, True
+            tell(log, level, "credentials could not be renewed, they are kept", cause=str(error))
+        else:
+            if self._renewal_failed:
+                tell(log, logging.INFO, "credentials are renewed again", connection=self._conn_id)
+            self._renewal_failed = False
+
+    async def _reload(self) -> Access:
+        material, context = await asyncio.to_thread(self._load_blocking)
+        if self._access is not None:
+            self.renewals += 1
+        self._tls = material.tls
+        self._renew_at = None if material.renew_in_s is None else self._timing.monotonic() + material.renew_in_s
+        self._access = Access(
+            base_url=material.base_url,
+            authorization=material.authorization,
+            ssl=context,
+            proxy=material.proxy,
+            server_hostname=material.server_hostname,
+        )
+        return self._access
+
+    def _load_blocking(self) -> tuple[Material, ssl.SSLContext | None]:
+        material = self._load()
+        if not material.base_url.startswith("https"):
+            return material, None
+        if self._access is not None and material.tls == self._tls:
+            return material, self._access.ssl
+        try:
+            return material, make_context(material.tls)
+        except (ssl.SSLError, ValueError) as exc:
+            problem = f"its certificates cannot be used: {type(exc).__name__}: {exc}"
+            raise InvalidConnection(self._conn_id, problem, "Correct them in the kubeconfig.") from exc

@@ -1,0 +1,1 @@
+"""HTTP with one API server: requests, responses, retries, streams."""

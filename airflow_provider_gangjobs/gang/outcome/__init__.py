@@ -1,0 +1,1 @@
+"""How a gang and each of its ranks ended, and why."""

@@ -1,0 +1,181 @@
+"""Event: everything a resumed task needs to know of how its gang stands, in a few kB of JSON.
+
+It goes through Airflow's database and API from the trigger to the worker, perhaps to another
+version of this provider, so it is versioned, fields are only added, and lists are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling
+from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.progress import Counts
+
+VERSION: Final = 1
+RANKS_MAX: Final = 20
+RANK_MESSAGE_CHARACTERS_MAX: Final = 128
+MESSAGE_CHARACTERS_MAX: Final = 1000
+NOTES_MAX: Final = 4
+COMPLETED_INDEXES_CHARACTERS_MAX: Final = 1024
+"""A longer list is left out; the Job has it."""
+
+
+class Status(StrEnum):
+    """Why the event was sent."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DELETED = "deleted"
+    REPLACED = "replaced"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    """The cluster refuses to be watched; nothing is known of the gang."""
+
+
+class UnreadableEventError(ValueError):
+    """A payload that this version of the provider cannot read."""
+
+
+class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How one pod ended, in short. The ledger has the whole outcome."""
+
+    pod: str
+    outcome: Ending
+    rank: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    message: str = ""
+    container: str = ""
+    node: str = ""
+    seconds: float | None = None
+    disruption: str = ""
+
+
+class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a trigger tells the resumed task. `to_payload` and `from_payload` are its only forms outside."""
+
+    v: int
+    status: Status
+    name: str
+    namespace: str
+    uid: str
+    phase: Phase
+    """The last phase seen; of a timeout, the one that took too long."""
+    attempt: int | None = None
+    reason: str = ""
+    """The Job controller's reason, or the code of the diagnosis."""
+    message: str = ""
+    remedy: str = ""
+    since: datetime | None = None
+    """When the phase began."""
+    seconds: float | None = None
+    """Of a timeout: what the phase was allowed to take."""
+    counts: dict[str, int] = {}
+    ranks: tuple[RankEnd, ...] = ()
+    """At most `RANKS_MAX`: those that did not succeed first, in the order in which they ended."""
+    completed_indexes: str = ""
+    disruptions: int = 0
+    """How many attempts in a row had been lost to disruptions before this one."""
+    notes: tuple[str, ...] = ()
+    """What else should be known, e.g. that outcomes could not be recorded."""
+
+    @property
+    def ref(self) -> GangRef:
+        """The gang it speaks of."""
+        return GangRef(self.namespace, self.name, self.uid)
+
+    def to_payload(self) -> dict[str, Any]:
+        """Plain JSON values. Told values that are empty are left out, `v` and `status` never."""
+        payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return payload
+
+    @classmethod
+    def from_payload(cls, payload: object) -> GangEvent:
+        """Read what `to_payload` wrote, in this process or another.
+
+        Raises:
+            UnreadableEventError: another version, an unknown status, or no event of ours.
+        """
+        if not isinstance(payload, Mapping):
+            raise UnreadableEventError(f"The event is {type(payload).__name__}, not a mapping. {_REMEDY}")
+        if payload.get("v") != VERSION:
+            raise UnreadableEventError(f"The event has version {payload.get('v')!r}, known is {VERSION}. {_REMEDY}")
+        if payload.get("status") not in list(Status):
+            raise UnreadableEventError(f"The event has the unknown status {payload.get('status')!r}. {_REMEDY}")
+        try:
+            return msgspec.convert(payload, cls)
+        except msgspec.ValidationError as exc:
+            raise UnreadableEventError(f"The event cannot be read: {exc}. {_REMEDY}") from exc
+
+
+_REMEDY = "Run the same version of the provider in triggerer and workers, then clear the task: the gang is found again."
+
+
+def gang_event(
+    ref: GangRef,
+    status: Status,
+    phase: Phase,
+    *,
+    attempt: int | None = None,
+    reason: str = "",
+    message: str = "",
+    remedy: str = "",
+    since: datetime | None = None,
+    seconds: float | None = None,
+    counts: Counts | None = None,
+    outcomes: Sequence[Outcome] = (),
+    completed_indexes: str = "",
+    notes: Sequence[str] = (),
+) -> GangEvent:
+    """Build an event within its bounds: longer texts are cut, of more ranks the most telling are kept."""
+    return GangEvent(
+        v=VERSION,
+        status=status,
+        name=ref.name,
+        namespace=ref.namespace,
+        uid=ref.uid,
+        phase=phase,
+        attempt=attempt,
+        reason=reason,
+        message=message[:MESSAGE_CHARACTERS_MAX],
+        remedy=remedy[:MESSAGE_CHARACTERS_MAX],
+        since=since,
+        seconds=seconds,
+        counts=_numbers(counts),
+        ranks=tuple(map(_rank_end, most_telling(outcomes, RANKS_MAX))),
+        completed_indexes=completed_indexes if len(completed_indexes) <= COMPLETED_INDEXES_CHARACTERS_MAX else "",
+        notes=tuple(note[:MESSAGE_CHARACTERS_MAX] for note in notes[:NOTES_MAX]),
+    )
+
+
+def _numbers(counts: Counts | None) -> dict[str, int]:
+    return {} if counts is None else msgspec.to_builtins(counts)
+
+
+def _rank_end(outcome: Outcome) -> RankEnd:
+    # A success's message is its result, which may be large and is read from the ledger.
+    message = "" if outcome.outcome is Ending.SUCCEEDED else outcome.error or outcome.message
+    return RankEnd(
+        pod=outcome.pod,
+        outcome=outcome.outcome,
+        rank=outcome.rank,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        reason=outcome.reason,
+        message=message[-RANK_MESSAGE_CHARACTERS_MAX:],
+        container=outcome.container,
+        node=outcome.node,
+        seconds=outcome.seconds,
+        disruption=outcome.disruption,
+    )

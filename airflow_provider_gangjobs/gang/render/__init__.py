@@ -1,0 +1,1 @@
+"""From a GangSpec to the Kubernetes objects of a gang."""

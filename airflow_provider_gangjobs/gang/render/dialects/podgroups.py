@@ -1,0 +1,79 @@
+"""Kubernetes 1.36 and later: a Workload holds templates, and a PodGroup object stands for the group.
+
+The releases differ in their version and in how a PodGroup names its template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.gang.labels import Role
+from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Group, Object
+from airflow_provider_gangjobs.gang.render.dialects.common import (
+    GROUP,
+    controller_ref,
+    gang_policy,
+    metadata,
+    pod_field,
+    priority,
+    with_pod_field,
+)
+from airflow_provider_gangjobs.gang.render.owner_references import owned_by, owned_by_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class PodGroups:
+    """`spec.schedulingGroup` of the pods names the PodGroup."""
+
+    version: str
+    needs: frozenset[str] = frozenset({"workloads", "podgroups"})
+    link_path: str = "spec.template.spec.schedulingGroup"
+
+    @property
+    def name(self) -> str:
+        """The version is the name."""
+        return self.version
+
+    def linked(self, job: Mapping[str, Any], group: Group) -> Object:
+        """The Job whose pods refer to the PodGroup. This also keeps the Job controller from making its own."""
+        return with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
+
+    def is_linked(self, job: Mapping[str, Any], group: Group) -> bool:
+        """Whether the reference is still there."""
+        stored = pod_field(job, "schedulingGroup") or {}
+        return bool(stored.get("podGroupName") == group.name)
+
+    def workload(self, group: Group, job_uid: str) -> Object | None:
+        """The Workload with its one template."""
+        template = {"name": TEMPLATE_NAME, "schedulingPolicy": gang_policy(group), **priority(group)}
+        return {
+            "apiVersion": f"{GROUP}/{self.version}",
+            "kind": "Workload",
+            "metadata": metadata(group, Role.WORKLOAD, owned_by_job(group.name, job_uid)),
+            "spec": {"controllerRef": controller_ref(group), "podGroupTemplates": [template]},
+        }
+
+    def pod_group(self, group: Group, job_uid: str, workload_uid: str) -> Object | None:
+        """The PodGroup, with the policy of its template."""
+        owners = (
+            owned_by_job(group.name, job_uid),
+            owned_by(f"{GROUP}/{self.version}", "Workload", group.name, workload_uid),
+        )
+        return {
+            "apiVersion": f"{GROUP}/{self.version}",
+            "kind": "PodGroup",
+            "metadata": metadata(group, Role.PODGROUP, *owners),
+            "spec": {
+                **self.template_reference(group),
+                "schedulingPolicy": gang_policy(group),
+                **priority(group),
+            },
+        }
+
+    def template_reference(self, group: Group) -> Object:
+        """How a PodGroup of this version names its template."""
+        return {"workloadRef": {"workloadName": group.name, "templateName": TEMPLATE_NAME}}

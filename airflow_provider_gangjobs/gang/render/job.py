@@ -1,0 +1,166 @@
+"""Render: from a spec to the Job that is posted, and the objects that it owns.
+
+Pure: the same spec and attempt give the same objects on every machine. The Job is always rendered
+suspended; it runs when everything it needs exists.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_DISRUPTIONS,
+    ANNOTATION_GANG,
+    ANNOTATION_SPEC_FIELDS,
+    ANNOTATION_SPEC_HASH,
+    ANNOTATION_TASK,
+    ANNOTATION_TRIGGER_ID,
+    LABEL_GANG,
+)
+from airflow_provider_gangjobs.gang.render import files, rendezvous
+from airflow_provider_gangjobs.gang.render.dialects import Dialect, Group
+from airflow_provider_gangjobs.gang.render.manifest import read
+from airflow_provider_gangjobs.gang.render.owner_references import owned_by_job
+from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
+from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.gang.identity import Attempt
+    from airflow_provider_gangjobs.gang.spec import GangSpec
+
+BACKSTOP_SLACK_S: Final = 600
+"""activeDeadlineSeconds may only end what nobody watches any more; a watcher's own deadline comes first."""
+
+Object = dict[str, Any]
+
+
+def manifest_of(spec: GangSpec) -> Object:
+    """The spec's manifest as data; empty without one. Expects one that can be read."""
+    return read(spec.manifest).data
+
+
+def render_job(spec: GangSpec, attempt: Attempt, decision: Decision, dialect: Dialect | None = None) -> Object:
+    """The Job, suspended, with its pods linked to their group if `decision` is a gang.
+
+    Expects a spec without problems (`validation.validate`).
+    """
+    manifest = manifest_of(spec)
+    shape = shape_of(spec, manifest)
+    job: Object = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _metadata(spec, manifest, attempt, decision),
+        "spec": {
+            **_job_spec(spec, manifest, shape, decision),
+            "template": gang_template(spec, manifest, shape, attempt),
+        },
+    }
+    if decision.placement is Placement.GANG and dialect is not None:
+        return dialect.linked(job, group_of(job, shape))
+    return job
+
+
+def group_of(job: Mapping[str, Any], shape: Shape) -> Group:
+    """The group that a rendered Job's pods form."""
+    metadata = job["metadata"]
+    return Group(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        size=shape.size,
+        min_count=shape.min_count or shape.size,
+        priority_class=job["spec"]["template"]["spec"].get("priorityClassName"),
+        labels={LABEL_GANG: metadata["name"]},
+    )
+
+
+def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
+    """The headless Service, unless nobody asked for one or the manifest brings its own subdomain."""
+    shape = shape_of(spec, manifest_of(spec))
+    asked = rendezvous_of(spec, shape)
+    if asked is None or shape.subdomain:
+        return None
+    owner = owned_by_job(attempt.name, job_uid)
+    return rendezvous.service_of(asked, job=attempt.name, namespace=attempt.namespace, owner=owner)
+
+
+def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
+    """The ConfigMap with the spec's files, if there are any."""
+    if not spec.files:
+        return None
+    owner = owned_by_job(attempt.name, job_uid)
+    return files.config_map_of(spec.files, job=attempt.name, namespace=attempt.namespace, owner=owner)
+
+
+def slug_in(spec: GangSpec) -> str | None:
+    """The start of the Job's name that the user gave, as a parameter or in the manifest."""
+    return spec.name or manifest_of(spec).get("metadata", {}).get("name")
+
+
+def namespace_in(spec: GangSpec) -> str | None:
+    """The namespace that the user gave, as a parameter or in the manifest."""
+    return spec.namespace or manifest_of(spec).get("metadata", {}).get("namespace")
+
+
+def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Decision) -> Object:
+    brought = manifest.get("metadata", {})
+    ours = {
+        ANNOTATION_TRIGGER_ID: attempt.trigger_id,
+        ANNOTATION_SPEC_HASH: spec.hash,
+        ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
+        ANNOTATION_CLAIM: attempt.claim,
+        ANNOTATION_GANG: str(decision),
+    }
+    if attempt.task:
+        ours[ANNOTATION_TASK] = attempt.task
+    if attempt.disruptions:
+        ours[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
+    return {
+        **brought,
+        "name": attempt.name,
+        "namespace": attempt.namespace,
+        "labels": {**brought.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        "annotations": {**brought.get("annotations", {}), **spec.annotations, **ours},
+    }
+
+
+def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Decision) -> Object:
+    job = dict(manifest.get("spec", {}))
+    job["suspend"] = True
+    job["parallelism"] = shape.parallelism
+    if shape.completions is not None:
+        job["completions"] = shape.completions
+    job["completionMode"] = completion_mode(spec, manifest)
+    if not manifest or decision.placement is Placement.GANG:
+        job.setdefault("backoffLimit", 0)
+    # Only then are pods counted when they have really ended, so that accounting and outcomes agree.
+    job["podReplacementPolicy"] = "Failed"
+    deadline = _backstop(spec)
+    if deadline is not None:
+        job.setdefault("activeDeadlineSeconds", deadline)
+    if spec.ttl_after_finished_s is not None:
+        job["ttlSecondsAfterFinished"] = spec.ttl_after_finished_s
+    return job
+
+
+def _backstop(spec: GangSpec) -> int | None:
+    """activeDeadlineSeconds counts from the start of the Job, so it holds assembly and run together."""
+    if spec.assemble_timeout_s is None or spec.run_timeout_s is None:
+        return None
+    return math.ceil(spec.assemble_timeout_s + spec.run_timeout_s) + BACKSTOP_SLACK_S
+
+
+__all__ = [
+    "group_of",
+    "manifest_of",
+    "namespace_in",
+    "render_files",
+    "render_job",
+    "render_service",
+    "slug_in",
+    "user_template",
+]

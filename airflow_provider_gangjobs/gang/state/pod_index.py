@@ -1,0 +1,199 @@
+"""Muster: the pods of one gang, counted as they change, so that a look at 100,000 of them costs what has changed.
+
+Everything here is a function of the pods as they were shown last; how they came to be so leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.state.indexes import parse_spans
+from airflow_provider_gangjobs.gang.state.pods import is_of
+from airflow_provider_gangjobs.gang.state.progress import Counts, Fact, all_started_at, fact, ranks_of
+from airflow_provider_gangjobs.gang.state.rank_set import Ranks
+from airflow_provider_gangjobs.gang.state.waiting import has_container_trouble, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.kube.views import JobView, PodView
+
+
+class Muster:
+    """Pods of one Job; those of another are passed over."""
+
+    def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
+        self._ref = ref
+        self._facts: dict[str, Fact] = {}
+        # The ranks of which a pod is so.
+        self._created = Ranks()
+        self._placed = Ranks()
+        self._started = Ranks()
+        self._running = Ranks()
+        self._ended = 0
+        self._succeeded = 0
+        self._held = 0
+        self._terminating = 0
+        self._all_started: tuple[int, datetime | None] | None = None
+        self._done: tuple[str, tuple[range, ...]] = ("", ())
+        self.troubled: dict[str, PodView] = {}
+        """Pods of which a container cannot be made, by uid."""
+        self.refusals: Counter[str] = Counter()
+        """What the scheduler said to the pods that it could not place: how many pods heard it."""
+        self._refusals: dict[str, str] = {}
+        self.see(pods)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def see(self, pods: Iterable[PodView]) -> None:
+        """These pods are so now."""
+        for pod in pods:
+            if not is_of(self._ref, pod):
+                self.forget([pod])
+                continue
+            uid = pod.metadata.uid
+            before, now = self._facts.get(uid), fact(pod)
+            self._note_trouble(uid, pod)
+            if now == before:
+                continue
+            if before is None:
+                self._add(now)
+            elif before.rank == now.rank:
+                self._change(before, now)
+            else:
+                self._remove(before)
+                self._add(now)
+            self._facts[uid] = now
+            if before is None or before.started != now.started or before.rank != now.rank:
+                self._all_started = None
+
+    def forget(self, pods: Iterable[PodView]) -> None:
+        """These pods are no more."""
+        for pod in pods:
+            uid = pod.metadata.uid
+            before = self._facts.pop(uid, None)
+            if before is not None:
+                self._remove(before)
+                self._all_started = None
+            self._note_trouble(uid, None)
+
+    @property
+    def uids(self) -> AbstractSet[str]:
+        return self._facts.keys()
+
+    @property
+    def succeeded(self) -> int:
+        """Pods that have."""
+        return self._succeeded
+
+    @property
+    def ended_otherwise(self) -> int:
+        """Pods that have ended, and not succeeded."""
+        return self._ended - self._succeeded
+
+    @property
+    def has_one_pod_a_rank(self) -> bool:
+        return len(self._facts) == len(self._created)
+
+    def has_just_ranks(self, ranks: int) -> bool:
+        """Its pods are those of the ranks from 0 to below this number, and no others."""
+        return self._created.is_exactly(ranks)
+
+    def counts(self, job: JobView | None) -> Counts:
+        """Ranks and pods by how far they are, from the pods and the Job."""
+        ended = job.status.succeeded + job.status.failed if job else 0
+        started_ever = max(self._and_done(self._started, job), ended + len(self._running))
+        ranks = ranks_of(job) if job else len(self._created)
+        at_least = min(started_ever, ranks)
+        return Counts(
+            ranks=ranks,
+            created=max(self._and_done(self._created, job), at_least),
+            placed=max(self._and_done(self._placed, job), at_least),
+            started=started_ever,
+            running=len(self._running),
+            succeeded=job.status.succeeded if job else 0,
+            failed=job.status.failed if job else 0,
+            held=self._held,
+            terminating=self._terminating,
+        )
+
+    def all_started_at(self, ranks: int) -> datetime | None:
+        """When the last of `ranks` ranks started first; of fewer, if the pods of the others are gone."""
+        if self._all_started is None or self._all_started[0] != ranks:
+            if self.has_one_pod_a_rank and len(self._started) <= ranks:
+                at = max((one.started for one in self._facts.values() if one.started is not None), default=None)
+            else:
+                at = all_started_at(self._facts.values(), ranks)
+            self._all_started = ranks, at
+        return self._all_started[1]
+
+    def _add(self, one: Fact) -> None:
+        self._created.add(one.rank)
+        self._change(None, one)
+
+    def _remove(self, one: Fact) -> None:
+        self._created.remove(one.rank)
+        self._change(one, None)
+
+    def _change(self, before: Fact | None, now: Fact | None) -> None:
+        """Of one pod, whose rank is the same. Most changes are of one thing."""
+        for ranks, so in ((self._placed, _is_placed), (self._started, _has_started), (self._running, _is_running)):
+            was, is_now = before is not None and so(before), now is not None and so(now)
+            if now is not None and is_now and not was:
+                ranks.add(now.rank)
+            elif before is not None and was and not is_now:
+                ranks.remove(before.rank)
+        if before is not None:
+            self._count(before, -1)
+        if now is not None:
+            self._count(now, 1)
+
+    def _count(self, one: Fact, number: int) -> None:
+        self._ended += number * one.has_ended
+        self._succeeded += number * one.has_succeeded
+        self._held += number * one.is_held
+        self._terminating += number * one.is_deleted
+
+    def _note_trouble(self, uid: str, pod: PodView | None) -> None:
+        if pod is not None and has_container_trouble(pod):
+            self.troubled[uid] = pod
+        else:
+            self.troubled.pop(uid, None)
+        before, now = self._refusals.pop(uid, ""), refusal(pod) if pod is not None else ""
+        if before:
+            _count(self.refusals, before, -1)
+        if now:
+            _count(self.refusals, now, 1)
+            self._refusals[uid] = now
+
+    def _and_done(self, ranks: Ranks, job: JobView | None) -> int:
+        """How many ranks there are with those that the Job has completed, whose pods may be gone."""
+        done = job.status.completed_indexes if job else ""
+        if job is None or not done or len(ranks) >= (job.spec.completions or 0):
+            return len(ranks)  # a list of 50,000 parts is read only if it can tell something
+        if done != self._done[0]:
+            self._done = done, parse_spans(done)
+        return ranks.union_size(self._done[1])
+
+
+def _is_placed(one: Fact) -> bool:
+    return one.is_placed
+
+
+def _has_started(one: Fact) -> bool:
+    return one.has_started
+
+
+def _is_running(one: Fact) -> bool:
+    return one.has_started and not one.has_ended
+
+
+def _count(counter: Counter[str], key: str, number: int) -> None:
+    counter[key] += number
+    if not counter[key]:
+        del counter[key]

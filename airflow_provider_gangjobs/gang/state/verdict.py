@@ -1,0 +1,91 @@
+"""Verdict: the one answer to how the Job ended. It is given once and never taken back.
+
+Only `Complete` or `Failed` on the Job with the expected uid decides. `SuccessCriteriaMet` and
+`FailureTarget` are previews: counters may still change and pods may still run (KEP-2307).
+A Job that is gone, or that stands there with another uid, is an answer of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.gang.state.pods import deletion_asked_at
+from airflow_provider_gangjobs.kube.views import Condition, JobView, condition
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+REASON_DELETED: Final = "JobDeleted"
+REASON_REPLACED: Final = "JobReplaced"
+
+
+class Ended(StrEnum):
+    """How a Job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DELETED = "deleted"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the Job ended, in the Job controller's words where there are any."""
+
+    ended: Ended
+    reason: str = ""
+    message: str = ""
+    at: datetime | None = None
+    """When, by the server's clock; `None` if nobody saw it."""
+    completed_indexes: str = ""
+
+    @property
+    def job_is_there(self) -> bool:
+        """The Job still stands, and with it what it owns."""
+        return self.ended in {Ended.SUCCEEDED, Ended.FAILED}
+
+
+def judge(job: JobView | None, ref: GangRef) -> Verdict | None:
+    """The verdict over the Job as it is seen, or `None` while it is open.
+
+    `job=None` must mean that the server has no such Job, not that it could not be asked.
+    """
+    if job is None:
+        return Verdict(Ended.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
+    if job.metadata.uid != ref.uid:
+        return Verdict(Ended.REPLACED, REASON_REPLACED, f"Job {ref} now has uid {job.metadata.uid}, not {ref.uid}")
+    return _conditions_say(job) or _deletion_says(job, ref)
+
+
+def _conditions_say(job: JobView) -> Verdict | None:
+    for kind, ended in (("Complete", Ended.SUCCEEDED), ("Failed", Ended.FAILED)):
+        found = condition(job.status.conditions, kind)
+        if found is not None and not _came_from_deletion(found, ended, job):
+            at = (job.status.completion_time if ended is Ended.SUCCEEDED else None) or found.last_transition_time
+            return Verdict(ended, found.reason, found.message, at, job.status.completed_indexes)
+    return None
+
+
+def _came_from_deletion(found: Condition, ended: Ended, job: JobView) -> bool:
+    """A failure noted after deletion began: pods that deletion killed are counted as failed by then."""
+    asked = deletion_asked_at(job.metadata)
+    if asked is None or found.last_transition_time is None or ended is Ended.SUCCEEDED:
+        return False
+    return found.last_transition_time > asked
+
+
+def _deletion_says(job: JobView, ref: GangRef) -> Verdict | None:
+    asked = deletion_asked_at(job.metadata)
+    if asked is None:
+        return None
+    return Verdict(Ended.DELETED, REASON_DELETED, f"Job {ref} is being deleted", asked, job.status.completed_indexes)
+
+
+def fate(job: JobView) -> Condition | None:
+    """The preview of a verdict, with reason and message: the fate is decided, pods may still run."""
+    found = (condition(job.status.conditions, kind) for kind in ("SuccessCriteriaMet", "FailureTarget"))
+    return next((item for item in found if item), None)

@@ -1,0 +1,215 @@
+"""What a gang that does not run yet waits for: a cause, and the evidence in the cluster's own words.
+
+A table of rules over what is seen, the most fatal first. Pods that the scheduler holds back until
+the whole gang exists have no condition and no event at all (PreEnqueue), so silence is evidence too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.gang.state import pods as pod_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from airflow_provider_gangjobs.gang.state.pod_index import Muster
+    from airflow_provider_gangjobs.gang.state.progress import Counts
+    from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, Waiting
+
+EVIDENCE_CHARACTERS_MAX: Final = 256
+"""Of a message of the cluster; schedulers list every node's reason."""
+
+IMAGE_REASONS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+_TROUBLES: Final = IMAGE_REASONS | CONFIG_REASONS
+
+
+class Cause(StrEnum):
+    """What a phase waits for. A contract: reported in events, never renamed."""
+
+    CONTROLLER = "controller"
+    SUBMISSION = "submission"
+    HALTED = "halted"
+    QUEUE = "queue"
+    IMAGE = "image"
+    CONFIG = "config"
+    PODS_MISSING = "pods-missing"
+    UNSCHEDULABLE = "unschedulable"
+    SCHEDULER = "scheduler"
+    STARTING = "starting"
+    RANKS = "ranks"
+    ENDING = "ending"
+    HARVEST = "harvest"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything the rules may look at."""
+
+    job: JobView | None
+    pods: Muster
+    podgroup: PodGroupView | None
+    counts: Counts
+    events: Sequence[EventView] = ()
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A cause with its evidence, a sentence or none."""
+
+    cause: Cause
+    text: str = ""
+
+
+def while_suspended(job: JobView) -> Wait:
+    """Who is to unsuspend the Job."""
+    queue = job.metadata.labels.kueue_queue
+    halted = job.metadata.annotations.halted
+    if halted is not None:
+        return Wait(Cause.HALTED, f"It was halted: {halted}")
+    if queue:
+        return Wait(Cause.QUEUE, f"Waits for admission by Kueue queue {queue}")
+    if job.spec.suspend:
+        return Wait(Cause.SUBMISSION, "The Job is suspended: its submission is not complete")
+    return Wait(Cause.CONTROLLER, "Waits for the Job controller to resume it")
+
+
+def while_assembling(seen: Seen) -> Wait:
+    """Why not all ranks run yet: the first rule that finds something."""
+    for cause, rule in _RULES:
+        text = rule(seen)
+        if text is not None:
+            return Wait(cause, text)
+    return Wait(Cause.STARTING, _starting(seen.counts))
+
+
+def _image(seen: Seen) -> str | None:
+    return _container_trouble(seen.pods.troubled.values(), IMAGE_REASONS)
+
+
+def _config(seen: Seen) -> str | None:
+    return _container_trouble(seen.pods.troubled.values(), CONFIG_REASONS)
+
+
+def _container_trouble(pods: Iterable[PodView], reasons: frozenset[str]) -> str | None:
+    found = [(pod, waiting) for pod in pods if (waiting := _container_waits(pod, reasons))]
+    if not found:
+        return None
+    pod, waiting = min(found, key=lambda item: _rank_order(item[0]))
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{waiting.reason} at {_who(pod)}{more}: {shorten(waiting.message)}".rstrip(": ")
+
+
+def has_container_trouble(pod: PodView) -> bool:
+    """A container of it cannot be made, at least for now."""
+    return _container_waits(pod, _TROUBLES) is not None
+
+
+def _container_waits(pod: PodView, reasons: frozenset[str]) -> Waiting | None:
+    for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
+        for status in statuses:
+            waiting = status.state.waiting
+            if waiting is not None and waiting.reason in reasons:
+                return waiting
+    return None
+
+
+def _rank_order(pod: PodView) -> tuple[int, str]:
+    rank = pod_facts.rank_of(pod)
+    return -1 if rank is None else rank, pod.metadata.name
+
+
+def _who(pod: PodView) -> str:
+    rank = pod_facts.rank_of(pod)
+    return f"pod {pod.metadata.name}" if rank is None else f"rank {rank}"
+
+
+def _pods_missing(seen: Seen) -> str | None:
+    missing = seen.counts.ranks - seen.counts.created
+    if missing <= 0:
+        return None
+    refused = [event for event in seen.events if event.reason == "FailedCreate"]
+    if not refused:
+        return f"{many(missing, 'pod')} not created yet"
+    last = max(refused, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
+    return f"{many(missing, 'pod')} could not be created: {shorten(last.message)}"
+
+
+def _unschedulable(seen: Seen) -> str | None:
+    refusals = seen.pods.refusals
+    if refusals:
+        # Since 1.36 most pods only say that the gang lacks others; the cause is told by those that no node took.
+        causes = {message: count for message, count in refusals.items() if _NODES.search(message)}
+        heard = causes or refusals
+        return node_reasons(min(heard, key=lambda message: (-heard[message], message)))
+    if seen.podgroup is None:
+        return None
+    refused = (item for item in seen.podgroup.status.conditions if item.status == "False" and item.message)
+    return next((node_reasons(item.message) for item in refused), None)
+
+
+def refusal(pod: PodView) -> str:
+    """Why the scheduler could not place it, in its words; empty if it could, or has not tried."""
+    if pod.spec.node_name:
+        return ""
+    scheduled = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
+    return next((item.message or item.reason for item in scheduled), "")
+
+
+def _scheduler_silent(seen: Seen) -> str | None:
+    if seen.counts.placed >= seen.counts.ranks:
+        return None
+    gang = seen.podgroup.spec.scheduling_policy.gang if seen.podgroup else None
+    return (
+        f"The scheduler waits until {gang.min_count} pods can be placed at once" if gang else "Waits for the scheduler"
+    )
+
+
+_RULES: Final[tuple[tuple[Cause, Callable[[Seen], str | None]], ...]] = (
+    (Cause.IMAGE, _image),
+    (Cause.CONFIG, _config),
+    (Cause.PODS_MISSING, _pods_missing),
+    (Cause.UNSCHEDULABLE, _unschedulable),
+    (Cause.SCHEDULER, _scheduler_silent),
+)
+
+
+def _starting(counts: Counts) -> str:
+    return f"{many(counts.ranks - counts.started, 'rank')} starting: images are pulled, containers created"
+
+
+# The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
+# What follows the first sentence is about preemption.
+_NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
+_REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
+
+
+def node_reasons(message: str) -> str:
+    """`Insufficient nvidia.com/gpu on 3 of 3 nodes` out of a scheduler's message; one of another form is cut only."""
+    found = _NODES.search(message)
+    if found is None:
+        return shorten(message)
+    parts = [_REASON.match(part.strip(" .")) for part in re.split(r", (?=\d)", found["reasons"])]
+    if not all(parts):
+        return shorten(message)
+    ordered = sorted((part for part in parts if part), key=lambda part: -int(part["count"]))
+    return shorten("; ".join(f"{part['what']} on {part['count']} of {found['nodes']} nodes" for part in ordered))
+
+
+def many(count: int, what: str) -> str:
+    """`1 pod`, `2 pods`."""
+    return f"{count} {what}{'s'[: count != 1]}"
+
+
+def shorten(message: str) -> str:
+    """The message on one line, cut at `EVIDENCE_CHARACTERS_MAX`."""
+    line = " ".join(message.split())
+    return line if len(line) <= EVIDENCE_CHARACTERS_MAX else f"{line[: EVIDENCE_CHARACTERS_MAX - 3]}..."

@@ -1,0 +1,137 @@
+"""The Job itself: that it is one, that its shape can be a gang, and that its numbers make sense."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.render.dialects import NAMES
+from airflow_provider_gangjobs.gang.render.policy import is_single, obstacle
+from airflow_provider_gangjobs.gang.render.shape import INDEXED, NON_INDEXED, rendezvous_of
+from airflow_provider_gangjobs.gang.spec import GangPolicy, Rendezvous
+from airflow_provider_gangjobs.gang.validation.draft import TEMPLATE, Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INDEXED_PARALLELISM_MAX: Final = 100_000
+"""The API server's own limit for Indexed Jobs."""
+JOB_BYTES_MAX: Final = 1024 * 1024
+"""etcd takes 1.5 MiB by default, managedFields and status included."""
+
+_SERVER_FIELDS: Final = (
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+)
+_AT_LEAST: Final = {"workers": 1, "min_workers": 1, "termination_grace_s": 0, "ttl_after_finished_s": 0}
+_POSITIVE: Final = ("assemble_timeout_s", "run_timeout_s")
+_PORTS: Final = range(1, 65536)
+
+
+def check_kind(draft: Draft) -> Iterator[Problem]:
+    """The manifest is a batch/v1 Job to be created, not another object and not a copy of a live one."""
+    manifest = draft.manifest
+    if draft.spec.manifest is None:
+        if draft.spec.image is None:
+            yield Problem("image", "is missing", "Give image, or manifest with a whole Job")
+        return
+    given = f"{manifest.get('apiVersion', 'no apiVersion')} {manifest.get('kind', 'no kind')}"
+    if given != "batch/v1 Job":
+        yield Problem("manifest", f"is {given}", "Give apiVersion: batch/v1 and kind: Job")
+        return
+    copied = [name for name in _SERVER_FIELDS if name in manifest.get("metadata", {})]
+    copied = [f"metadata.{name}" for name in copied] + ["status"] * ("status" in manifest)
+    if copied:
+        yield Problem("manifest", f"has {', '.join(copied)} of a live object", "Remove what the server writes")
+    for name in ("selector", "manualSelector"):
+        if name in manifest.get("spec", {}):
+            yield Problem(f"manifest.spec.{name}", "is chosen by the server", "Remove it")
+
+
+def check_numbers(draft: Draft) -> Iterator[Problem]:
+    """Counts and times are in range."""
+    spec = draft.spec
+    for parameter, least in _AT_LEAST.items():
+        value = getattr(spec, parameter)
+        if value is not None and value < least:
+            yield Problem(parameter, f"is {value}", f"Give {least} or more")
+    for parameter in _POSITIVE:
+        value = getattr(spec, parameter)
+        if value is not None and value <= 0:
+            yield Problem(parameter, f"is {value:g} s", "Give more than 0, or leave it out for no limit")
+    size = draft.shape.size
+    if spec.min_workers is not None and spec.min_workers > size:
+        yield Problem("min_workers", f"is {spec.min_workers}, and the gang has {size}", "Give at most workers")
+    if draft.shape.indexed and draft.shape.parallelism > INDEXED_PARALLELISM_MAX:
+        yield Problem(
+            "workers", f"is {draft.shape.parallelism}", f"An Indexed Job has {INDEXED_PARALLELISM_MAX} at most"
+        )
+    if isinstance(spec.rendezvous, Rendezvous) and spec.rendezvous.port not in _PORTS:
+        yield Problem("rendezvous.port", f"is {spec.rendezvous.port!r}", "Give a port from 1 to 65535")
+
+
+def check_choices(draft: Draft) -> Iterator[Problem]:
+    """Values out of a list."""
+    spec, mode = draft.spec, draft.manifest.get("spec", {}).get("completionMode", INDEXED)
+    if spec.gang not in list(GangPolicy):
+        yield Problem("gang", f"is {spec.gang!r}", f"Choose one of {', '.join(GangPolicy)}")
+    if spec.dialect is not None and spec.dialect not in NAMES:
+        yield Problem("dialect", f"is {spec.dialect!r}", f"Choose one of {', '.join(NAMES)}")
+    if mode not in {INDEXED, NON_INDEXED}:
+        yield Problem("manifest.spec.completionMode", f"is {mode!r}", f"Choose {INDEXED} or {NON_INDEXED}")
+    if spec.image_pull_policy not in {None, "Always", "IfNotPresent", "Never"}:
+        yield Problem("image_pull_policy", f"is {spec.image_pull_policy!r}", "Choose Always, IfNotPresent or Never")
+
+
+def check_shape(draft: Draft) -> Iterator[Problem]:
+    """A required gang has the shape of one (KEP-5547), and ranks can only meet if they are numbered."""
+    shape, job = draft.shape, draft.manifest.get("spec", {})
+    must_be_gang = draft.spec.gang == GangPolicy.REQUIRED and not shape.brought_link and not is_single(shape)
+    if must_be_gang and (reason := obstacle(shape)):
+        yield Problem(
+            "workers" if draft.spec.manifest is None else "manifest.spec",
+            f"cannot be a gang: {reason}",
+            'Give workers, completionMode: Indexed and backoffLimit: 0, or set gang="preferred" or "off"',
+        )
+    if "scheduling" in job and shape.brought_link and draft.pod.get("schedulingGroup"):
+        yield Problem("manifest.spec.scheduling", "stands beside the pods' schedulingGroup", "Keep one of the two")
+    if rendezvous_of(draft.spec, shape) and not shape.indexed:
+        yield Problem("rendezvous", "needs ranks, and completionMode is NonIndexed", "Set completionMode: Indexed")
+
+
+def check_restart_policy(draft: Draft) -> Iterator[Problem]:
+    """A Job's pods never restart for ever, and a gang's rank is not restarted alone."""
+    policy = draft.pod.get("restartPolicy", "Never")
+    path = f"{TEMPLATE}.spec.restartPolicy"
+    if policy not in {"Never", "OnFailure"}:
+        yield Problem(path, f"is {policy!r}, which a Job may not have", "Set it to Never")
+    elif policy == "OnFailure" and draft.spec.gang == GangPolicy.REQUIRED and not is_single(draft.shape):
+        yield Problem(path, "is OnFailure: a rank restarted alone has lost its peers", "Set it to Never")
+
+
+def check_containers(draft: Draft) -> Iterator[Problem]:
+    """There is a container; every one has an image, and its name is its own."""
+    if not draft.pod.get("containers"):
+        yield Problem(f"{TEMPLATE}.spec.containers", "has none left", "Do not remove all of them by pod_overrides")
+    seen: set[object] = set()
+    for path, container in draft.containers():
+        if not container.get("image"):
+            yield Problem(f"{path}.image", "is missing", "Give image")
+        name = container.get("name")
+        if name in seen:
+            yield Problem(f"{path}.name", f"{name!r} is given twice", "Rename one of the containers")
+        seen.add(name)
+
+
+def check_size(draft: Draft) -> Iterator[Problem]:
+    """The Job as a whole fits into etcd."""
+    size = len(json.dumps([draft.manifest, draft.template], default=str))
+    if size > JOB_BYTES_MAX:
+        yield Problem(
+            "manifest", f"makes a Job of about {size} bytes", f"At most {JOB_BYTES_MAX}: use files or a volume"
+        )

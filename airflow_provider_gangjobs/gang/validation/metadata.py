@@ -1,0 +1,157 @@
+"""Names, labels, annotations and finalizers.
+
+A pod template's finalizers and some of its labels are accepted with the Job and refused with every pod,
+so that the Job hangs with nothing but FailedCreate events. They are checked here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.identity import SLUG_MAX
+from airflow_provider_gangjobs.gang.labels import PREFIX
+from airflow_provider_gangjobs.kube import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_provider_gangjobs.gang.validation.draft import Draft
+
+_RESERVED_POD_LABELS: Final = frozenset({"controller-uid", "job-name"})
+_RESERVED_POD_PREFIX: Final = "batch.kubernetes.io/"
+_ANNOTATIONS_OURS_BYTES: Final = 8 * 1024
+"""Kept free for our own annotations."""
+
+
+def check_names(draft: Draft) -> Iterator[Problem]:
+    """The Job's name leaves room for digest and attempt, and everything named is nameable."""
+    spec, metadata = draft.spec, draft.manifest.get("metadata", {})
+    if spec.name is not None:
+        yield from _slug("name", spec.name)
+    elif "name" in metadata:
+        yield from _slug("manifest.metadata.name", metadata["name"])
+    elif "generateName" in metadata:
+        yield Problem("manifest.metadata.generateName", "would give each try another name", "Use metadata.name")
+    if spec.name is not None and "generateName" in metadata:
+        yield Problem("manifest.metadata.generateName", "stands beside name", "Remove it")
+    yield from _named(names.problem_with_dns_label, _label_names(draft))
+    yield from _named(names.problem_with_dns_subdomain, _subdomain_names(draft))
+
+
+def _slug(path: str, value: Any) -> Iterator[Problem]:
+    if wrong := names.problem_with_dns_label_1035(value):
+        yield Problem(path, wrong, "A Service is named after the Job, so it follows RFC 1035")
+    elif len(value) > SLUG_MAX:
+        yield Problem(
+            path,
+            f"{value!r} has {len(value)} characters",
+            f"At most {SLUG_MAX}: a digest and the attempt follow, and the Job's name may have 52",
+        )
+
+
+def _label_names(draft: Draft) -> Iterator[tuple[str, Any]]:
+    namespace = draft.spec.namespace or draft.manifest.get("metadata", {}).get("namespace")
+    if namespace is not None:
+        yield "namespace", namespace
+    for path, container in draft.containers():
+        yield f"{path}.name", container.get("name")
+    for index, volume in enumerate(draft.pod.get("volumes", [])):
+        yield f"spec.template.spec.volumes[{index}].name", volume.get("name")
+
+
+def _subdomain_names(draft: Draft) -> Iterator[tuple[str, Any]]:
+    for parameter in ("priority_class", "service_account"):
+        if (value := getattr(draft.spec, parameter)) is not None:
+            yield parameter, value
+    for index, secret in enumerate(draft.spec.image_pull_secrets or ()):
+        yield f"image_pull_secrets[{index}]", secret
+
+
+def _named(rule: Callable[[Any], str | None], values: Iterator[tuple[str, Any]]) -> Iterator[Problem]:
+    for path, value in values:
+        if wrong := rule(value):
+            yield Problem(path, wrong, "Rename it")
+
+
+def check_labels(draft: Draft) -> Iterator[Problem]:
+    """Labels, annotations and finalizers, wherever they were written."""
+    yield from _labels(draft, "labels", draft.spec.labels, of_pods=True)
+    yield from _annotations(draft, "annotations", draft.spec.annotations)
+    written = [("manifest", draft.manifest, False), *((p, t, True) for p, t in draft.written_templates())]
+    for path, thing, of_pods in written:
+        metadata = thing.get("metadata") or {}
+        at = f"{path}.metadata"
+        yield from _labels(draft, f"{at}.labels", metadata.get("labels") or {}, of_pods=of_pods)
+        yield from _annotations(draft, f"{at}.annotations", metadata.get("annotations") or {})
+        yield from _finalizers(f"{at}.finalizers", metadata.get("finalizers") or ())
+
+
+def check_placement(draft: Draft) -> Iterator[Problem]:
+    """Node selectors and tolerations hold text, as nodes' labels and taints do."""
+    yield from _selector(draft, "node_selector", draft.spec.node_selector or {})
+    yield from _tolerations(draft, "tolerations", draft.spec.tolerations or ())
+    for path, template in draft.written_templates():
+        pod = template.get("spec") or {}
+        yield from _selector(draft, f"{path}.spec.nodeSelector", pod.get("nodeSelector") or {})
+        yield from _tolerations(draft, f"{path}.spec.tolerations", pod.get("tolerations") or ())
+
+
+def _labels(draft: Draft, path: str, labels: Mapping[str, Any], *, of_pods: bool) -> Iterator[Problem]:
+    for key, value in labels.items():
+        if value is None:
+            continue
+        at = f"{path}.{key}"
+        yield from _key(at, key)
+        if of_pods and (key in _RESERVED_POD_LABELS or key.startswith(_RESERVED_POD_PREFIX)):
+            yield Problem(at, "is set by the Job controller", "Remove it")
+        if not isinstance(value, str):
+            yield draft.source.not_text(at, value)
+        elif wrong := names.problem_with_label_value(value):
+            yield Problem(at, wrong, "Use an annotation for anything else")
+
+
+def _annotations(draft: Draft, path: str, annotations: Mapping[str, Any]) -> Iterator[Problem]:
+    size = 0
+    for key, value in annotations.items():
+        at = f"{path}.{key}"
+        yield from _key(at, key)
+        if isinstance(value, str):
+            size += len(key.encode()) + len(value.encode())
+        elif value is not None:
+            yield draft.source.not_text(at, value)
+    room = names.ANNOTATIONS_BYTES_MAX - _ANNOTATIONS_OURS_BYTES
+    if size > room:
+        yield Problem(path, f"has {size} bytes in all, {room} are allowed", "Use files for large text")
+
+
+def _key(path: str, key: str) -> Iterator[Problem]:
+    if key.startswith(f"{PREFIX}/"):
+        yield Problem(path, f"lies in {PREFIX}/, which this provider writes", "Use a prefix of your own")
+    elif wrong := names.problem_with_qualified_name(key):
+        yield Problem(path, wrong, "Rename it")
+
+
+def _finalizers(path: str, finalizers: Any) -> Iterator[Problem]:
+    for index, name in enumerate(finalizers):
+        at = f"{path}[{index}]"
+        if isinstance(name, str) and name.startswith(f"{PREFIX}/"):
+            yield Problem(at, f"lies in {PREFIX}/, which this provider writes", "Remove it")
+        elif wrong := names.problem_with_finalizer(name):
+            yield Problem(at, wrong, "The server would take the Job and refuse every pod")
+
+
+def _selector(draft: Draft, path: str, selector: Mapping[str, Any]) -> Iterator[Problem]:
+    for key, value in selector.items():
+        at = f"{path}.{key}"
+        if value is not None and not isinstance(value, str):
+            yield draft.source.not_text(at, value)
+        elif wrong := names.problem_with_qualified_name(key) or (value and names.problem_with_label_value(value)):
+            yield Problem(at, wrong, "It must be a node's label")
+
+
+def _tolerations(draft: Draft, path: str, tolerations: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for index, toleration in enumerate(tolerations):
+        value = toleration.get("value")
+        if value is not None and not isinstance(value, str):
+            yield draft.source.not_text(f"{path}[{index}].value", value)

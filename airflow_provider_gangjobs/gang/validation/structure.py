@@ -1,0 +1,190 @@
+"""Structure: that lists are lists and mappings are mappings, so that everything after it may rely on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.render.manifest import Source, leaves
+from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.validation.draft import Draft
+
+# What is expected: `dict` or `list` of anything, a mapping of expectations, or a list whose items are expected so.
+Expected = Any
+
+_METADATA: Final = {"labels": dict, "annotations": dict, "finalizers": list, "ownerReferences": [dict]}
+_CONTAINER: Final = {
+    "env": [dict],
+    "envFrom": [dict],
+    "volumeMounts": [dict],
+    "ports": [dict],
+    "command": list,
+    "args": list,
+    "resources": {"requests": dict, "limits": dict},
+}
+_POD: Final = {
+    "containers": [_CONTAINER],
+    "initContainers": [_CONTAINER],
+    "volumes": [dict],
+    "imagePullSecrets": [dict],
+    "tolerations": [dict],
+    "nodeSelector": dict,
+}
+_TEMPLATE: Final = {"metadata": _METADATA, "spec": _POD}
+_JOB: Final = {"metadata": _METADATA, "spec": {"template": _TEMPLATE, "scheduling": dict}}
+
+
+def check_structure(draft: Draft) -> Iterator[Problem]:
+    """The manifest can be read, and it, the overrides and each parameter have the form they must have."""
+    yield from draft.source.problems
+    yield from _unexpected("manifest", draft.manifest, _JOB)
+    yield from _unexpected("pod_overrides", draft.spec.pod_overrides, _TEMPLATE)
+    yield from _integers(draft)
+    yield from _not_json(draft.source)
+    for parameter, wrong in _PARAMETERS.items():
+        value = getattr(draft.spec, parameter)
+        if value is not None or parameter not in _OPTIONAL:
+            yield from wrong(parameter, value)
+
+
+def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
+    if value is None:
+        return
+    if expected is dict or isinstance(expected, dict):
+        if not isinstance(value, Mapping):
+            yield Problem(path, f"is {value!r:.60}, not a mapping", "Write it as key: value")
+            return
+        for name, inner in expected.items() if isinstance(expected, dict) else ():
+            yield from _unexpected(f"{path}.{name}", value.get(name), inner)
+    elif not isinstance(value, (list, tuple)):
+        yield Problem(path, f"is {value!r:.60}, not a list", "Write it as a list")
+    elif isinstance(expected, list):
+        for index, item in enumerate(value):
+            if item is None:
+                yield Problem(f"{path}[{index}]", "is null", "Remove it")
+            yield from _unexpected(f"{path}[{index}]", item, expected[0])
+
+
+_INTEGERS: Final = ("parallelism", "completions", "backoffLimit", "backoffLimitPerIndex", "activeDeadlineSeconds")
+
+
+def _integers(draft: Draft) -> Iterator[Problem]:
+    job = draft.manifest.get("spec", {})
+    for name in _INTEGERS if isinstance(job, Mapping) else ():
+        value = job.get(name, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            yield Problem(f"manifest.spec.{name}", f"is {value!r}, not a whole number of 0 or more", "Correct it")
+
+
+def _not_json(source: Source) -> Iterator[Problem]:
+    for path, value in leaves(source.data, "manifest"):
+        if isinstance(value, float) and not math.isfinite(value):
+            yield Problem(path, f"is {value}, which JSON cannot hold", "Write a number or text")
+        elif not isinstance(value, (str, int, float, bool)) and value is not None:
+            yield source.not_text(path, value)
+
+
+_OPTIONAL: Final = {f.name for f in fields(GangSpec) if f.default is None}
+
+
+def _text(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, str):
+        yield Source().not_text(path, value)
+    elif not value.strip():
+        yield Problem(path, "is empty", "Leave it out, or give a value")
+
+
+def _texts(path: str, value: Any) -> Iterator[Problem]:
+    if isinstance(value, str):
+        yield Problem(path, f"is the text {value!r:.60}, not a list", f"Write it as a list: {value.split()!r:.120}")
+    elif not isinstance(value, (list, tuple)):
+        yield Problem(path, f"is {type(value).__name__}, not a list of texts", "Write it as a list")
+    else:
+        for index, item in enumerate(value):
+            if not isinstance(item, str):
+                yield Source().not_text(f"{path}[{index}]", item)
+
+
+def _mapping(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(path, f"is {type(value).__name__}, not a mapping", "Give a dict")
+    else:
+        for key in value:
+            if not isinstance(key, str):
+                yield Problem(path, f"has the key {key!r}, which is not text", f'Write it as text: "{key}"')
+
+
+def _mappings(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, (list, tuple)):
+        yield Problem(path, f"is {type(value).__name__}, not a list", "Give a list of dicts")
+    else:
+        for index, item in enumerate(value):
+            yield from _mapping(f"{path}[{index}]", item)
+
+
+def _env(path: str, value: Any) -> Iterator[Problem]:
+    if isinstance(value, (list, tuple)):
+        yield from _mappings(path, value)
+    elif not isinstance(value, Mapping):
+        yield Problem(path, f"is {type(value).__name__}", "Give a dict of name to text, or a list as in Kubernetes")
+
+
+def _resources(path: str, value: Any) -> Iterator[Problem]:
+    yield from _mapping(path, value)
+    for part in ("requests", "limits") if isinstance(value, Mapping) else ():
+        if part in value:
+            yield from _mapping(f"{path}.{part}", value[part])
+
+
+def _whole(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        yield Problem(path, f"is {value!r}, not a whole number", "Give an int")
+
+
+def _number(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        yield Problem(path, f"is {value!r}, not a number of seconds", "Give seconds, or a timedelta to the operator")
+
+
+def _boolean(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, bool):
+        yield Problem(path, f"is {value!r}, not a boolean", "Give True or False")
+
+
+def _rendezvous(path: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, (bool, Rendezvous)):
+        yield Problem(path, f"is {value!r}", "Give True, False or Rendezvous(port=...)")
+
+
+_PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
+    **dict.fromkeys(
+        (
+            "image",
+            "name",
+            "namespace",
+            "priority_class",
+            "service_account",
+            "image_pull_policy",
+            "working_dir",
+            "scheduler_name",
+            "dialect",
+        ),
+        _text,
+    ),
+    **dict.fromkeys(("command", "args", "image_pull_secrets", "uploads"), _texts),
+    **dict.fromkeys(
+        ("labels", "annotations", "files", "pod_overrides", "node_selector", "affinity", "security_context"), _mapping
+    ),
+    **dict.fromkeys(("env_from", "tolerations", "volumes", "volume_mounts"), _mappings),
+    **dict.fromkeys(("workers", "min_workers", "termination_grace_s", "ttl_after_finished_s"), _whole),
+    **dict.fromkeys(("assemble_timeout_s", "run_timeout_s"), _number),
+    "env": _env,
+    "resources": _resources,
+    "keep_suspended": _boolean,
+    "rendezvous": _rendezvous,
+}

@@ -1,0 +1,184 @@
+"""Conclusion: what a task does when its gang has ended: results, errors, the mark of delivery, and clean-up.
+
+The order makes it safe to die anywhere: a gang that succeeded stays findable until Airflow has noted the task's
+success, so whatever fails before that fails the task's try, and never runs the gang again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, ResultTooLarge
+from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
+from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling, table
+from airflow_provider_gangjobs.gang.outcome.outcomes import results as outcomes_of_ranks
+from airflow_provider_gangjobs.gang.spec import OnFinish, Results
+from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
+from airflow_provider_gangjobs.operators.errors import error_of
+from airflow_provider_gangjobs.submission.adopt import Lost
+from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.gang.spec import Logs
+    from airflow_provider_gangjobs.operators.task_gangs import Custody
+    from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.tracking.read.logs import RankLog
+
+LAST_LINES: Final = 10
+LAST_CHARACTERS: Final = 1000
+"""Of the failed rank's log, for the error; the task's log has more."""
+TABLE_ROWS_MAX: Final = 100
+"""Of an attempt's outcomes, for the log; the ledger has them all while the Job is there."""
+
+
+@dataclass
+class Conclusion:
+    """The end of one gang, as its task's worker deals with it. `look` comes first."""
+
+    custody: Custody
+    event: GangEvent
+    on_finish: OnFinish
+    max_disruptions: int
+    log: Logger
+    outcomes: Sequence[Outcome] = field(default=(), init=False)
+    rank_logs: Sequence[RankLog] = field(default=(), init=False)
+    unread: LedgerUnavailable | None = field(default=None, init=False)
+    """Why there are no outcomes."""
+
+    def look(self, logs: Logs) -> None:
+        """Read the outcomes and the ranks' logs, and show the latter in the task's log, as far as both are there."""
+
+        async def read(gangs: Gangs) -> None:
+            try:
+                self.outcomes = await gangs.outcomes(self.event.ref)
+            except LedgerUnavailable as error:
+                self.unread = error
+            self.rank_logs = await gangs.logs(self.event.ref, logs, outcomes=self.outcomes)
+
+        self.custody.call(read)
+        for line in (line for rank_log in self.rank_logs for line in rank_log.lines()):
+            self.log.info("%s", line)
+
+    @property
+    def disruption(self) -> Disruption | None:
+        """What the gang was lost to, if that was the cluster's doing."""
+        return disruption_of(self.event, allowed=self.max_disruptions)
+
+    def tell_of_failure(self) -> Lost:
+        """Say in the log what came of an attempt that another one follows. Returns what that one follows.
+
+        The log is all that a user sees of it, once the next attempt has succeeded.
+        """
+        for note in self.event.notes:
+            self.log.warning("%s", note)
+        lost = self.disruption
+        self.log.warning("Gang %s failed: %s. Another attempt follows it", self.event.ref, lost or self.event.message)
+        if self.outcomes:
+            self.log.info("Its pods ended as follows:\n%s", table(most_telling(self.outcomes, TABLE_ROWS_MAX)))
+        return Lost(self.event.attempt or 0, lost.carried if lost else 0)
+
+    def discard(self) -> None:
+        """Delete a failed gang, if `on_finish` says so, once another attempt stands for it."""
+        if self.on_finish is OnFinish.DELETE:
+            self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
+
+    def require_success(self, *, will_be_retried: bool) -> None:
+        """Nothing, if the gang succeeded; else clean up and raise.
+
+        Raises:
+            GangJobError: why it did not.
+        """
+        for note in self.event.notes:
+            self.log.warning("%s", note)
+        if self.event.status is Status.SUCCEEDED:
+            return
+        match self.event.status:
+            case Status.TIMEOUT if self.event.reason == EXECUTION_TIMEOUT:
+                self.custody.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            case Status.ERROR if not will_be_retried:
+                # Nobody will come back for it, and it may hold a cluster's worth of GPUs.
+                self.custody.end(self.on_finish, why="it cannot be followed, and no retry is left")
+        if self.event.status in (Status.FAILED, Status.TIMEOUT):
+            self.discard()
+        if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
+            # Else the next try would look at it once more, as at one that failed while nobody looked.
+            self._try("marked as delivered", lambda gangs: gangs.mark_delivered(self.event.ref))
+        raise error_of(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
+
+    def results(self, wanted: Results) -> Any:
+        """What the task returns.
+
+        Raises:
+            LedgerUnavailable: the outcomes could not be read; the next try finds the gang again.
+            ResultTooLarge: a result that is wanted was cut. The gang counts as delivered, it would do it again.
+        """
+        if wanted is Results.NONE:
+            return None
+        if self.unread is not None:
+            raise self.unread
+        try:
+            return results_of(self.outcomes, self.event, wanted)
+        except ResultTooLarge:
+            self.deliver()
+            raise
+
+    def deliver(self) -> None:
+        """Mark the gang as delivered, then clean up. A fault is told, and changes nothing about the task's success."""
+        self._try("marked as delivered", lambda gangs: gangs.mark_delivered(self.event.ref))
+        if self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED):
+            self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
+
+    def _last_lines(self) -> str:
+        """Of the rank that failed first."""
+        failed = next((rank.pod for rank in self.event.ranks if rank.outcome is Ending.FAILED), None)
+        lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
+        return "\n".join(lines[-LAST_LINES:])[-LAST_CHARACTERS:]
+
+    def _try(self, what: str, action: Callable[[Gangs], Awaitable[object]]) -> None:
+        try:
+            self.custody.call(action)
+        except (ClusterError, GangJobError) as error:
+            self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
+
+
+def results_of(outcomes: Sequence[Outcome], event: GangEvent, wanted: Results) -> Any:
+    """The value of rank 0, or the values of all ranks in order; `None` where a rank wrote nothing. Pure.
+
+    Raises:
+        ResultTooLarge: one that is wanted was cut.
+    """
+    ranks = _by_rank(outcomes, event)
+    if wanted is Results.RANK0:
+        return _value(ranks.get(0), event)
+    completed = parse_indexes(event.completed_indexes)
+    return [_value(ranks.get(rank), event) for rank in range(max([*ranks, *completed], default=-1) + 1)]
+
+
+def _by_rank(outcomes: Sequence[Outcome], event: GangEvent) -> dict[int, Outcome]:
+    if event.completed_indexes:
+        return outcomes_of_ranks(outcomes, parse_indexes(event.completed_indexes))
+    # Pods of a Job without indexes are ranks in the order of their ends.
+    ended = sorted((o for o in outcomes if o.outcome is Ending.SUCCEEDED), key=_end)
+    return dict(enumerate(ended))
+
+
+def _end(outcome: Outcome) -> tuple[bool, str, str]:
+    return outcome.finished is None, outcome.finished.isoformat() if outcome.finished else "", outcome.uid
+
+
+def _value(outcome: Outcome | None, event: GangEvent) -> Any:
+    if outcome is None:
+        return None
+    if outcome.message_cut:
+        raise ResultTooLarge(
+            ref=str(event.ref), rank=outcome.rank or 0, size=len(outcome.message.encode()), limit=RESULT_BYTES_MAX
+        )
+    return outcome.result

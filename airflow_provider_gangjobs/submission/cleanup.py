@@ -1,0 +1,153 @@
+"""Janitor: gangs whose submission stopped half-way, and that nobody has come back for.
+
+A suspended Job has no deadline and no time to live, so without this it would stay for ever. It may run
+from anywhere, at any time, twice at once: whatever it does begins with a patch that holds only for the Job
+as it was seen, so a submitter that has come back in the meantime wins, and nothing that runs is touched.
+
+The rule is `decide`. A half gang of a task is removed, since nobody waits for it any more: the task's
+next try submits a whole one. One by a chosen id is let run if nothing but that is missing, since its client
+may still ask for it by the id; otherwise it is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_TASK, LABEL_DROPPED, LABEL_TASK
+from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
+from airflow_provider_gangjobs.gang.render.halting import halt_patch
+from airflow_provider_gangjobs.submission.deletion import groups_of
+from airflow_provider_gangjobs.submission.ending import TIDIED
+from airflow_provider_gangjobs.submission.jobs import (
+    Job,
+    JobState,
+    annotation,
+    is_left_to_others,
+    never_ran,
+    ref_of,
+    state_of,
+)
+from airflow_provider_gangjobs.submission.requests import Api, Calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+log = logging.getLogger(__name__)
+
+HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
+"""A submission takes a second, and a task's retries commonly come within minutes."""
+
+
+class Verdict(StrEnum):
+    """What is to be done about a Job."""
+
+    LEAVE = "leave"
+    COMPLETE = "complete"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True)
+class Tidied:
+    """What a tidying came to. `gangs` says of each half-submitted one what was done, or would be."""
+
+    looked_at: int = 0
+    gangs: dict[GangRef, Verdict] = field(default_factory=dict)
+    failures: dict[GangRef, str] = field(default_factory=dict)
+    """Those that could not be dealt with, and why; the next tidying tries again."""
+
+
+def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool:
+    """Whether its submission stopped before it was let run, that long ago. One that we began to remove counts too."""
+    if is_left_to_others(job) or not never_ran(job):
+        return False
+    if state_of(job) is JobState.HALTED:
+        return annotation(job, ANNOTATION_HALTED) == TIDIED
+    created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
+    return state_of(job) is JobState.LIVE and now - created >= older_than
+
+
+def decide(job: Job, *, missing: bool) -> Verdict:
+    """What to do about a half-submitted gang, of which parts are `missing` or not."""
+    begun = state_of(job) is JobState.HALTED
+    of_task = annotation(job, ANNOTATION_TASK) is not None
+    return Verdict.REMOVE if begun or of_task or missing else Verdict.COMPLETE
+
+
+def parts_of(job: Job) -> Iterator[tuple[Resource, str]]:
+    """What must exist before a Job may run: kind and name."""
+    name, pod = ref_of(job).name, job["spec"]["template"]["spec"]
+    for resource in groups_of(job):
+        yield resource, name
+    if pod.get("subdomain") == name:
+        yield SERVICES, name
+    for volume in pod.get("volumes") or ():
+        if volume["name"] == FILES_VOLUME:
+            for source in [volume, *((volume.get("projected") or {}).get("sources") or ())]:
+                if "configMap" in source:
+                    yield CONFIGMAPS, source["configMap"]["name"]
+
+
+async def tidy(
+    client: Api,
+    *,
+    namespace: str | None,
+    older_than: timedelta = HALF_SUBMITTED_FOR,
+    dry_run: bool = False,
+    now: datetime | None = None,
+    timing: Timing | None = None,
+) -> Tidied:
+    """Complete or remove the half-submitted gangs of a namespace, or of the cluster if None. Safe to repeat.
+
+    Raises:
+        ClusterError: the Jobs could not be listed.
+    """
+    jobs = await client.list(JOBS, namespace, label_selector=f"{LABEL_TASK},!{LABEL_DROPPED}")
+    at = now or datetime.now(UTC)
+    tidied = Tidied(looked_at=len(jobs))
+    for job in jobs:
+        if not is_half_submitted(job, now=at, older_than=older_than):
+            continue
+        ref = ref_of(job)
+        calls = Calls(client, ref.namespace, timing=timing)
+        try:
+            verdict = decide(job, missing=await _is_incomplete(calls, job))
+            done = dry_run or await _ACTIONS[verdict](calls, job)
+        except ClusterError as error:
+            tidied.failures[ref] = str(error)
+        else:
+            tidied.gangs[ref] = verdict if done else Verdict.LEAVE
+            log.info("half-submitted gang %s: %s", ref, tidied.gangs[ref])
+    return tidied
+
+
+async def _is_incomplete(calls: Calls, job: Job) -> bool:
+    uid = ref_of(job).uid
+    for resource, name in parts_of(job):
+        stored = await calls.find(resource, name)
+        owners = (stored or {"metadata": {}})["metadata"].get("ownerReferences") or ()
+        is_shared = resource is CONFIGMAPS and name != config_map_name(ref_of(job).name)
+        if stored is None or not (is_shared or any(owner["uid"] == uid for owner in owners)):
+            return True
+    return False
+
+
+async def _complete(calls: Calls, job: Job) -> bool:
+    return await calls.patch_as_seen(job, {"spec": {"suspend": False}})
+
+
+async def _remove(calls: Calls, job: Job) -> bool:
+    # The mark comes first: a submitter that goes on with this Job now is stopped by it, or has stopped us.
+    marked = state_of(job) is JobState.HALTED or await calls.patch_as_seen(job, halt_patch(TIDIED))
+    return marked and await calls.remove_job(ref_of(job))
+
+
+_ACTIONS: Final = {Verdict.COMPLETE: _complete, Verdict.REMOVE: _remove}

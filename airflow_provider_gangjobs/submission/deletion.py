@@ -1,0 +1,123 @@
+"""Forget: delete a submission by its id. What runs is halted first, and waited for.
+
+For each of its Jobs, in this order, so that a crash at any point leaves something that is found again:
+
+1. Halt it, if it has not ended.
+2. Free its pods of our finalizer, until none is held and those of a halted one have ended.
+3. Delete what belongs to it: groups, Service, files, ledger. Or the Job, which takes them along.
+4. Mark a kept Job as nobody's. From then on the id is free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource, podgroups, workloads
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, FINALIZER_HARVEST, LABEL_DROPPED, LABEL_GANG
+from airflow_provider_gangjobs.gang.render.dialects import by_name
+from airflow_provider_gangjobs.gang.render.halting import halt_patch
+from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.submission.jobs import Job, JobState, annotation, is_queued, ref_of, state_of
+from airflow_provider_gangjobs.submission.operations import jobs_of
+from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+PODS_GONE_WITHIN_S: Final = 120.0
+"""Programs have 30 s to end unless the spec says otherwise, and nodes some time to notice."""
+REASON: Final = "its submission is being deleted"
+
+
+async def forget(
+    client: Api,
+    trigger_id: str,
+    *,
+    namespace: str,
+    release: Callable[[GangRef], Awaitable[object]],
+    job: bool = False,
+    timeout_s: float = PODS_GONE_WITHIN_S,
+    timing: Timing | None = None,
+) -> tuple[GangRef, ...]:
+    """Delete a submission; its Jobs too if `job`. Returns the Jobs that it had; none if it was gone already.
+
+    `release` frees a gang's pods of our finalizer. Safe to repeat, also after a failure.
+
+    Raises:
+        SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
+    """
+    calls = Calls(client, namespace, timing=timing)
+    try:
+        jobs = await jobs_of(calls, trigger_id)
+        for stored in jobs:
+            await _end(calls, stored, release, timeout_s)
+            await (calls.remove_job(ref_of(stored)) if job else _drop(calls, stored))
+    except ClusterError as error:
+        where = f"{namespace}/{trigger_id}"
+        raise SubmissionFailed(where, "delete the submission", str(error), error.transient) from error
+    return tuple(map(ref_of, jobs))
+
+
+async def _end(calls: Calls, job: Object, release: Callable[[GangRef], Awaitable[object]], timeout_s: float) -> None:
+    """Afterwards none of its pods runs or is held by us."""
+    ref, state = ref_of(job), state_of(job)
+    ongoing = state in {JobState.LIVE, JobState.HALTED}
+    if state is JobState.LIVE:
+        await calls.mark_job(ref, halt_patch(REASON, queued=is_queued(job)))
+    deadline = calls.timing.monotonic() + timeout_s
+    backoff = calls.backoff()
+    while True:
+        await release(ref)
+        pods = await calls.list(PODS, f"{LABEL_GANG}={ref.name}")
+        if not any(_is_held(pod) or (ongoing and not _has_ended(pod)) for pod in pods):
+            return
+        if calls.timing.monotonic() >= deadline:
+            cause = f"some still ran, or could not be released, after {timeout_s:g} s"
+            advice = "Look at their nodes, then delete the submission again: it goes on from here"
+            raise SubmissionFailed(str(ref), "wait for its pods to be gone", cause, advice=advice)
+        await calls.timing.sleep(backoff.next())
+
+
+def _is_held(pod: Object) -> bool:
+    return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
+
+
+def _has_ended(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+async def _drop(calls: Calls, job: Object) -> None:
+    """Delete what the Job owns of ours, then mark it. Nothing is deleted that this very Job does not own."""
+    for resource in groups_of(job):
+        await _remove_owned(calls, resource, job)
+    await _remove_owned(calls, SERVICES, job)
+    for config_map in await calls.list(CONFIGMAPS, f"{LABEL_GANG}={ref_of(job).name}"):
+        await _remove_if_owned(calls, CONFIGMAPS, config_map, job)
+    await calls.mark_job(ref_of(job), {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+
+
+def groups_of(job: Job) -> tuple[Resource, ...]:
+    """PodGroup and Workload, where they are ours. What the Job controller made is the Job controller's."""
+    decision = Decision.parse(annotation(job, ANNOTATION_GANG) or "off")
+    dialect = by_name(decision.detail) if decision.placement is Placement.GANG else None
+    if dialect is None:
+        return ()
+    kinds = {"podgroups": podgroups(dialect.version), "workloads": workloads(dialect.version)}
+    return tuple(resource for plural, resource in kinds.items() if plural in dialect.needs)
+
+
+async def _remove_owned(calls: Calls, resource: Resource, job: Object) -> None:
+    stored = await calls.find(resource, ref_of(job).name)
+    if stored is not None:
+        await _remove_if_owned(calls, resource, stored, job)
+
+
+async def _remove_if_owned(calls: Calls, resource: Resource, stored: Object, job: Object) -> None:
+    metadata = stored["metadata"]
+    if any(owner["uid"] == ref_of(job).uid for owner in metadata.get("ownerReferences") or ()):
+        await calls.remove(resource, metadata["name"], metadata["uid"])

@@ -1,0 +1,210 @@
+"""Requests of a submission: counted, and repeated where that changes nothing.
+
+A write whose answer is unknown is never taken for a failed one. What is repeated here is safe to
+repeat: reads, deletes with a uid, and patches that set what they set however often they are sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from airflow_provider_gangjobs.cluster.client import Patch, Propagation
+from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+TRIES_MAX: Final = 6
+"""With the pauses below about ten seconds; the client itself waits longer where the server asks for it."""
+PAUSE_BASE_S: Final = 0.2
+PAUSE_CAP_S: Final = 5.0
+
+Object = dict[str, Any]
+Objects = list[Object]
+T = TypeVar("T")
+
+
+class Api(Protocol):
+    """What submission needs of `cluster.client.Client`."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """One object."""
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
+    ) -> Objects:
+        """All objects that the selector picks."""
+
+    async def list_page(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        limit: int,
+        continue_token: str | None = None,
+    ) -> bytes:
+        """One page of a list, undecoded."""
+
+    async def create(
+        self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, dry_run: bool = False
+    ) -> Object:
+        """Create an object, and return what was stored, or would have been."""
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        body: Mapping[str, Any] | Objects,
+        *,
+        kind: Patch = Patch.MERGE,
+    ) -> Object:
+        """Change an object."""
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        propagation: Propagation = Propagation.BACKGROUND,
+    ) -> None:
+        """Delete an object."""
+
+
+class Calls:
+    """The requests of one submission in one namespace."""
+
+    def __init__(self, client: Api, namespace: str, *, timing: Timing | None = None) -> None:
+        self._client = client
+        self.namespace = namespace
+        self.timing = timing or Timing()
+        self.requests = 0
+        """How many were made, not counting what the client repeated by itself."""
+
+    def backoff(self) -> Backoff:
+        """Pauses for one series of tries."""
+        return Backoff(self.timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+
+    async def find(self, resource: Resource, name: str) -> Object | None:
+        """The object, or None if there is none."""
+        self.requests += 1
+        try:
+            return await self._client.get(resource, name, self.namespace)
+        except NotFound:
+            return None
+
+    async def list(self, resource: Resource, selector: str | None = None) -> Objects:
+        """All objects of the namespace that the label selector picks."""
+        self.requests += 1
+        return await self._client.list(resource, self.namespace, label_selector=selector)
+
+    async def create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
+        """One POST, not repeated."""
+        self.requests += 1
+        return await self._client.create(resource, body, self.namespace)
+
+    async def try_out(self, resource: Resource, body: Mapping[str, Any]) -> Object:
+        """What the server would store; nothing is stored."""
+        self.requests += 1
+        return await self._client.create(resource, body, self.namespace, dry_run=True)
+
+    async def patch_job(self, name: str, body: Mapping[str, Any]) -> Object:
+        """One merge patch of a Job, not repeated."""
+        self.requests += 1
+        return await self._client.patch(JOBS, name, self.namespace, body)
+
+    async def patch_job_if(self, name: str, expected: Mapping[str, Any], values: Mapping[str, Any]) -> Object:
+        """One JSON patch of a Job, not repeated: set `values` if `expected` holds. Both are by JSON pointer.
+
+        Raises:
+            Invalid: it does not hold.
+        """
+        tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
+        additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
+        self.requests += 1
+        return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], kind=Patch.JSON)
+
+    async def patch_as_seen(self, job: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+        """One merge patch, not repeated, of the Job as it was seen. False if it has changed since, or is gone."""
+        seen = {name: job["metadata"][name] for name in ("uid", "resourceVersion")}
+        try:
+            await self.patch_job(job["metadata"]["name"], {**body, "metadata": {**body.get("metadata", {}), **seen}})
+        except (NotFound, Conflict):
+            return False
+        except Invalid as error:
+            if _is_of_another_uid(error):
+                return False
+            raise
+        return True
+
+    async def mark_job(self, ref: GangRef, body: Mapping[str, Any]) -> bool:
+        """Merge-patch the Job of this uid, until it is known to be done. False if that Job is not there any more."""
+        metadata = {**body.get("metadata", {}), "uid": ref.uid}
+
+        async def patch() -> bool:
+            await self.patch_job(ref.name, {**body, "metadata": metadata})
+            return True
+
+        return await self._unless_gone(patch, JOBS, ref.name, ref.uid)
+
+    async def remove_job(self, ref: GangRef) -> bool:
+        """Delete the Job of this uid and, by garbage collection, all it owns. False if it was gone already."""
+
+        return await self.remove(JOBS, ref.name, ref.uid)
+
+    async def remove(self, resource: Resource, name: str, uid: str) -> bool:
+        """Delete the object of exactly this uid. False if it was gone already."""
+
+        async def delete() -> bool:
+            self.requests += 1
+            await self._client.delete(resource, name, self.namespace, uid=uid, propagation=Propagation.BACKGROUND)
+            return True
+
+        return await self._unless_gone(delete, resource, name, uid)
+
+    async def _unless_gone(
+        self, action: Callable[[], Awaitable[bool]], resource: Resource, name: str, uid: str
+    ) -> bool:
+        """Do it until it is done. False if there is no object of this uid (any more)."""
+        backoff = self.backoff()
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return await self._insist(action)
+            except NotFound:
+                return False
+            except Invalid as error:
+                if _is_of_another_uid(error):
+                    return False
+                raise
+            except Conflict:
+                # A 409 says also that the object was just changed by someone: only its uid tells whether it is gone.
+                stored = await self.find(resource, name)
+                if stored is None or stored["metadata"]["uid"] != uid:
+                    return False
+            await self.timing.sleep(backoff.next())
+        return await self._insist(action)
+
+    async def _insist(self, action: Callable[[], Awaitable[T]]) -> T:
+        backoff = self.backoff()
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return await action()
+            except ClusterError as error:
+                if not (error.transient or error.may_have_applied):
+                    raise
+                pause_s = backoff.next(at_least_s=error.retry_after_s)
+            await self.timing.sleep(pause_s)
+        return await action()
+
+
+def _is_of_another_uid(error: Invalid) -> bool:
+    """Whether a patch was refused because the object of that name has another uid than the patch says."""
+    causes = error.details.get("causes") or ()
+    return any(cause.get("field") == "metadata.uid" for cause in causes)
