@@ -171,9 +171,9 @@ def method_not_allowed() -> StatusError:
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
-def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
+def unsupported_media_type(accepted: Sequence[str], *, hint: str = "") -> StatusError:
     message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
-    return StatusError(415, "UnsupportedMediaType", message)
+    return StatusError(415, "UnsupportedMediaType", message + hint)
 
 
 def expired(message: str) -> StatusError:

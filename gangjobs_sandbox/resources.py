@@ -83,7 +83,7 @@ CONFIGMAPS = Resource("", ("v1",), "configmaps", "ConfigMap", short_names=("cm",
 SECRETS = Resource("", ("v1",), "secrets", "Secret")
 SERVICEACCOUNTS = Resource("", ("v1",), "serviceaccounts", "ServiceAccount", short_names=("sa",))
 EVENTS = Resource("", ("v1",), "events", "Event", short_names=("ev",))
-"""Events are stored once, in their core/v1 form; `events.k8s.io/v1` is a view of the same objects."""
+"""Events have their core/v1 form; the API group `events.k8s.io` is not served."""
 JOBS = Resource("batch", ("v1",), "jobs", "Job", subresources=("status",), in_all=True)
 PRIORITYCLASSES = Resource(
     "scheduling.k8s.io", ("v1",), "priorityclasses", "PriorityClass", namespaced=False, short_names=("pc",)

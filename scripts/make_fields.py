@@ -28,7 +28,6 @@ ROOTS = (
     "core.v1.Secret",
     "core.v1.Service",
     "core.v1.ServiceAccount",
-    "events.v1.Event",
     "policy.v1.Eviction",
     "scheduling.v1.PriorityClass",
     *(

@@ -16,7 +16,6 @@ from starlette.routing import Route
 from gangjobs_sandbox import errors
 from gangjobs_sandbox.api import bodies, discovery
 from gangjobs_sandbox.api.faults import FaultMiddleware, Faults, manage_faults
-from gangjobs_sandbox.api.negotiation import accepts
 from gangjobs_sandbox.api.objects import ObjectsApi
 from gangjobs_sandbox.api.openapi import document, index
 from gangjobs_sandbox.api.responses import failure, json_response, ok
@@ -152,13 +151,9 @@ class _Server:
         return json_response(discovery.version(self._release))
 
     async def _api(self, request: Request) -> Response:
-        if _wants_aggregated(request):
-            return _aggregated_response(discovery.aggregated(self._release, core=True))
         return json_response(discovery.api_versions(request.url.netloc))
 
     async def _apis(self, request: Request) -> Response:
-        if _wants_aggregated(request):
-            return _aggregated_response(discovery.aggregated(self._release, core=False))
         return json_response(discovery.group_list(self._release))
 
     async def _group(self, request: Request) -> Response:
@@ -193,22 +188,6 @@ class _Server:
         if target is None:
             raise _no_such_page()
         return await self._objects.handle(request, target)
-
-
-def _wants_aggregated(request: Request) -> bool:
-    """Whether the client's first choice is all of discovery in one answer."""
-    first = accepts(request.headers.get("accept", ""))[0]
-    return (
-        first.get("g") == "apidiscovery.k8s.io"
-        and first.get("v") == "v2"
-        and first.get("as") == "APIGroupDiscoveryList"
-    )
-
-
-def _aggregated_response(value: object) -> Response:
-    response = json_response(value)
-    response.headers["Content-Type"] = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    return response
 
 
 def _found(value: object | None) -> Response:

@@ -9,8 +9,7 @@ import msgspec
 import yaml
 
 from gangjobs_sandbox import errors
-from gangjobs_sandbox.api.protobuf import MEDIA_TYPE, decode_message
-from gangjobs_sandbox.api.versions import from_version, to_version
+from gangjobs_sandbox.api.versions import to_version
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry.patching import PatchKind
 from gangjobs_sandbox.registry.schema import DecodingError, Schema
@@ -91,9 +90,11 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
     "": msgspec.json.decode,
     "application/json": msgspec.json.decode,
     "application/yaml": yaml.safe_load,
-    MEDIA_TYPE: decode_message,
 }
 """How a body of each media type is read; none at all means JSON."""
+
+_HINTS = {"application/vnd.kubernetes.protobuf": ". Send a manifest instead: kubectl apply -f FILE"}
+"""What to do instead, by media type. `kubectl create secret` and its like send protobuf; `kubectl apply` sends JSON."""
 
 
 def _parsed(body: bytes, media: str, kind: str) -> Object:
@@ -129,7 +130,7 @@ async def read_object(request: Request, kind: str, *, optional: bool = False) ->
     if optional and not body:
         return {}
     if media not in _READERS:
-        raise errors.unsupported_media_type([known for known in _READERS if known])
+        raise errors.unsupported_media_type([known for known in _READERS if known], hint=_HINTS.get(media, ""))
     return _parsed(body, media, kind)
 
 
@@ -165,7 +166,8 @@ def decoder(
         if not is_patch:
             _check_kind(sent, target)
         if root is None:
-            return from_version(objects_copy(sent), target)
+            copied: Object = objects_copy(sent)
+            return copied
         unknown: list[str] = []
         try:
             decoded = schema.decode(root, sent, unknown)
@@ -176,7 +178,7 @@ def decoder(
             raise _undecodable(sent, target, text, is_patch=is_patch)
         if mode is FieldValidation.WARN:
             warnings.extend(f'unknown field "{path}"' for path in unknown)
-        return from_version(decoded, target)
+        return decoded
 
     return decode
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.releases import Release
     from gangjobs_sandbox.resources import Resource
 
-__all__ = ["aggregated", "api_versions", "group_list", "group_of", "resource_list", "version"]
+__all__ = ["api_versions", "group_list", "group_of", "resource_list", "version"]
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCE_VERBS = {"log": ["get"], "binding": ["create"], "eviction": ["create"], "finalize": ["update"]}
@@ -99,43 +99,3 @@ def _rows(resource: Resource) -> list[dict[str, Any]]:
         verbs = _SUBRESOURCE_VERBS.get(subresource, ["get", "patch", "update"])
         rows.append(_row(f"{resource.plural}/{subresource}", kind, verbs, namespaced=namespaced, **where))
     return rows
-
-
-def aggregated(release: Release, *, core: bool) -> dict[str, Any]:
-    """All of discovery in one answer (`APIGroupDiscoveryList`, KEP-3352), for `/api` or for `/apis`."""
-    items = [
-        {
-            "metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
-            "versions": [_aggregated_version(release, name, version) for version in versions],
-        }
-        for name, versions in groups(release).items()
-        if (name == "") is core
-    ]
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    }
-
-
-def _aggregated_version(release: Release, group: str, version: str) -> dict[str, Any]:
-    listed = resource_list(release, group, version)
-    assert listed is not None, "a version that is served has resources"
-    found: dict[str, dict[str, Any]] = {}
-    for row in listed["resources"]:
-        name, _, subresource = row["name"].partition("/")
-        kind = {"group": row.get("group", group), "version": row.get("version", version), "kind": row["kind"]}
-        if subresource:
-            part = {"subresource": subresource, "responseKind": kind, "verbs": row["verbs"]}
-            found[name].setdefault("subresources", []).append(part)
-            continue
-        found[name] = {
-            "resource": name,
-            "responseKind": kind,
-            "scope": "Namespaced" if row["namespaced"] else "Cluster",
-            "singularResource": row["singularName"],
-            "verbs": row["verbs"],
-        }
-        found[name] |= {field: row[field] for field in ("shortNames", "categories") if field in row}
-    return {"version": version, "resources": list(found.values()), "freshness": "Current"}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.store import Object, Stored
 
-__all__ = ["Form", "accepts", "form_of"]
+__all__ = ["Form", "form_of"]
 
 _JSON = {"application/json", "application/*", "*/*", ""}
 
@@ -55,7 +55,7 @@ def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock)
     Raises:
         StatusError: 406, it knows none of them.
     """
-    for choice in accepts(accept):
+    for choice in _choices(accept):
         if choice["type"] not in _JSON:
             continue
         if choice.get("as") == "Table" and choice.get("v", "v1") == "v1":
@@ -70,7 +70,7 @@ def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock)
     raise StatusError(406, "NotAcceptable", message)
 
 
-def accepts(header: str) -> list[dict[str, str]]:
+def _choices(header: str) -> list[dict[str, str]]:
     """The choices of an `Accept` header in order, each with its parameters and its `type`."""
     choices = []
     for part in header.split(","):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gangjobs_sandbox.resources import EVENTS, NAMESPACES, PODGROUPS, RESOURCES, Resource
+from gangjobs_sandbox.resources import NAMESPACES, PODGROUPS, RESOURCES, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gangjobs_sandbox.releases import Release
 
-__all__ = ["EVENTS_GROUP", "Target", "groups", "parse_path", "served"]
-
-EVENTS_GROUP = "events.k8s.io"
+__all__ = ["Target", "groups", "parse_path", "served"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ def served(release: Release) -> Iterator[tuple[str, str, Resource]]:
             continue
         for version in versions:
             yield resource.group, version, resource
-    yield EVENTS_GROUP, "v1", EVENTS
 
 
 def groups(release: Release) -> dict[str, list[str]]:

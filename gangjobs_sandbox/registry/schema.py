@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DecodingError", "Schema", "schema_of"]
 
-_GROUPS = {"": "core", "events.k8s.io": "events", "batch": "batch", "policy": "policy"}
+_GROUPS = {"": "core", "batch": "batch", "policy": "policy"}
 _QUANTITY_RULE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _INDEX = re.compile(r"\[[^\]]*\]")
 

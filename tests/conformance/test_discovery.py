@@ -43,7 +43,6 @@ async def test_version_that_is_not_served_is_not_found(each_release: World) -> N
         ("/api/v1", "nodes", "Node", False),
         ("/apis/batch/v1", "jobs", "Job", True),
         ("/apis/coordination.k8s.io/v1", "leases", "Lease", True),
-        ("/apis/events.k8s.io/v1", "events", "Event", True),
         ("/apis/scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", False),
     ],
     ids=lambda value: str(value),
@@ -53,14 +52,6 @@ async def test_resource_is_described(world: World, path: str, name: str, kind: s
     found = next(resource for resource in listed["resources"] if resource["name"] == name)
     assert (found["kind"], found["namespaced"]) == (kind, namespaced)
     assert {"create", "delete", "get", "list", "patch", "update", "watch"} <= set(found["verbs"])
-
-
-async def test_aggregated_discovery_agrees_with_the_plain_one(world: World) -> None:
-    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    found = (await world.http.get("/apis", headers={"Accept": accept})).json()
-    assert found["kind"] == "APIGroupDiscoveryList"
-    plain = {group["name"] for group in (await world.get("/apis"))["groups"]}
-    assert {item["metadata"]["name"] for item in found["items"]} == plain
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/livez", "/healthz"])

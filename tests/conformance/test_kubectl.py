@@ -74,30 +74,6 @@ async def test_object_is_shown_as_yaml(world: World) -> None:
     assert [item["metadata"]["name"] for item in listed["items"]] == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "path", "expected"),
-    [
-        (["configmap", "c", "--from-literal=k=v"], "configmaps", {"data": {"k": "v"}}),
-        (["secret", "generic", "c", "--from-literal=k=v"], "secrets", {"data": {"k": "dg=="}}),
-        (["service", "clusterip", "c", "--clusterip=None", "--tcp=80"], "services", {"kind": "Service"}),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-async def test_objects_that_kubectl_makes_itself(world: World, arguments: list[str], path: str, expected: dict) -> None:
-    """It sends them as protobuf."""
-    await kubectl(world, "create", *arguments)
-    created = await world.get(world.core(path, "c"))
-    assert expected.items() <= created.items()
-
-
-async def test_job_that_kubectl_makes_itself(world: World) -> None:
-    await kubectl(world, "create", "job", "j", "--image=busybox:1", "--", "sleep", "1")
-    spec = (await world.get(world.jobs("j")))["spec"]
-    container = spec["template"]["spec"]["containers"][0]
-    assert (container["image"], container["command"]) == ("busybox:1", ["sleep", "1"])
-    assert (spec["backoffLimit"], spec["template"]["spec"]["restartPolicy"]) == (6, "Never")
-
-
 async def test_several_kinds_at_once(world: World) -> None:
     await world.create(world.core("pods"), pod())
     await world.create(world.jobs(), job())

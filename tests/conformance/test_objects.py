@@ -209,14 +209,6 @@ async def test_secret_text_is_encoded(world: World) -> None:
     assert (created["type"], created["data"], "stringData" in created) == ("Opaque", {"k": "dg=="}, False)
 
 
-async def test_event_is_seen_through_both_groups(world: World) -> None:
-    involved = {"kind": "Pod", "name": "a", "namespace": world.namespace}
-    event = {"metadata": {"name": "e"}, "involvedObject": involved, "reason": "R", "message": "m", "type": "Normal"}
-    await world.create(world.core("events"), event)
-    seen = await world.get(f"/apis/events.k8s.io/v1/namespaces/{world.namespace}/events/e")
-    assert (seen["apiVersion"], seen["regarding"], seen["note"]) == ("events.k8s.io/v1", involved, "m")
-
-
 async def test_new_namespace_is_active(world: World) -> None:
     namespace = await world.get(f"/api/v1/namespaces/{world.namespace}")
     assert namespace["status"]["phase"] == "Active"

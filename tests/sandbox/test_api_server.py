@@ -52,6 +52,14 @@ async def test_stopping_does_not_wait_for_watches() -> None:
     assert loop.time() - begun < 1
 
 
+async def test_protobuf_body_is_refused_with_what_to_do_instead() -> None:
+    async with serving(create_app(Registry(), token=None)) as address, client(address.url) as http:
+        headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
+        response = await http.post("/api/v1/namespaces", content=b"k8s\x00", headers=headers)
+    assert response.status_code == 415
+    assert "kubectl apply -f" in response.json()["message"]
+
+
 async def test_certificate_is_trusted_by_its_own_client_only() -> None:
     certificate = tls.issue()
     app = create_app(Registry(), token=None)
