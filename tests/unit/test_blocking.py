@@ -1,0 +1,133 @@
+"""A coroutine that is run from blocking code: its result, its errors, and what a signal does to the wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.hooks.event_loop import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALARM_S = 0.1
+
+
+class Alarm(BaseException):
+    """As `AirflowTaskTimeout`, it is no `Exception`."""
+
+
+@contextmanager
+def alarm(after_s: float = ALARM_S) -> Iterator[None]:
+    """As Airflow's `timeout`: a signal whose handler raises in the main thread."""
+
+    def handler(*_: Any) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+async def value() -> int:
+    await asyncio.sleep(0)
+    return 7
+
+
+async def failure() -> None:
+    raise LookupError("nothing")
+
+
+def test_result_is_returned() -> None:
+    assert run(value()) == 7
+
+
+def test_error_is_raised() -> None:
+    with pytest.raises(LookupError, match="nothing"):
+        run(failure())
+
+
+async def test_loop_may_run_in_the_calling_thread() -> None:
+    assert run(value()) == 7
+
+
+def test_context_of_the_caller_is_seen() -> None:
+    variable = contextvars.ContextVar("variable", default=0)
+    variable.set(3)
+
+    async def read() -> int:
+        return variable.get()
+
+    assert run(read()) == 3
+
+
+def test_alarm_ends_the_wait_and_the_work() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(threading.current_thread().name)
+
+    with pytest.raises(Alarm), alarm():
+        run(work())
+    assert ended == ["gangjobs"]
+
+
+def test_alarm_is_not_lost_in_a_busy_loop() -> None:
+    """In a loop of the main thread, whatever runs at the moment would take the exception."""
+
+    def work_on() -> None:
+        asyncio.get_running_loop().call_soon(work_on)
+
+    async def work() -> None:
+        work_on()
+        await asyncio.sleep(600)
+
+    with pytest.raises(Alarm), alarm():
+        run(work())
+
+
+def test_work_that_does_not_stop_does_not_keep_the_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.hooks.event_loop.STOP_WITHIN_S", 0.05)
+    released = threading.Event()
+
+    async def work() -> None:
+        released.wait()
+
+    with pytest.raises(Alarm), alarm():
+        run(work())
+    released.set()
+
+
+def test_signal_handler_may_run_another_coroutine() -> None:
+    """As Airflow's handler of SIGTERM does, which calls `on_kill`."""
+    seen: list[int] = []
+    handled = threading.Event()
+
+    def handler(*_: Any) -> None:
+        seen.append(run(value()))
+        handled.set()
+
+    async def work() -> str:
+        await asyncio.to_thread(handled.wait)
+        return "done"
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, ALARM_S)
+        assert (run(work()), seen) == ("done", [7])
+    finally:
+        signal.signal(signal.SIGALRM, before)
