@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from airflow_provider_gangjobs.tracking.read import outcomes as ledger
 from airflow_provider_gangjobs.tracking.read.logs import RankLog, read_logs
-from airflow_provider_gangjobs.tracking.read.snapshot import Glance, glance
+from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot, read_snapshot
 from airflow_provider_gangjobs.tracking.release import Released, release
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ class Gangs:
         """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
         return await ledger.outcomes(self.client, ref)
 
-    async def glance(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> Glance:
+    async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
         """How a task's gangs stand, by a bounded look: at the one of this uid, or else at the last attempt."""
-        return await glance(self.client, namespace or self.namespace, key.digest, uid)
+        return await read_snapshot(self.client, namespace or self.namespace, key.digest, uid)
 
     async def logs(self, ref: GangRef, policy: Logs, *, outcomes: Sequence[Outcome] = ()) -> list[RankLog]:
         """The tails of the ranks' logs that the policy asks for; each says why it is missing if it is."""

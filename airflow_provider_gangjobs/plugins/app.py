@@ -74,7 +74,7 @@ async def gang_page(
 
 
 def _board(lead: Lead, sight: Sight, now: datetime) -> Board | None:
-    return board(lead, sight.glance, now) if sight.glance is not None else told(lead, sight.trouble)
+    return board(lead, sight.snapshot, now) if sight.snapshot is not None else told(lead, sight.trouble)
 
 
 def is_over(shown: Shown) -> bool:

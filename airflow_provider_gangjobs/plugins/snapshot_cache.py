@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.plugins.locator import Lead
-    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ async def config_of(lead: Lead) -> ClusterConfig:
 class Sight:
     """What was seen, or why nothing was."""
 
-    glance: Glance | None = None
+    snapshot: GangSnapshot | None = None
     trouble: str = ""
 
 
@@ -114,7 +114,7 @@ class Looking:
             return Sight(trouble=NO_CONNECTION_KNOWN)
         try:
             async with asyncio.timeout(LOOK_S), self._turns:
-                return Sight(await self._glance(lead))
+                return Sight(await self._snapshot(lead))
         except TimeoutError:
             return Sight(trouble=TIMED_OUT)
         except (ClusterError, AirflowNotFoundException) as error:
@@ -125,11 +125,11 @@ class Looking:
             log.exception("gang %s could not be looked at", lead.ref)
             return Sight(trouble=REFUSED)
 
-    async def _glance(self, lead: Lead) -> Glance:
+    async def _snapshot(self, lead: Lead) -> GangSnapshot:
         config = await self.config_of(lead)
         kept = await self._take(config)
         try:
-            return await kept.gangs.glance(lead.key, namespace=lead.ref.namespace, uid=lead.ref.uid)
+            return await kept.gangs.snapshot(lead.key, namespace=lead.ref.namespace, uid=lead.ref.uid)
         finally:
             kept.users -= 1
             kept.used_at = self.clock()

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.state.deadlines import next_deadline
 from airflow_provider_gangjobs.gang.state.phase import Observation, Phase, observe
-from airflow_provider_gangjobs.gang.state.pod_index import Muster
+from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.progress import Counts, ranks_of
 from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
 from airflow_provider_gangjobs.gang.state.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
     from airflow_provider_gangjobs.plugins.locator import Lead
-    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 ROWS_MAX: Final = 200
 ATTEMPTS_MAX: Final = 20
@@ -100,7 +100,7 @@ class Board:
     """Nothing of this will change."""
 
 
-def board(lead: Lead, seen: Glance, now: datetime) -> Board:
+def board(lead: Lead, seen: GangSnapshot, now: datetime) -> Board:
     """What is shown of the gang that `lead` leads to."""
     if seen.job is None:
         shown = _gone(lead)
@@ -113,7 +113,7 @@ def board(lead: Lead, seen: Glance, now: datetime) -> Board:
 # -- a gang whose Job is there ---------------------------------------------------------------------------------------
 
 
-def _standing(lead: Lead, seen: Glance, job: Mapping[str, Any], now: datetime) -> Board:
+def _standing(lead: Lead, seen: GangSnapshot, job: Mapping[str, Any], now: datetime) -> Board:
     record = record_of(job)
     observation = _observation(seen, view(JobView, dict(job)), record)
     phase = record.phase if observation.wait.cause is Cause.HALTED else observation.phase
@@ -142,11 +142,11 @@ def _standing(lead: Lead, seen: Glance, job: Mapping[str, Any], now: datetime) -
     )
 
 
-def _observation(seen: Glance, job: JobView, record: SubmissionRecord) -> Observation:
+def _observation(seen: GangSnapshot, job: JobView, record: SubmissionRecord) -> Observation:
     if seen.is_whole:
         return observe(job, seen.pods, seen.podgroup, record.ref, events=seen.events)
     counts = _counts_of_job(job, record)
-    evidence = Seen(job, Muster(record.ref, seen.pods), seen.podgroup, counts, seen.events)
+    evidence = Seen(job, PodIndex(record.ref, seen.pods), seen.podgroup, counts, seen.events)
     verdict = judge(job, record.ref)
     began = {Phase.SUBMITTED: record.submitted_at, Phase.ASSEMBLING: record.started_at}
     if verdict is not None:

@@ -1,8 +1,8 @@
-"""Asking a cluster for as long as it takes: faults that pass are waited out, refusals that stay are not.
+"""Cluster requests that are repeated until they are answered.
 
-An API server that is down comes back, and a gang may wait for days, so no count of retries ends the asking.
-Only a refusal that has lasted (no permission, no trust, a connection that cannot be used) does: nobody
-will change it while nobody hears of it.
+A follower may wait for days, and an API server that is down comes back, so the number of retries is not limited. Only a
+refusal that has lasted (missing permission, an untrusted certificate, a connection that cannot be used) ends the
+retries: nobody corrects it before somebody hears of it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REFUSED_FOR_S: Final = 300.0
-"""Long enough for a rotated token, a restarted webhook or a repaired role."""
+"""Long enough for a token to be rotated, a webhook to restart, or a role to be corrected."""
 PAUSE_BASE_S: Final = 0.5
 PAUSE_CAP_S: Final = 30.0
 
 
-class ClusterRefuses(Exception):  # noqa: N818 - a state of the cluster
-    """The cluster has refused to answer for `REFUSED_FOR_S`; `error` is its last word."""
+class ClusterRefused(Exception):  # noqa: N818 - a state of the cluster
+    """The cluster has refused a request for `REFUSED_FOR_S`. `error` is the last refusal."""
 
     def __init__(self, error: ClusterError) -> None:
         self.error = error
         super().__init__(str(error))
 
 
-async def ask(request: Callable[[], Awaitable[T]], *, timing: Timing) -> T:
-    """Repeat a request until it is answered; that there is no such object is an answer.
+async def retry_until_answered(request: Callable[[], Awaitable[T]], *, timing: Timing) -> T:
+    """Repeat a request until it is answered. "No such object" is an answer.
 
     Raises:
-        NotFound: there is no such object.
-        ClusterRefuses: it was refused for `REFUSED_FOR_S`, or can never be sent.
+        NotFound: The object does not exist.
+        ClusterRefused: The request was refused for `REFUSED_FOR_S`, or cannot be sent.
     """
     backoff = Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
     refused_since: float | None = None
@@ -47,18 +47,18 @@ async def ask(request: Callable[[], Awaitable[T]], *, timing: Timing) -> T:
         except NotFound:
             raise
         except InvalidConnection as error:
-            raise ClusterRefuses(error) from error
+            raise ClusterRefused(error) from error
         except ClusterError as error:
             now = timing.monotonic()
             refused_since = None if error.transient or error.may_have_applied else refused_since or now
             if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
-                raise ClusterRefuses(error) from error
+                raise ClusterRefused(error) from error
             await timing.sleep(backoff.next(at_least_s=error.retry_after_s))
 
 
-async def together(*questions: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Ask all at once; the answers in order. If one fails, the others are cancelled, and its error is raised."""
-    tasks = [asyncio.create_task(question) for question in questions]
+async def gather_or_cancel(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all at once and return the results in order. If one fails, cancel the others and raise its error."""
+    tasks = [asyncio.create_task(request) for request in requests]
     try:
         return await asyncio.gather(*tasks)
     finally:

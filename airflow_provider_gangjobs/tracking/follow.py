@@ -12,7 +12,7 @@ which comes to the same event. Faults of the API are waited out; nothing of them
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Timing
@@ -26,17 +26,18 @@ from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Observa
 from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import Cause
 from airflow_provider_gangjobs.kube.views import EventView, JobView, view
-from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefuses, ask, together
-from airflow_provider_gangjobs.tracking.gang_observer import Census, observe_listed
-from airflow_provider_gangjobs.tracking.gang_watch import Sights
+from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
+from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
+from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import Settled, Settler, list_pods, of_gang
-from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestBeside
-from airflow_provider_gangjobs.tracking.phase_reporter import Reporter
+from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
+from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
+from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
+from airflow_provider_gangjobs.tracking.read.pods import gang_selector, list_pods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodGroupView
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
+T = TypeVar("T")
 Until = Literal["running", "ended"]
 
 SYNC_PATIENCE_S: Final = 30.0
@@ -82,19 +84,19 @@ async def follow(
     they count from.
     """
     timing = timing or Timing()
-    reporter = Reporter(report)
+    reporter = PhaseReporter(report)
     shared = None if isinstance(cluster, Client) else informers()
     client = cluster if isinstance(cluster, Client) else informers().take_client(cluster)
     clock = now or client.clock.now
     try:
         while True:
-            seen = Sights(client, ref)
+            seen = GangWatch(client, ref)
             try:
                 await seen.find_podgroups(client)
                 return await _Follower(client, ref, seen, deadlines, until, reporter, clock, timing).run()
             except InformerClosedError:
                 continue
-            except ClusterRefuses as exc:
+            except ClusterRefused as exc:
                 return gang_event(
                     ref,
                     Status.ERROR,
@@ -122,10 +124,10 @@ class _Follower:
         self,
         client: Client,
         ref: GangRef,
-        seen: Sights,
+        seen: GangWatch,
         deadlines: Deadlines,
         until: Until,
-        reporter: Reporter,
+        reporter: PhaseReporter,
         now: Callable[[], datetime],
         timing: Timing,
     ) -> None:
@@ -137,8 +139,8 @@ class _Follower:
         self.reporter = reporter
         self.now = now
         self.timing = timing
-        self.beside = HarvestBeside(client, ref, timing, seen.wake)
-        self.census = Census(ref, seen, self.beside.offer)
+        self.beside = HarvestTask(client, ref, timing, seen.wake)
+        self.census = GangObserver(ref, seen, self.beside.offer)
         self.events: tuple[EventView, ...] = ()
         self.asked_for_events = False
 
@@ -176,10 +178,8 @@ class _Follower:
 
     async def _may_see(self) -> None:
         """Ask what the watches ask, for this gang only. Tells a server that is away from one that refuses."""
-        await ask(
-            lambda: self.client.list(JOBS, self.ref.namespace, label_selector=of_gang(self.ref)), timing=self.timing
-        )
-        await ask(lambda: list_pods(self.client, self.ref), timing=self.timing)
+        await self._answer(lambda: self.client.list(JOBS, self.ref.namespace, label_selector=gang_selector(self.ref)))
+        await self._answer(lambda: list_pods(self.client, self.ref))
 
     async def _look(self) -> GangEvent | _Rest:
         """One look at the gang: the event that ends the following, if it is time for it, or how long to sleep."""
@@ -188,7 +188,7 @@ class _Follower:
         halted = halted_by_deadline(job)
         if observation.verdict is not None and not (halted and is_of_halt(observation.verdict)):
             return await self._confirm(*self._last_words(job, observation.verdict))
-        tell_in_s = self.reporter.tell(observation, self.now(), evidence=bool(self.events))
+        tell_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
         if halted is not None:
             return await self._halted(halted)
         if self.until == "running" and observation.phase is Phase.RUNNING:
@@ -244,7 +244,7 @@ class _Follower:
         """
         settler = self._settler()
         meanwhile = settler.prepare(seen) if likely.job_is_there else settler.remember()
-        job, _ = await together(self._job(), meanwhile)
+        job, _ = await gather_or_cancel(self._job(), meanwhile)
         verdict = judge(job, self.ref)
         if verdict is None:
             return _AGAIN
@@ -254,14 +254,14 @@ class _Follower:
                 verdict, job = likely, seen
         return await self._end(verdict, job, settler)
 
-    async def _end(self, verdict: Verdict, job: JobView | None, settler: Settler) -> GangEvent:
+    async def _end(self, verdict: Verdict, job: JobView | None, settler: FinalHarvest) -> GangEvent:
         phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
         seen = await self._observe(job, None)
         if seen.phase is Phase.FINISHING:
-            self.reporter.tell(seen, self.now())
+            self.reporter.report(seen, self.now())
         settled = await settler.settle(job)
         observation = _at_the_end(await self.census.observe(job, None), verdict, settled)
-        self.reporter.tell(observation, self.now())
+        self.reporter.report(observation, self.now())
         return self._event(
             Status(verdict.ended.value),
             replace(observation, phase=phase),
@@ -273,16 +273,16 @@ class _Follower:
     def _lost_with(self, verdict: Verdict) -> tuple[str, ...]:
         return (RESULTS_GONE,) if verdict.ended is Ended.SUCCEEDED and self.seen.gone_job is not None else ()
 
-    def _settler(self) -> Settler:
-        return Settler(self.client, self.ref, self.harvester, self.seen, self.census, self.timing, self.now)
+    def _settler(self) -> FinalHarvest:
+        return FinalHarvest(self.client, self.ref, self.harvester, self.seen, self.census, self.timing, self.now)
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
     async def _time_out(self) -> GangEvent | _Rest:
         """Halt the gang, if the server agrees that its time is over: a watch that lags must not end a gang."""
-        job, pods, events = await together(
+        job, pods, events = await gather_or_cancel(
             self._job(),
-            ask(lambda: list_pods(self.client, self.ref, self.seen.pods_by_uid), timing=self.timing),
+            self._answer(lambda: list_pods(self.client, self.ref, self.seen.pods_by_uid)),
             job_events(self.client, self.ref),
         )
         observation = await observe_listed(job, pods, self.seen.podgroup, self.ref, events=events)
@@ -291,7 +291,7 @@ class _Follower:
             return _AGAIN
         halted = Halted(exceeded.phase, observation.wait.cause, observation.line)
         queued = job is not None and job.metadata.labels.kueue_queue is not None
-        if not await ask(lambda: halt(self.client, self.ref, halted, queued=queued), timing=self.timing):
+        if not await self._answer(lambda: halt(self.client, self.ref, halted, queued=queued)):
             return _AGAIN
         return await self._halted(halted, observation)
 
@@ -321,10 +321,13 @@ class _Follower:
 
     # -- asking and telling ----------------------------------------------------------------------------------
 
+    async def _answer(self, request: Callable[[], Awaitable[T]]) -> T:
+        return await retry_until_answered(request, timing=self.timing)
+
     async def _job(self) -> JobView | None:
         """The Job as the server has it now; `None` if it has none of this name."""
         try:
-            found = await ask(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace), timing=self.timing)
+            found = await self._answer(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace))
         except NotFound:
             return None
         return view(JobView, found)
@@ -351,7 +354,7 @@ _AT_ONCE: Final = _Rest(0.0, 0.0)
 _AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
 
 
-def _at_the_end(observation: Observation, verdict: Verdict, settled: Settled) -> Observation:
+def _at_the_end(observation: Observation, verdict: Verdict, settled: FinalHarvestResult) -> Observation:
     """The last observation: pods that were listed as held have been released since."""
     counts = replace(observation.counts, held=settled.held)
     return replace(observation, phase=PHASE_OF_VERDICT[verdict.ended], counts=counts)

@@ -1,4 +1,4 @@
-"""Census: how a gang stands by what is seen of its pods, at a cost that follows what has changed.
+"""GangObserver: how a gang stands by what is seen of its pods, at a cost that follows what has changed.
 
 A small gang is counted anew at each look. Of a large one the count is kept (see muster), and what has changed is taken
 note of in portions, between which the loop's other work has its turn.
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.clock import Slices
 from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
-from airflow_provider_gangjobs.gang.state.phase import Observation, observe, observe_mustered
-from airflow_provider_gangjobs.gang.state.pod_index import Muster
+from airflow_provider_gangjobs.gang.state.phase import Observation, observe, observe_indexed
+from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView
-    from airflow_provider_gangjobs.tracking.gang_watch import Sights
+    from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 
 COUNTED_ANEW_MAX: Final = 64
 """Pods. The count of a larger gang is kept; ten thousand small gangs can do without its memory."""
@@ -30,13 +30,13 @@ IN_THREAD_MIN: Final = 500
 """Pods that are counted anew in a thread: in passing it would keep the loop from other gangs for over 10 ms."""
 
 
-class Census:
+class GangObserver:
     """Of one gang, by its sights. What has changed is taken from them here alone, and handed on to be harvested."""
 
     __slots__ = ("_muster", "_offer", "_ref", "_seen", "_uncounted")
 
     def __init__(
-        self, ref: GangRef, seen: Sights, offer: Callable[[Sequence[PodView], Sequence[PodView]], None]
+        self, ref: GangRef, seen: GangWatch, offer: Callable[[Sequence[PodView], Sequence[PodView]], None]
     ) -> None:
         """
         :param offer: Told of pods of the gang's own that have changed, and of those that have gone.
@@ -44,7 +44,7 @@ class Census:
         self._ref = ref
         self._seen = seen
         self._offer = offer
-        self._muster: Muster | None = None
+        self._muster: PodIndex | None = None
         self._uncounted: dict[str, PodView] = {}
         """Taken since the last count; several changes of one pod are one."""
 
@@ -66,21 +66,21 @@ class Census:
             self._uncounted[pod.metadata.uid] = pod
         for pod in gone:
             self._uncounted.pop(pod.metadata.uid, None)
-        self._muster.forget(gone)
+        self._muster.remove(gone)
 
-    async def muster(self) -> Muster:
+    async def muster(self) -> PodIndex:
         """The pods as they were taken last, counted. Not to be kept: the next count may change it."""
         if self._muster is None:
             pods = self._seen.pods
-            muster = Muster(self._ref)
+            muster = PodIndex(self._ref)
             async for some in portions(pods):
-                muster.see(some)
+                muster.update(some)
             if len(pods) > COUNTED_ANEW_MAX:
                 self._muster = muster
             return muster
         uncounted, self._uncounted = self._uncounted, {}
         async for some in portions(list(uncounted.values())):
-            self._muster.see(some)
+            self._muster.update(some)
         return self._muster
 
     async def correct(self, pods: Sequence[PodView]) -> None:
@@ -93,8 +93,8 @@ class Census:
         """As lifecycle.observe, of what was taken last."""
         muster = await self.muster()
         if len(muster) < IN_THREAD_MIN or (muster.has_one_pod_a_rank and len(muster.troubled) <= COUNTED_ANEW_MAX):
-            return observe_mustered(job, muster, podgroup, self._ref, **more)
-        return await asyncio.to_thread(observe_mustered, job, muster, podgroup, self._ref, **more)
+            return observe_indexed(job, muster, podgroup, self._ref, **more)
+        return await asyncio.to_thread(observe_indexed, job, muster, podgroup, self._ref, **more)
 
 
 async def observe_listed(

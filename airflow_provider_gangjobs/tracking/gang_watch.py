@@ -1,4 +1,4 @@
-"""Sights: what the shared informers show of one gang, and one event that wakes whoever follows it.
+"""GangWatch: what the shared informers show of one gang, and one event that wakes whoever follows it.
 
 Three watches serve all gangs of a cluster and namespace: Jobs, pods, and PodGroups where they are
 served. PodGroups are evidence only; the gang is followed also where they cannot be read.
@@ -29,7 +29,7 @@ def gang_of(seen: JobView | PodView | PodGroupView) -> str | None:
     return seen.metadata.labels.gang
 
 
-class Sights:
+class GangWatch:
     """What is seen of one gang now. To be closed."""
 
     __slots__ = ("_gone", "_groups", "_informers", "_jobs", "_pods", "_ref", "_wake")
@@ -142,4 +142,4 @@ async def podgroups_served(client: Client) -> Resource | None:
     return podgroups(version) if version else None
 
 
-__all__ = ["InformerClosedError", "Sights", "gang_of", "podgroups_served"]
+__all__ = ["GangWatch", "InformerClosedError", "gang_of", "podgroups_served"]

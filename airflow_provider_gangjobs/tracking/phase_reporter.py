@@ -1,4 +1,7 @@
-"""Reporting: one line per change of state, none per look, and none for what passes in a moment."""
+"""Phase reporter: one line in the task's log for each change of state.
+
+No line is reported for an observation that changes nothing, or for a state that lasts only a moment.
+"""
 
 from __future__ import annotations
 
@@ -11,44 +14,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-BRIEF_S: Final = 3.0
-"""Server times have whole seconds, so what is said to last this long has lasted two at least."""
-_BRIEF: Final = frozenset({Cause.CONTROLLER, Cause.SUBMISSION, Cause.PODS_MISSING, Cause.SCHEDULER})
-"""Every gang waits for these, and hardly any for longer than a moment."""
+SHORT_WAIT_S: Final = 3.0
+"""Times of the API server have whole seconds, so a wait of three seconds by these times lasted two seconds or more."""
+_USUALLY_SHORT: Final = frozenset({Cause.CONTROLLER, Cause.SUBMISSION, Cause.PODS_MISSING, Cause.SCHEDULER})
+"""Every gang waits for these, usually for less than a second."""
 
 
-class Reporter:
-    """Reports each phase once, and within it each thing that is waited for once."""
+class PhaseReporter:
+    """Reports each phase once, and within a phase each cause of waiting once."""
 
     def __init__(self, report: Callable[[Observation], None]) -> None:
-        self._report = report
+        self._callback = report
         self._phase: Phase | None = None
-        self._told: set[tuple[Cause, bool]] = set()
+        self._reported: set[tuple[Cause, bool]] = set()
         self.last_alive = Phase.SUBMITTED
-        """The last phase before the gang was over."""
+        """The last phase before the gang ended."""
 
-    def tell(self, observation: Observation, now: datetime, *, evidence: bool = False) -> float | None:
-        """Report what has not been reported. With `evidence` the same cause can say more than before.
+    def report(self, observation: Observation, now: datetime, *, has_events: bool = False) -> float | None:
+        """Report an observation unless it was reported before.
 
-        What may pass in a moment is kept back; the seconds after which it is to be told are returned.
+        :param has_events: The observation considers the Job's events, so the same cause may have a better explanation.
+        :return: Seconds after which a wait that is still short must be reported; `None` if nothing is held back.
         """
         if observation.verdict is None:
             self.last_alive = observation.phase
-        wait_s = _wait_s(observation, now)
-        if wait_s is not None:
-            return wait_s
+        delay_s = _delay_s(observation, now)
+        if delay_s is not None:
+            return delay_s
         if observation.phase is not self._phase:
             self._phase = observation.phase
-            self._told.clear()
-        key = (observation.wait.cause, evidence)
-        if key not in self._told:
-            self._told.add(key)
-            self._report(observation)
+            self._reported.clear()
+        key = (observation.wait.cause, has_events)
+        if key not in self._reported:
+            self._reported.add(key)
+            self._callback(observation)
         return None
 
 
-def _wait_s(observation: Observation, now: datetime) -> float | None:
-    if observation.wait.cause not in _BRIEF or observation.since is None:
+def _delay_s(observation: Observation, now: datetime) -> float | None:
+    if observation.wait.cause not in _USUALLY_SHORT or observation.since is None:
         return None
     age_s = (now - observation.since).total_seconds()
-    return BRIEF_S - age_s if age_s < BRIEF_S else None
+    return SHORT_WAIT_S - age_s if age_s < SHORT_WAIT_S else None

@@ -127,10 +127,10 @@ def _send(meter: Meter, sample: Sample) -> None:
 def sample_of_loop(waiting: int) -> Sample:
     """The running loop's statistics."""
     from airflow_provider_gangjobs.cluster.informer import informers
-    from airflow_provider_gangjobs.tracking.harvest.statistics import tally
+    from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
 
     watched = informers().statistics()
-    harvest = tally().statistics()
+    harvest = harvest_totals().statistics()
     sums: dict[tuple[str, str], float] = {
         (who, name): getattr(one, name) for who, one in watched.items() for name in INFORMER_SUMS
     }

@@ -12,7 +12,7 @@ import yaml
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.service import Gangs
-from airflow_provider_gangjobs.tracking.read import snapshot as glances
+from airflow_provider_gangjobs.tracking.read import snapshot
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.patience import PATIENCE_S
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_gangjobs.submission.submit import Submission
-    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
     from tests.cluster.tenant import Tenant
 
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "ui.md"
@@ -47,17 +47,17 @@ async def gangs(tenant: Tenant) -> AsyncIterator[Gangs]:
 
 
 async def looked_at(
-    viewer: Tenant, submission: Submission, until: Callable[[Glance], bool], run: str = "run"
-) -> Glance:
+    viewer: Tenant, submission: Submission, until: Callable[[GangSnapshot], bool], run: str = "run"
+) -> GangSnapshot:
     """What the viewer sees once it is so."""
     key = TaskKey("dag", run, "task", -1)
     async with asyncio.timeout(PATIENCE_S), Gangs.of(viewer.config) as gangs:
-        while not until(seen := await gangs.glance(key, uid=submission.ref.uid)):  # noqa: ASYNC110 - the server changes
+        while not until(seen := await gangs.snapshot(key, uid=submission.ref.uid)):  # noqa: ASYNC110 - the server changes
             await asyncio.sleep(LOOK_AGAIN_S)
         return seen
 
 
-def is_refused_a_node(seen: Glance) -> bool:
+def is_refused_a_node(seen: GangSnapshot) -> bool:
     return any(item.type == "PodScheduled" for pod in seen.pods for item in pod.status.conditions)
 
 
@@ -85,7 +85,7 @@ async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant,
 async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(
     viewer: Tenant, gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glances, "WHOLE_RANKS_MAX", 1)
+    monkeypatch.setattr(snapshot, "WHOLE_RANKS_MAX", 1)
     submission = await submitted(gangs, a_gang(2, cpu="5"))
 
     seen = await looked_at(viewer, submission, is_refused_a_node)

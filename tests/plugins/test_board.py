@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.plugins.locator import Lead
 from airflow_provider_gangjobs.plugins.rank_rows import Tone
 from airflow_provider_gangjobs.plugins.view_model import GONE, ROWS_MAX, TOLD, Due, board, told
-from airflow_provider_gangjobs.tracking.read.snapshot import Glance
+from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 from tests.unit.builders import REF, JobBuilder, at, event, job, pod, podgroup, ranks
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ LIMITED = replace(LEAD, deadlines=Deadlines(queue_s=600, assemble_s=300, run_s=3
 FULL = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
 
 
-def seen_of(built: JobBuilder, pods: list[PodView] | None = None, **more: Any) -> Glance:
-    return Glance(jobs=[built.obj], job=built.obj, pods=pods or [], **more)
+def seen_of(built: JobBuilder, pods: list[PodView] | None = None, **more: Any) -> GangSnapshot:
+    return GangSnapshot(jobs=[built.obj], job=built.obj, pods=pods or [], **more)
 
 
 def asking(built: JobBuilder, **resources: str) -> JobBuilder:
@@ -216,7 +216,7 @@ def test_other_attempts_are_listed_in_short() -> None:
     now, before = job(), job(uid="earlier").failed(30, message="Job has reached the specified backoff limit")
     now.label(LABEL_ATTEMPT, "1")
 
-    shown = board(LEAD, Glance(jobs=[now.obj, before.obj], job=now.obj), at(60))
+    shown = board(LEAD, GangSnapshot(jobs=[now.obj, before.obj], job=now.obj), at(60))
 
     assert shown.attempt == 1
     assert [(one.number, one.phase, one.tone) for one in shown.attempts] == [(0, "failed", Tone.BAD)]
@@ -229,7 +229,7 @@ def test_gang_that_was_cleaned_up_is_told_by_its_event() -> None:
         REF, Status.SUCCEEDED, Phase.SUCCEEDED, attempt=2, counts=Counts(ranks=30, succeeded=30), outcomes=[ended]
     )
 
-    shown = board(replace(LEAD, end=end, is_finished=True), Glance(), at(90))
+    shown = board(replace(LEAD, end=end, is_finished=True), GangSnapshot(), at(90))
 
     assert (shown.phase, shown.tone, shown.attempt, shown.is_over) == ("succeeded", Tone.GOOD, 2, True)
     assert [(row.rank, row.seconds, row.node) for row in shown.rows] == [(0, 60.0, "n")]
@@ -250,7 +250,7 @@ def test_gang_out_of_sight_is_told_by_what_airflow_knows() -> None:
 
 
 def test_job_that_is_gone_without_a_word_is_no_end_while_the_task_lives() -> None:
-    shown = board(LEAD, Glance(), at(90))
+    shown = board(LEAD, GangSnapshot(), at(90))
 
     assert (shown.phase, shown.is_over) == ("deleted", False)
 

@@ -14,10 +14,10 @@ from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG,
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, outcome_of
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking import ledger as ledgers
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 from airflow_provider_gangjobs.tracking.harvest.harvester import BATCH_PODS_MAX, Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.provider.guarantees import check_harvest

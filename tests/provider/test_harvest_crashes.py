@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from tests.provider.following import Following
 from tests.provider.guarantees import check_harvest, recorded_before_released
 from tests.provider.mortal import Crash, Died, Mortal

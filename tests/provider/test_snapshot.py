@@ -1,4 +1,4 @@
-"""A glance at a task's gangs on the embedded cluster: bounded, only of the task that is asked for, and only read."""
+"""A snapshot of a task's gangs on the embedded cluster: bounded, only of the task that is asked for, and only read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.tracking.read import snapshot as glances
+from airflow_provider_gangjobs.tracking.read import snapshot
 from airflow_provider_gangjobs.triggers.args import Watch
 from airflow_provider_gangjobs.triggers.wait import wait_in_worker
 from tests.airflow.waiting import wait_for
@@ -18,7 +18,7 @@ from tests.airflow.waiting import wait_for
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.service import Gangs
-    from airflow_provider_gangjobs.tracking.read.snapshot import Glance
+    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 SMALL = {"cpu": "100m", "memory": "32Mi"}
 NEVER_FITS = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "1000"})
@@ -45,8 +45,8 @@ def end(hook: GangJobHook, ref: GangRef) -> None:
     )
 
 
-def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> Glance:
-    return hook.call(lambda gangs: gangs.glance(key, uid=ref.uid if ref else None))
+def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> GangSnapshot:
+    return hook.call(lambda gangs: gangs.snapshot(key, uid=ref.uid if ref else None))
 
 
 def test_all_attempts_are_seen_and_one_is_looked_at(hook: GangJobHook, key: TaskKey) -> None:
@@ -77,8 +77,8 @@ def test_another_tasks_gang_is_not_found_by_its_uid(hook: GangJobHook, key: Task
 def test_of_a_large_gang_what_failed_and_what_waits_is_read(
     hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glances, "WHOLE_RANKS_MAX", 2)
-    monkeypatch.setattr(glances, "SAMPLE_PODS", 2)
+    monkeypatch.setattr(snapshot, "WHOLE_RANKS_MAX", 2)
+    monkeypatch.setattr(snapshot, "SAMPLE_PODS", 2)
     ref = submit(hook, NEVER_FITS, key)
 
     seen = wait_for("pods", lambda: seen if (seen := look(hook, key, ref)).pods else None)
@@ -91,7 +91,7 @@ def test_of_a_large_gang_what_failed_and_what_waits_is_read(
 def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
     hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glances, "WHOLE_PAGES_MAX", 0)
+    monkeypatch.setattr(snapshot, "WHOLE_PAGES_MAX", 0)
     ref = submit(hook, NEVER_FITS, key)
 
     assert not look(hook, key, ref).is_whole
@@ -100,7 +100,7 @@ def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
 
 def test_a_look_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: Gangs) -> set[str]:
-        await gangs.glance(key, uid=ref.uid)
+        await gangs.snapshot(key, uid=ref.uid)
         return set(gangs.client.statistics().requests)
 
     ref = submit(hook, NEVER_FITS, key)

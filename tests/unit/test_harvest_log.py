@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.tracking.harvest.log_messages import (
     NOT_RELEASED,
     NOT_STORED,
     SLOWED_DOWN,
-    HarvestTelling,
+    HarvestLog,
 )
 from tests.unit.builders import REF, pod
 
@@ -52,7 +52,7 @@ def test_what_hinders_is_told_once_and_its_end(
     error: Exception, storing: bool, line: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    telling = HarvestTelling("team/train")
+    telling = HarvestLog("team/train")
     telling.goes_on(0.0, backlog=0)
     for now in (10.0, 20.0, 30.0):
         telling.hindered(error, now, storing=storing, backlog=7)
@@ -67,7 +67,7 @@ def test_what_hinders_is_told_once_and_its_end(
 
 def test_another_hindrance_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    telling = HarvestTelling("team/train")
+    telling = HarvestLog("team/train")
     for name in ("busy while storing", "ledger forbidden", "ledger forbidden", "release refused"):
         error, storing, _ = TABLE[name]
         telling.hindered(error, 1.0, storing=storing, backlog=1)
@@ -76,7 +76,7 @@ def test_another_hindrance_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_backlog_is_told_when_it_is_high_and_when_it_has_fallen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    telling = HarvestTelling("team/train")
+    telling = HarvestLog("team/train")
     for pods in (0, BACKLOG_HIGH - 1, BACKLOG_HIGH, BACKLOG_HIGH + 1, BACKLOG_LOW, BACKLOG_HIGH, BACKLOG_LOW - 1, 0):
         telling.backlog_is(pods)
     assert [(record.levelname, record.what, record.fields["pods"]) for record in told(caplog)] == [

@@ -10,14 +10,14 @@ from airflow_provider_gangjobs.tracking.harvest.schedule import (
     RECORD_PAUSE_MAX_S,
     TRICKLE_REST,
     TRICKLE_REST_MIN_S,
+    HarvestSchedule,
     Step,
-    Tempo,
 )
 
 
-def _busy(tempo: Tempo | None = None, now: float = 100.0) -> Tempo:
+def _busy(tempo: HarvestSchedule | None = None, now: float = 100.0) -> HarvestSchedule:
     """Pods end just now, and a release has just been made."""
-    tempo = tempo or Tempo()
+    tempo = tempo or HarvestSchedule()
     tempo.pods_ended(now)
     tempo.trickled(now, took_s=0.05)
     return tempo
@@ -39,11 +39,11 @@ def test_while_pods_end_only_what_is_urgent_is_done(due, awaited, held, step):
 
 
 def test_nothing_to_do_waits_for_an_offer():
-    assert Tempo().next(1.0, due=0, awaited=0, held=0) == (Step.WAIT, None)
+    assert HarvestSchedule().next(1.0, due=0, awaited=0, held=0) == (Step.WAIT, None)
 
 
 def test_releases_trickle_as_slowly_as_the_server_answers():
-    tempo = Tempo()
+    tempo = HarvestSchedule()
     tempo.pods_ended(100.0)
     assert tempo.next(100.0, due=0, awaited=0, held=9)[0] is Step.TRICKLE
     tempo.trickled(100.0, took_s=0.02)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.state.phase import observe, observe_mustered
-from airflow_provider_gangjobs.gang.state.pod_index import Muster
+from airflow_provider_gangjobs.gang.state.phase import observe, observe_indexed
+from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from tests.unit.builders import REF, PodBuilder, job, pod
 
 if TYPE_CHECKING:
@@ -55,35 +55,35 @@ ranks_of_pods = st.fixed_dictionaries({name: st.integers(0, RANKS - 1) for name 
 @given(changes=changes, ranks=ranks_of_pods, seen_job=st.sampled_from(list(JOBS)))
 def test_changes_one_by_one_come_to_the_same_as_all_pods_at_once(changes, ranks, seen_job):
     pods: dict[str, PodView] = {}
-    muster = Muster(REF)
+    index = PodIndex(REF)
     for name, state in changes:
         if state is None:
-            muster.forget([pods.pop(name)] if name in pods else [])
+            index.remove([pods.pop(name)] if name in pods else [])
         else:
             pods[name] = _shown(name, ranks[name], state)
-            muster.see([pods[name]])
+            index.update([pods[name]])
         # In the middle as well: what is remembered between two looks must not outlive its truth.
         at = JOBS[seen_job].view()
-        assert observe_mustered(at, muster, None, REF) == observe(at, pods.values(), None, REF)
+        assert observe_indexed(at, index, None, REF) == observe(at, pods.values(), None, REF)
 
 
 def test_rank_counts_as_long_as_one_of_its_pods_is_there():
     first, second = _shown("a", 0, "failed"), _shown("b", 0, "running")
-    muster = Muster(REF, [first, second])
-    assert muster.counts(JOBS["assembling"].view()).started == 1
-    muster.forget([first])
-    assert muster.counts(JOBS["assembling"].view()).started == 1
-    muster.forget([second])
-    assert muster.counts(JOBS["assembling"].view()).started == 0
+    index = PodIndex(REF, [first, second])
+    assert index.counts(JOBS["assembling"].view()).started == 1
+    index.remove([first])
+    assert index.counts(JOBS["assembling"].view()).started == 1
+    index.remove([second])
+    assert index.counts(JOBS["assembling"].view()).started == 0
 
 
 @pytest.mark.parametrize("state", ["refused", "without its image"])
 def test_trouble_is_forgotten_once_it_is_over(state):
-    muster = Muster(REF, [_shown("a", 0, state)])
-    assert bool(muster.troubled) + bool(muster.refusals) == 1
-    muster.see([_shown("a", 0, "running")])
-    assert (dict(muster.troubled), dict(muster.refusals)) == ({}, {})
+    index = PodIndex(REF, [_shown("a", 0, state)])
+    assert bool(index.troubled) + bool(index.refusals) == 1
+    index.update([_shown("a", 0, "running")])
+    assert (dict(index.troubled), dict(index.refusals)) == ({}, {})
 
 
 def test_pods_of_another_job_are_passed_over():
-    assert len(Muster(REF, [_shown("a", 0, "of another Job")])) == 0
+    assert len(PodIndex(REF, [_shown("a", 0, "of another Job")])) == 0

@@ -1,8 +1,9 @@
-"""Roll call: whether the pods in sight are all that a Job ever had, so that the server need not be asked for more.
+"""Completeness: whether the pods in the watch's cache are all pods that a Job ever had.
 
-The rule is strict, and only ever allows to skip a question. It rests on three facts, which docs/design.md argues:
-a watch shows the history of pods in order, a Job whose spec did not change makes a pod for a rank only while
-that rank has none that may still succeed, and a rank that has succeeded gets no other.
+If they are, the final list of the gang's pods is not needed. The rule is strict: every doubt makes the caller list the
+pods. The rule depends on three facts that docs/design.md explains: a watch shows changes of pods in order, a Job whose
+spec did not change creates a pod for a rank only while no pod of that rank has succeeded or may still succeed, and a
+rank that has succeeded gets no other pod.
 """
 
 from __future__ import annotations
@@ -16,44 +17,46 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.gang.state.pod_index import Muster
+    from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.kube.views import JobView
 
 GENERATION_AS_SUBMITTED: Final = 2
-"""Created (1) and let run (2). Whoever suspended it, or changed its size, made another generation."""
+"""The creation of the Job is generation 1, and the patch that unsuspends the Job is generation 2. A further suspension
+or a change of the Job's size increases the generation."""
 
 
-class Roll(Enum):
-    """What a roll call comes to."""
+class Completeness(Enum):
+    """Whether the known pods are all pods of a Job."""
 
-    ALL_ARE_HERE = auto()
-    """No pod of the Job can exist, or have existed, beside these: one for each rank, and each succeeded."""
-    SOME_TO_COME = auto()
-    """By the Job's word it is so, and it may yet be seen: the watch of pods is behind that of Jobs."""
-    UNCERTAIN = auto()
-    """As with every failure. Only the server can tell."""
+    COMPLETE = auto()
+    """The Job has, and had, no other pods: there is one pod for each rank, and each pod succeeded."""
+    PENDING = auto()
+    """According to the Job the pods are complete, but the watch of pods is behind the watch of Jobs."""
+    UNKNOWN = auto()
+    """Only the API server can tell. This is the answer for every Job that failed."""
 
 
-def call_roll(job: JobView | None, pods: Muster, recorded: AbstractSet[str], ref: GangRef) -> Roll:
-    """Compare the Job with the pods in sight.
+def check_completeness(job: JobView | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
+    """Compare a Job with the pods that are known.
 
-    `pods` are all that the server had at one moment, however long ago. `recorded` are the uids of those whose
-    outcome is known.
+    :param pods: All pods that the API server had at one moment, which may be long ago.
+    :param recorded: UIDs of the pods whose outcomes are recorded.
     """
-    if job is None or not _has_run_as_submitted(job, ref) or pods.ended_otherwise:
-        return Roll.UNCERTAIN
+    if job is None or not _succeeded_as_submitted(job, ref) or pods.ended_otherwise:
+        return Completeness.UNKNOWN
     ranks = job.status.succeeded
     if len(pods) < ranks:
-        return Roll.SOME_TO_COME
+        return Completeness.PENDING
     if not (pods.has_one_pod_a_rank and pods.has_just_ranks(ranks)):
-        return Roll.UNCERTAIN
+        return Completeness.UNKNOWN
     if pods.succeeded < ranks:
-        return Roll.SOME_TO_COME
-    return Roll.ALL_ARE_HERE if recorded <= pods.uids else Roll.UNCERTAIN  # the dearest question, so the last one
+        return Completeness.PENDING
+    # This comparison is the most expensive one, so it comes last.
+    return Completeness.COMPLETE if recorded <= pods.uids else Completeness.UNKNOWN
 
 
-def _has_run_as_submitted(job: JobView, ref: GangRef) -> bool:
-    """It has succeeded, its spec was never changed, and each rank had the one pod that succeeded."""
+def _succeeded_as_submitted(job: JobView, ref: GangRef) -> bool:
+    """The Job has succeeded, its spec never changed, and each rank had one pod, which succeeded."""
     verdict = judge(job, ref)
     return (
         verdict is not None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.pod_index import Muster
+from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict, fate, judge
 from airflow_provider_gangjobs.gang.state.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
 from airflow_provider_gangjobs.kube.views import condition
@@ -96,12 +96,12 @@ def observe(
     `job=None` must mean that the server has no such Job. Pods of another Job are left out.
     `events` are those of the Job and its pods, if somebody fetched them; only evidence comes from them.
     """
-    return observe_mustered(job, Muster(ref, pods), podgroup, ref, events=events)
+    return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, events=events)
 
 
-def observe_mustered(
+def observe_indexed(
     job: JobView | None,
-    pods: Muster,
+    pods: PodIndex,
     podgroup: PodGroupView | None,
     ref: GangRef,
     *,
@@ -131,7 +131,7 @@ def _phase(job: JobView | None, counts: Counts, verdict: Verdict | None) -> Phas
 
 
 def _times(
-    phase: Phase, job: JobView | None, pods: Muster, counts: Counts, verdict: Verdict | None
+    phase: Phase, job: JobView | None, pods: PodIndex, counts: Counts, verdict: Verdict | None
 ) -> dict[Phase, datetime]:
     began: dict[Phase, datetime | None] = {}
     if job is not None:

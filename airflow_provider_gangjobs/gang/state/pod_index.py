@@ -1,4 +1,4 @@
-"""Muster: the pods of one gang, counted as they change, so that a look at 100,000 of them costs what has changed.
+"""PodIndex: the pods of one gang, counted as they change, so that a look at 100,000 of them costs what has changed.
 
 Everything here is a function of the pods as they were shown last; how they came to be so leaves no trace.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 
-class Muster:
+class PodIndex:
     """Pods of one Job; those of another are passed over."""
 
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
@@ -45,16 +45,16 @@ class Muster:
         self.refusals: Counter[str] = Counter()
         """What the scheduler said to the pods that it could not place: how many pods heard it."""
         self._refusals: dict[str, str] = {}
-        self.see(pods)
+        self.update(pods)
 
     def __len__(self) -> int:
         return len(self._facts)
 
-    def see(self, pods: Iterable[PodView]) -> None:
+    def update(self, pods: Iterable[PodView]) -> None:
         """These pods are so now."""
         for pod in pods:
             if not is_of(self._ref, pod):
-                self.forget([pod])
+                self.remove([pod])
                 continue
             uid = pod.metadata.uid
             before, now = self._facts.get(uid), fact(pod)
@@ -72,7 +72,7 @@ class Muster:
             if before is None or before.started != now.started or before.rank != now.rank:
                 self._all_started = None
 
-    def forget(self, pods: Iterable[PodView]) -> None:
+    def remove(self, pods: Iterable[PodView]) -> None:
         """These pods are no more."""
         for pod in pods:
             uid = pod.metadata.uid

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.state import pods as pod_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_provider_gangjobs.gang.state.pod_index import Muster
+    from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.gang.state.progress import Counts
     from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, Waiting
 
@@ -55,7 +55,7 @@ class Seen:
     """Everything the rules may look at."""
 
     job: JobView | None
-    pods: Muster
+    pods: PodIndex
     podgroup: PodGroupView | None
     counts: Counts
     events: Sequence[EventView] = ()

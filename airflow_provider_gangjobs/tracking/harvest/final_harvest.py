@@ -9,31 +9,27 @@ after a while: recorded as `unknown` and let go, because a finalizer that nobody
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.gang.state.completeness import Roll, call_roll
-from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of, pods_of
-from airflow_provider_gangjobs.kube.interning import sharing
-from airflow_provider_gangjobs.kube.views import PodView
-from airflow_provider_gangjobs.tracking.cluster_requests import ask, together
-from airflow_provider_gangjobs.tracking.gang_observer import Census, portions
+from airflow_provider_gangjobs.gang.state.completeness import Completeness, check_completeness
+from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
+from airflow_provider_gangjobs.tracking.cluster_requests import gather_or_cancel, retry_until_answered
+from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, portions
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester, retry_after_s
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.kube.views import JobView
-    from airflow_provider_gangjobs.tracking.gang_watch import Sights
+    from airflow_provider_gangjobs.kube.views import JobView, PodView
+    from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +50,10 @@ PAUSE_MAX_S: Final = 1.0
 """Between two looks at a large gang that is not at rest yet. A look costs half a microsecond a pod: one per cent."""
 DRAIN_ATTEMPTS_MAX: Final = 3
 """Before looking at the pods again, of which some may have gone."""
-_NOTHING: Final[Mapping[str, PodView]] = {}
 
 
 @dataclass(frozen=True)
-class Settled:
+class FinalHarvestResult:
     """How the harvest ended."""
 
     held: int = 0
@@ -78,7 +73,7 @@ class _Swept(NamedTuple):
     """What hindered."""
 
 
-class Settler:
+class FinalHarvest:
     """Settles one gang."""
 
     def __init__(
@@ -86,8 +81,8 @@ class Settler:
         client: Client,
         ref: GangRef,
         harvester: Harvester,
-        sights: Sights,
-        census: Census,
+        sights: GangWatch,
+        census: GangObserver,
         timing: Timing,
         now: Callable[[], datetime],
     ) -> None:
@@ -107,12 +102,12 @@ class Settler:
         had its time.
 
         Raises:
-            ClusterRefuses: the pods cannot be listed any more.
+            ClusterRefused: the pods cannot be listed any more.
         """
-        if await self._roll(job) is Roll.ALL_ARE_HERE or self.sights.pod_count > LISTED_AT_ONCE_MAX:
+        if await self._roll(job) is Completeness.COMPLETE or self.sights.pod_count > LISTED_AT_ONCE_MAX:
             await self._finish_seen()
         else:
-            self._listed, _ = await together(self._list(), self._finish_seen())
+            self._listed, _ = await gather_or_cancel(self._list(), self._finish_seen())
 
     async def _finish_seen(self) -> None:
         await self._drain()
@@ -125,24 +120,24 @@ class Settler:
         except ClusterError as exc:
             log.warning("gang %s: what is recorded of it could not be read: %s", self.ref, exc)
 
-    async def settle(self, job: JobView | None = None) -> Settled:
+    async def settle(self, job: JobView | None = None) -> FinalHarvestResult:
         """On return the harvest is over, and what it left undone is in the notes.
 
         Raises:
-            ClusterRefuses: the pods cannot be listed any more.
+            ClusterRefused: the pods cannot be listed any more.
         """
         began = quiet_since = self.timing.monotonic()
         while True:
             before = self.harvester.statistics()
             swept = await self._sweep(job)
             if swept.is_all:
-                return Settled()
+                return FinalHarvestResult()
             monotonic = self.timing.monotonic()
             if self.harvester.statistics().released > before.released:
                 quiet_since = monotonic
             if monotonic - quiet_since >= QUIET_S and not self._in_grace(swept.left, monotonic - began):
                 swept = await self._sweep(job, ask_first=True)
-                return Settled() if swept.is_all else await self._give_up(swept.left)
+                return FinalHarvestResult() if swept.is_all else await self._give_up(swept.left)
             await self.sights.changed(self._look_again_s())
             if self.sights.pod_count > LISTED_AT_ONCE_MAX:
                 await self.timing.sleep(min(self.sights.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
@@ -158,9 +153,9 @@ class Settler:
         listed, self._listed = self._listed, None
         if listed is None or ask_first:
             is_harvested = not left and error is None
-            if is_harvested and roll is Roll.ALL_ARE_HERE:
+            if is_harvested and roll is Completeness.COMPLETE:
                 return _Swept(is_all=True, left=[], error=None)
-            waits = not is_harvested or (roll is Roll.SOME_TO_COME and self._is_patient())
+            waits = not is_harvested or (roll is Completeness.PENDING and self._is_patient())
             if waits and not ask_first:
                 return _Swept(is_all=False, left=left, error=error)
             listed = await self._list()
@@ -172,12 +167,12 @@ class Settler:
         left = await self._held_of(list(newest.values()))
         return _Swept(is_all=not left and error is None, left=left, error=error)
 
-    async def _roll(self, job: JobView | None) -> Roll:
+    async def _roll(self, job: JobView | None) -> Completeness:
         """Take all that has changed, and call the roll of the pods that are in sight then."""
         await self.census.take()
         if not self.sights.shows_all_pods_of_a_moment:  # that of the line before
-            return Roll.UNCERTAIN
-        return call_roll(job, await self.census.muster(), self.harvester.known, self.ref)
+            return Completeness.UNKNOWN
+        return check_completeness(job, await self.census.muster(), self.harvester.known, self.ref)
 
     def _is_patient(self) -> bool:
         """To list many pods costs more than to wait for a watch that is behind, for some seconds."""
@@ -196,7 +191,9 @@ class Settler:
     async def _list(self) -> list[PodView]:
         """The gang's pods as the server has them, where that is not how they are in sight."""
         seen = self.sights.pods_by_uid
-        return await ask(lambda: list_pods(self.client, self.ref, seen, leave_out_seen=True), timing=self.timing)
+        return await retry_until_answered(
+            lambda: list_pods(self.client, self.ref, seen, leave_out_cached=True), timing=self.timing
+        )
 
     async def _held_of(self, pods: list[PodView]) -> list[PodView]:
         """Those of the gang that are still held."""
@@ -222,43 +219,12 @@ class Settler:
         ends = (pod.metadata.deletion_timestamp for pod in left if not has_ended(pod))
         return waited_s < GRACE_MAX_S and any(end is not None and end > latest for end in ends)
 
-    async def _give_up(self, left: list[PodView]) -> Settled:
+    async def _give_up(self, left: list[PodView]) -> FinalHarvestResult:
         waiting = [pod for pod in left if not has_ended(pod)]
         self.harvester.give_up(waiting)
         error = await self._drain()
         held = sum(map(self.harvester.holds, left))
-        return Settled(held, tuple(_notes(len(waiting), held, error)))
-
-
-def of_gang(ref: GangRef) -> str:
-    """Label selector of everything that belongs to a gang."""
-    return f"{LABEL_GANG}={ref.name}"
-
-
-async def list_pods(
-    client: Client, ref: GangRef, seen: Mapping[str, PodView] = _NOTHING, *, leave_out_seen: bool = False
-) -> list[PodView]:
-    """The gang's pods as the server has them now.
-
-    :param seen: Views by uid that are kept already. Those that are still true are given again, not kept twice.
-    :param leave_out_seen: Do not give those again.
-
-    Raises:
-        ClusterError: they could not be listed.
-    """
-    found: list[PodView] = []
-    one = sharing()
-    pages = client.views(PodView, PODS, ref.namespace, label_selector=of_gang(ref))
-    async with aclosing(pages):
-        async for page in pages:
-            for pod in page:
-                known = seen.get(pod.metadata.uid)
-                if known is None or known.metadata.resource_version != pod.metadata.resource_version:
-                    pod.share(one)
-                    found.append(pod)
-                elif not leave_out_seen:
-                    found.append(known)
-    return pods_of(ref, found)
+        return FinalHarvestResult(held, tuple(_notes(len(waiting), held, error)))
 
 
 def _notes(given_up: int, held: int, error: Exception | None) -> Iterable[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
-from airflow_provider_gangjobs.tracking.harvest.statistics import tally
+from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
 
 
-class HarvestBeside:
+class HarvestTask:
     """Makes and runs the harvester of one gang. To be stopped."""
 
     __slots__ = ("_client", "_harvester", "_ref", "_task", "_timing", "_wake")
@@ -43,7 +43,7 @@ class HarvestBeside:
         """The harvester; made now if it was not needed before."""
         if self._harvester is None:
             self._harvester = Harvester(self._client, Ledger(self._client, self._ref))
-            tally().begin(self._harvester)
+            harvest_totals().add(self._harvester)
         return self._harvester
 
     def offer(self, changed: Sequence[PodView], gone: Sequence[PodView]) -> None:
@@ -67,4 +67,4 @@ class HarvestBeside:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._harvester is not None:
-            tally().end(self._harvester)
+            harvest_totals().remove(self._harvester)

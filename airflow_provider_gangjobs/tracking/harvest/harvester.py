@@ -24,8 +24,9 @@ from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, most_telling, outcome_of
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
-from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestTelling
-from airflow_provider_gangjobs.tracking.harvest.schedule import HELD_MAX, TRICKLE_PODS, Step, Tempo
+from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
+from airflow_provider_gangjobs.tracking.harvest.schedule import HELD_MAX, TRICKLE_PODS, HarvestSchedule, Step
+from airflow_provider_gangjobs.tracking.harvest.statistics import HarvestStatistics
 from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
 
 if TYPE_CHECKING:
@@ -53,18 +54,6 @@ class Harvest:
     released: int = 0
     error: Exception | None = None
     """The first failure. What it concerns is still due."""
-
-
-@dataclass(frozen=True)
-class HarvestStatistics:
-    """What a harvester has done so far."""
-
-    backlog: int
-    """Pods that wait to be recorded or released."""
-    recorded: int
-    released: int
-    failures: int
-    """Batches that met an error."""
 
 
 class _Due(NamedTuple):
@@ -102,7 +91,7 @@ class Harvester:
         self._offered = asyncio.Event()
         self._one_batch = asyncio.Lock()
         """Two batches at once would be the same pods twice."""
-        self._telling = HarvestTelling(str(ledger.ref) if ledger else None)
+        self._telling = HarvestLog(str(ledger.ref) if ledger else None)
         self._ended_pods = 0
         self._recorded_pods = 0
         self._released_pods = 0
@@ -196,7 +185,7 @@ class Harvester:
 
     async def run(self, *, timing: Timing) -> NoReturn:
         """Harvest what is offered, for ever. A cluster's faults are waited out, and logged when they begin."""
-        tempo, backoff = Tempo(), Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        tempo, backoff = HarvestSchedule(), Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
         ended_pods = 0
         while True:
             now = timing.monotonic()
@@ -230,7 +219,7 @@ class Harvester:
             return
         self._offered.clear()
 
-    def _next_step(self, tempo: Tempo, now: float) -> tuple[Step, float | None]:
+    def _next_step(self, tempo: HarvestSchedule, now: float) -> tuple[Step, float | None]:
         return tempo.next(now, due=self._unrecorded, awaited=len(self._awaited), held=len(self._held))
 
     async def _do(self, step: Step, *, until: Callable[[], bool]) -> Exception | None:

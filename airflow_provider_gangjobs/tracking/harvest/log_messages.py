@@ -34,7 +34,7 @@ def of_error(error: Exception, *, storing: bool) -> tuple[int, str]:
     return NOT_STORED if storing else NOT_RELEASED
 
 
-class HarvestTelling:
+class HarvestLog:
     """Says it, of one gang."""
 
     def __init__(self, gang: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Tempo: when a harvester records, when it releases, and when it leaves the API server to the pods.
+"""HarvestSchedule: when a harvester records, when it releases, and when it leaves the API server to the pods.
 
 Each release is a write, a seventh of what a pod costs the server in all, and nobody waits for it unless the pod is
 being deleted. So releases come last: while pods end there is a trickle, which is as slow as the server's answers,
@@ -39,7 +39,7 @@ class Step(Enum):
 
 
 @dataclass
-class Tempo:
+class HarvestSchedule:
     """The times of one harvester, in seconds of its monotonic clock."""
 
     _calm_at: float = 0.0

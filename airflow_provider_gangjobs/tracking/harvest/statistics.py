@@ -1,47 +1,58 @@
-"""Tally: what all harvesters of one event loop have done, for metrics. Those that have finished stay counted."""
+"""Statistics: the sums over all harvesters of one event loop, for metrics."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
-from airflow_provider_gangjobs.tracking.harvest.harvester import HarvestStatistics
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
-NOTHING = HarvestStatistics(backlog=0, recorded=0, released=0, failures=0)
+
+@dataclass(frozen=True)
+class HarvestStatistics:
+    """What a harvester, or all harvesters of a loop, have done so far."""
+
+    backlog: int = 0
+    """Pods that wait to be recorded or released."""
+    recorded: int = 0
+    """Outcomes written to the ledger."""
+    released: int = 0
+    """Pods from which the finalizer was removed."""
+    failures: int = 0
+    """Batches that met an error."""
 
 
-def tally() -> Tally:
-    """The running loop's tally."""
-    return of_running_loop(Tally)
+def harvest_totals() -> HarvestTotals:
+    """Return the totals of the running loop."""
+    return of_running_loop(HarvestTotals)
 
 
-class Tally:
-    """Sums of counters that never fall, and the present backlog."""
+class HarvestTotals:
+    """Counters that never decrease, and the present backlog. The work of stopped harvesters stays counted."""
 
     def __init__(self) -> None:
-        self._present: dict[Harvester, None] = {}
-        self._past = NOTHING
+        self._active: dict[Harvester, None] = {}
+        self._stopped = HarvestStatistics()
 
-    def begin(self, harvester: Harvester) -> None:
-        """Count this harvester from now on."""
-        self._present[harvester] = None
+    def add(self, harvester: Harvester) -> None:
+        """Include a harvester in the totals."""
+        self._active[harvester] = None
 
-    def end(self, harvester: Harvester) -> None:
-        """It has finished: what it has done stays counted, its backlog does not. Safe to repeat."""
-        if harvester in self._present:
-            del self._present[harvester]
-            self._past = replace(_sum([self._past, harvester.statistics()]), backlog=0)
+    def remove(self, harvester: Harvester) -> None:
+        """Keep the counters of a harvester that has stopped, without its backlog. Safe to repeat."""
+        if harvester in self._active:
+            del self._active[harvester]
+            self._stopped = replace(_sum([self._stopped, harvester.statistics()]), backlog=0)
 
     def statistics(self) -> HarvestStatistics:
-        return _sum([self._past, *(harvester.statistics() for harvester in self._present)])
+        return _sum([self._stopped, *(harvester.statistics() for harvester in self._active)])
 
 
 def _sum(parts: list[HarvestStatistics]) -> HarvestStatistics:
-    """Taken often over ten thousand parts, so without a copy of any."""
+    """Add up the parts, of which there may be ten thousand, without copying any of them."""
     return HarvestStatistics(
         backlog=sum(part.backlog for part in parts),
         recorded=sum(part.recorded for part in parts),

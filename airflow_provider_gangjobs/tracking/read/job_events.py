@@ -1,7 +1,7 @@
-"""Evidence: the events of a Job, fetched when it does not get on and nothing else says why.
+"""Job events: the Kubernetes Events of a Job, read when a gang makes no progress and no object says why.
 
-Only refused pods (a quota, a webhook) make it necessary: they leave no object behind, just an event
-on the Job. Best effort: without permission to list events the gang is followed all the same.
+Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Reading is best
+effort: a gang is followed also where the service account may not list Events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def job_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
-    """Events of the Job itself; none if they could not be read."""
+    """Return the Events of the Job itself, or none if the Events could not be read."""
     try:
         found = await client.list(EVENTS, ref.namespace, field_selector=f"involvedObject.uid={ref.uid}")
         return tuple(view(EventView, event) for event in found)

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, most_telling
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, main_container, rank_of
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import list_pods
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Glance: one look at a task's gangs for somebody who reads, bounded however large the gang is. Changes nothing.
+"""GangSnapshot: one look at a task's gangs for somebody who reads, bounded however large the gang is. Changes nothing.
 
 Of a gang of up to a thousand ranks all pods and all outcomes are looked at. Of a larger one the Job's own counters say
 how it stands, and the pods that are read are those that tell most: what has failed, and what waits.
@@ -22,9 +22,9 @@ from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.gang.state.progress import ranks_of
 from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView, view
 from airflow_provider_gangjobs.tracking.gang_watch import podgroups_served
-from airflow_provider_gangjobs.tracking.harvest.final_harvest import of_gang
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
+from airflow_provider_gangjobs.tracking.read.pods import gang_selector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ V = TypeVar("V", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class Glance:
+class GangSnapshot:
     """What the server said."""
 
     jobs: Sequence[Mapping[str, Any]] = ()
@@ -64,7 +64,7 @@ class Glance:
     """What the server did not let be read."""
 
 
-async def glance(client: Client, namespace: str, digest: str, uid: str | None = None) -> Glance:
+async def read_snapshot(client: Client, namespace: str, digest: str, uid: str | None = None) -> GangSnapshot:
     """Look at the attempts of a task, and closely at the one of this uid; at the last one if none is given.
 
     :param digest: Of the task's key. Whatever a caller was told, no other task's gang can be found by it.
@@ -76,7 +76,7 @@ async def glance(client: Client, namespace: str, digest: str, uid: str | None = 
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
     if not chosen:
-        return Glance(jobs=jobs)
+        return GangSnapshot(jobs=jobs)
     return await _Look(client, jobs, chosen[0]).whole()
 
 
@@ -92,11 +92,11 @@ class _Look:
         self.ref = GangRef(meta.namespace, meta.name, meta.uid)
         self.unread: list[str] = []
 
-    async def whole(self) -> Glance:
+    async def whole(self) -> GangSnapshot:
         pods, is_whole = await self._pods()
         outcomes = await self._outcomes(is_whole)
         is_waiting = len(pods) < ranks_of(self.view) or any(not pod.spec.node_name for pod in pods)
-        return Glance(
+        return GangSnapshot(
             jobs=self.jobs,
             job=self.job,
             pods=pods_of(self.ref, pods),
@@ -153,7 +153,7 @@ class _Look:
             kind,
             resource,
             self.ref.namespace,
-            label_selector=of_gang(self.ref),
+            label_selector=gang_selector(self.ref),
             field_selector=field_selector,
             limit=limit,
         )
@@ -165,4 +165,4 @@ class _Look:
         return found, True
 
 
-__all__ = ["Glance", "glance"]
+__all__ = ["GangSnapshot", "read_snapshot"]
