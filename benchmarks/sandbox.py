@@ -24,7 +24,7 @@ from benchmarks.harness import Report, arguments
 from benchmarks.loop_watch import LoopWatch
 from benchmarks.world import many, running, succeeded
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig
-from gangjobs_sandbox.heap import left_out_of_collections
+from gangjobs_sandbox.gc_freeze import gc_frozen
 from gangjobs_sandbox.resources import JOBS, NODES, PODGROUPS, PODS
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ async def _measure(sandbox: Sandbox, pods: int, after: Mapping[str, Callable[[],
     stop = sandbox.registry.observe(milestones.observe)
     figures: dict[str, Any] = {}
     try:
-        with left_out_of_collections(sandbox.registry):
+        with gc_frozen(sandbox.registry):
             watch.take()
             milestones.begin()
             _create_gang(sandbox, pods)

@@ -23,7 +23,7 @@ from gangjobs_sandbox import tls
 from gangjobs_sandbox.api import Address, create_app, serving
 from gangjobs_sandbox.clock import SystemClock
 from gangjobs_sandbox.controllers import ControllerSettings, controller_manager
-from gangjobs_sandbox.journal import CorruptJournal, Journal, UnwritableJournal
+from gangjobs_sandbox.journal import CorruptJournalError, Journal, UnwritableJournalError
 from gangjobs_sandbox.kubeconfig import write_kubeconfig
 from gangjobs_sandbox.node.client import ApiClient
 from gangjobs_sandbox.node.config import NodeConfig
@@ -224,7 +224,7 @@ def _writing(data_dir: Path | None) -> Iterator[None]:
         if data_dir is None:
             raise SandboxError(f"{error.filename}: {error.strerror}. Set TMPDIR to a folder with room.") from error
         raise SandboxError(f"data_dir {error.filename}: {error.strerror}. Choose another one.") from error
-    except UnwritableJournal as error:
+    except UnwritableJournalError as error:
         raise SandboxError(str(error)) from error
 
 
@@ -243,7 +243,7 @@ def _registry(config: SandboxConfig, folder: Path) -> Iterator[Registry]:
         try:
             with _writing(config.data_dir):
                 registry = Registry(Store(journal), clock=SystemClock(), release=_release(config))
-        except CorruptJournal as error:
+        except CorruptJournalError as error:
             raise SandboxError(str(error)) from error
         yield registry
     finally:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["CorruptJournal", "Journal", "Record", "UnwritableJournal"]
+__all__ = ["CorruptJournalError", "Journal", "Record", "UnwritableJournalError"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ LOG_BYTES_MAX = 64 * 1024 * 1024
 """A log above this size is folded into a new snapshot: reading it back takes about a second."""
 
 
-class CorruptJournal(Exception):  # noqa: N818 - says what is wrong, as the rest of the tree does
+class CorruptJournalError(Exception):
     """A file of the data directory cannot be read."""
 
     def __init__(self, path: Path, line: int) -> None:
@@ -40,7 +40,7 @@ class CorruptJournal(Exception):  # noqa: N818 - says what is wrong, as the rest
         self.line = line
 
 
-class UnwritableJournal(Exception):  # noqa: N818 - as above
+class UnwritableJournalError(Exception):
     """A change cannot be kept, and was not made. It may be tried again when there is room."""
 
     def __init__(self, directory: Path, error: OSError) -> None:
@@ -80,7 +80,7 @@ class Journal:
         """Every record that counts, oldest first: the snapshot's, then those of the log that are newer.
 
         Raises:
-            CorruptJournal: a line other than an unfinished last one cannot be read.
+            CorruptJournalError: a line other than an unfinished last one cannot be read.
         """
         base = 0
         for record in self._read(SNAPSHOT):
@@ -95,7 +95,7 @@ class Journal:
         """Write one change; it is in the file when this returns.
 
         Raises:
-            UnwritableJournal: it is not, and the file is as before.
+            UnwritableJournalError: it is not, and the file is as before.
         """
         line = msgspec.json.encode(record) + b"\n"
         try:
@@ -103,7 +103,7 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # only a full disk takes a part
         except OSError as exc:
             os.ftruncate(self._log, self._log_bytes)
-            raise UnwritableJournal(self.directory, exc) from exc
+            raise UnwritableJournalError(self.directory, exc) from exc
         self._log_bytes += len(line)
 
     @property
@@ -151,5 +151,5 @@ class Journal:
                 try:
                     yield msgspec.json.decode(line, type=Record)
                 except msgspec.DecodeError as exc:
-                    raise CorruptJournal(path, number) from exc
+                    raise CorruptJournalError(path, number) from exc
                 offset += len(line)

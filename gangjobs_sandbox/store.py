@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangjobs_sandbox.journal import Journal, Record
+from gangjobs_sandbox.resource_index import Expired, ResourceIndex
 from gangjobs_sandbox.resources import RESOURCES, Resource, by_key
-from gangjobs_sandbox.shelf import Expired, Shelf
-from gangjobs_sandbox.versions import Event, EventType, Key, Object, Stored, key_of, objects_copy
+from gangjobs_sandbox.revisions import Event, EventType, Key, Object, Stored, key_of, objects_copy
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.selector import Selector
@@ -41,7 +41,7 @@ class Store:
     ) -> None:
         assert window > 0, "a store without a window could not be watched"
         self.revision = 0
-        self._shelves = {resource: Shelf(window, indexed_labels) for resource in RESOURCES}
+        self._indexes = {resource: ResourceIndex(window, indexed_labels) for resource in RESOURCES}
         self._observers: list[Observer] = []
         self._undelivered: deque[Event] = deque()
         self._delivering = False
@@ -50,12 +50,12 @@ class Store:
             self._replay(journal)
 
     def get(self, resource: Resource, namespace: str, name: str) -> Stored | None:
-        return self._shelves[resource].objects.get((namespace, name))
+        return self._indexes[resource].objects.get((namespace, name))
 
     def list(self, resource: Resource, namespace: str | None = None, selector: Selector | None = None) -> Versions:
         """The objects of a namespace (None: of all) that carry these labels, ordered by namespace and name."""
-        shelf = self._shelves[resource]
-        found = [shelf.objects[key] for key in shelf.candidates(namespace, selector)]
+        index = self._indexes[resource]
+        found = [index.objects[key] for key in index.candidates(namespace, selector)]
         if selector is None or not selector.requirements:
             return found
         return [stored for stored in found if selector.matches(stored.labels)]
@@ -66,10 +66,10 @@ class Store:
         Raises:
             Expired: that revision is older than what is still kept.
         """
-        return self._shelves[resource].at(revision, namespace)
+        return self._indexes[resource].at(revision, namespace)
 
     def count(self, resource: Resource) -> int:
-        return len(self._shelves[resource].objects)
+        return len(self._indexes[resource].objects)
 
     def events_since(self, resource: Resource, revision: int) -> Events:
         """All changes after this revision, oldest first.
@@ -77,12 +77,12 @@ class Store:
         Raises:
             Expired: some of them are no longer kept.
         """
-        return self._shelves[resource].since(revision)
+        return self._indexes[resource].since(revision)
 
     def put(self, resource: Resource, obj: Object) -> Stored:
         """Keep this version, new or changed, under the next revision. The dict is the store's from now on."""
         key = key_of(obj)
-        old = self._shelves[resource].objects.get(key)
+        old = self._indexes[resource].objects.get(key)
         stored = _stamped(obj, self.revision + 1)
         self._write(resource, key, stored, deleted=False)
         self._commit(Event(EventType.MODIFIED if old else EventType.ADDED, resource, stored, old))
@@ -90,7 +90,7 @@ class Store:
 
     def remove(self, resource: Resource, namespace: str, name: str) -> Stored:
         """Drop an object; what is returned is its last version under the revision of the removal."""
-        old = self._shelves[resource].objects[namespace, name]
+        old = self._indexes[resource].objects[namespace, name]
         stored = _stamped(old.obj, self.revision + 1)
         self._write(resource, (namespace, name), stored, deleted=True)
         self._commit(Event(EventType.DELETED, resource, stored, old))
@@ -116,12 +116,12 @@ class Store:
 
     def forget(self, resource: Resource | None = None) -> None:
         """Drop the history, as the API server's compaction does: older watches and pages get 410."""
-        for shelf in self._shelves.values() if resource is None else [self._shelves[resource]]:
-            shelf.forget(self.revision)
+        for index in self._indexes.values() if resource is None else [self._indexes[resource]]:
+            index.forget(self.revision)
 
     def statistics(self) -> dict[str, int]:
         """Number of objects by resource key."""
-        return {resource.key: len(shelf.objects) for resource, shelf in self._shelves.items()}
+        return {resource.key: len(index.objects) for resource, index in self._indexes.items()}
 
     def _write(self, resource: Resource, key: Key, stored: Stored, *, deleted: bool) -> None:
         if self._journal is None:
@@ -138,14 +138,14 @@ class Store:
             self._journal.compact(self.revision, self._records())
 
     def _apply(self, event: Event) -> None:
-        shelf, key = self._shelves[event.resource], key_of(event.obj)
+        index, key = self._indexes[event.resource], key_of(event.obj)
         assert event.revision > self.revision, "revisions only grow"
         self.revision = event.revision
         if event.type is EventType.DELETED:
-            shelf.drop(key)
+            index.remove(key)
         else:
-            shelf.keep(key, event.stored)
-        shelf.remember(event)
+            index.put(key, event.stored)
+        index.record(event)
 
     def _deliver(self) -> None:
         self._delivering = True
@@ -158,8 +158,8 @@ class Store:
             self._delivering = False
 
     def _records(self) -> Iterator[Record]:
-        for resource, shelf in self._shelves.items():
-            for key, stored in shelf.objects.items():
+        for resource, index in self._indexes.items():
+            for key, stored in index.objects.items():
                 yield Record(stored.revision, resource.key, *key, msgspec.Raw(stored.json))
 
     def _replay(self, journal: Journal) -> None:
@@ -170,7 +170,7 @@ class Store:
                 self.forget()
                 continue
             resource = by_key(record.resource)
-            old = self._shelves[resource].objects.get((record.namespace, record.name))
+            old = self._indexes[resource].objects.get((record.namespace, record.name))
             if record.obj is None:
                 assert old is not None, "the journal removes what it never added"
                 event = Event(EventType.DELETED, resource, _stamped(old.obj, record.revision), old)

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gangjobs_sandbox.live import COLORS, Snapshot, job_phase, pod_phase
+from gangjobs_sandbox.cli.summary import COLORS, Snapshot, job_phase, pod_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
-from gangjobs_sandbox.live import Snapshot
+from gangjobs_sandbox.cli.summary import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from gangjobs_sandbox.api.responses import failure, json_response, ok
 from gangjobs_sandbox.api.routing import groups, parse_path
 from gangjobs_sandbox.api.watching import WatchHub
 from gangjobs_sandbox.errors import StatusError
-from gangjobs_sandbox.journal import UnwritableJournal
+from gangjobs_sandbox.journal import UnwritableJournalError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,7 +68,7 @@ def create_app(
         ],
         exception_handlers={
             StatusError: _on_status_error,
-            UnwritableJournal: _on_unwritable,
+            UnwritableJournalError: _on_unwritable,
             ClientDisconnect: _on_client_gone,
             404: _on_no_route,
             405: _on_wrong_method,

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from gangjobs_sandbox import errors
-from gangjobs_sandbox.api.versions import to_version
+from gangjobs_sandbox.api.conversion import to_version
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry.patching import PatchKind
 from gangjobs_sandbox.registry.schema import DecodingError, Schema

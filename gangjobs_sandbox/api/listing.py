@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gangjobs_sandbox.api.routing import Target
-    from gangjobs_sandbox.turns import Turns
+    from gangjobs_sandbox.cooperative import Cooperative
 
 __all__ = ["Page", "page_of", "parse_revision"]
 
@@ -59,7 +59,7 @@ class _Token(msgspec.Struct, array_like=True):
     name: str
 
 
-def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Turns[Page]:
+def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Cooperative[Page]:
     """The page that a request asks for, as things were at the beginning.
 
     Raises:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangjobs_sandbox.api.conversion import encode
 from gangjobs_sandbox.api.tables import Table
 from gangjobs_sandbox.api.tables.table import partial
-from gangjobs_sandbox.api.versions import encode
 from gangjobs_sandbox.errors import StatusError
 
 if TYPE_CHECKING:

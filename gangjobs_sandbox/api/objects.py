@@ -14,12 +14,12 @@ from gangjobs_sandbox.api.logs import LogSource, log_response
 from gangjobs_sandbox.api.negotiation import Form, form_of
 from gangjobs_sandbox.api.responses import json_response, success
 from gangjobs_sandbox.api.watching import Watch, WatchHub
+from gangjobs_sandbox.cooperative import TimeSlice
 from gangjobs_sandbox.registry import Propagation, Registry
 from gangjobs_sandbox.registry.deletion import DeleteOptions
 from gangjobs_sandbox.registry.schema import schema_of
 from gangjobs_sandbox.resources import JOBS
 from gangjobs_sandbox.store import Object, Stored
-from gangjobs_sandbox.turns import Pace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -94,7 +94,7 @@ class ObjectsApi:
         query = request.query_params
         form = self._form(request, target)
         if not bodies.flag(query, "watch"):
-            return _list_response(form, await Pace().work(page_of(self._registry.store, target, query)))
+            return _list_response(form, await TimeSlice().run(page_of(self._registry.store, target, query)))
         watch = Watch(self._hub, target, query, bookmark_s=self._bookmark_s)
         return StreamingResponse(watch.stream(form.one), media_type="application/json")
 
@@ -176,13 +176,13 @@ class ObjectsApi:
         if target.resource.namespaced and target.namespace is None:
             raise errors.method_not_allowed()
         options, dry_run = await self._delete_options(request)
-        pace = Pace()
-        page = await pace.work(page_of(self._registry.store, target, request.query_params))
+        time_slice = TimeSlice()
+        page = await time_slice.run(page_of(self._registry.store, target, request.query_params))
         for stored in page.items:
             with _unless_gone():
                 name = stored.obj["metadata"]["name"]
                 self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
-            await pace.breathe()
+            await time_slice.yield_if_expired()
         return _list_response(self._form(request, target), page)
 
     async def _delete_options(self, request: Request) -> tuple[DeleteOptions, bool]:
@@ -241,13 +241,13 @@ def _list_response(form: Form, page: Page) -> Response:
 
 async def _gathered(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     """The pieces in parts of some size."""
-    pace, part = Pace(), bytearray()
+    time_slice, part = TimeSlice(), bytearray()
     for piece in pieces:
         part += piece
         if len(part) >= PART_BYTES:
             yield bytes(part)
             part.clear()
-        await pace.breathe()
+        await time_slice.yield_if_expired()
     yield bytes(part)
 
 

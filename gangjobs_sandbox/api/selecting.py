@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from gangjobs_sandbox.api.routing import Target
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.store import Versions
-    from gangjobs_sandbox.turns import Turns
 
 __all__ = ["Selection", "select"]
 
@@ -37,7 +37,7 @@ class Selection:
     def matches(self, stored: Stored) -> bool:
         return self.labels.matches(stored.labels) and (not self.fields.terms or matches_fields(stored.obj, self.fields))
 
-    def among(self, found: Iterable[Stored]) -> Turns[Versions]:
+    def among(self, found: Iterable[Stored]) -> Cooperative[Versions]:
         """Those that match."""
         matching: Versions = []
         for stored in found:

@@ -17,8 +17,8 @@ from gangjobs_sandbox import errors
 from gangjobs_sandbox.api.bodies import flag, integer, options_error
 from gangjobs_sandbox.api.listing import parse_revision
 from gangjobs_sandbox.api.selecting import Selection, select
+from gangjobs_sandbox.cooperative import Cooperative, TimeSlice
 from gangjobs_sandbox.store import Event, EventType, Expired, Store, Stored, Versions
-from gangjobs_sandbox.turns import Pace, Turns
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.api.routing import Target
@@ -95,7 +95,7 @@ class Watch:
             cursor = self.since
             if not cursor or self.sends_initial:
                 cursor = self.hub.store.revision
-                initial = await Pace().work(self._initial())
+                initial = await TimeSlice().run(self._initial())
                 for start in range(0, len(initial), BATCH_EVENTS_MAX):
                     chunk = initial[start : start + BATCH_EVENTS_MAX]
                     yield _lines(((EventType.ADDED, stored) for stored in chunk), render)
@@ -107,7 +107,7 @@ class Watch:
         finally:
             self.hub.unsubscribe(resource, waiter)
 
-    def _initial(self) -> Turns[Versions]:
+    def _initial(self) -> Cooperative[Versions]:
         found = self.hub.store.list(self.target.resource, self.selection.namespace, self.selection.labels)
         return (yield from self.selection.among(found))
 

@@ -9,9 +9,9 @@ import signal
 import sys
 from datetime import UTC, datetime
 
+from gangjobs_sandbox.cli.summary import Snapshot, changes
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig
-from gangjobs_sandbox.heap import left_out_of_collections
-from gangjobs_sandbox.live import Snapshot, changes
+from gangjobs_sandbox.gc_freeze import gc_frozen
 from gangjobs_sandbox.resources import JOBS, NODES, PODS
 
 __all__ = ["keep_up"]
@@ -29,7 +29,7 @@ async def keep_up(config: SandboxConfig) -> None:
         failure = asyncio.create_task(sandbox.wait_failed(), name="failure of the sandbox")
         failure.add_done_callback(lambda _: stop.set())
         _print_how_to_use(sandbox)
-        with left_out_of_collections(sandbox.registry):
+        with gc_frozen(sandbox.registry):
             await (_show_picture if sys.stdout.isatty() else _print_changes)(sandbox, stop)
         failure.cancel()
         await asyncio.gather(failure, return_exceptions=True)  # if it failed, leaving the sandbox raises it
@@ -46,7 +46,7 @@ def _print_how_to_use(sandbox: Sandbox) -> None:
 async def _show_picture(sandbox: Sandbox, stop: asyncio.Event) -> None:
     from rich.live import Live  # here, with what draws, because rich takes long to import and plain lines do without
 
-    from gangjobs_sandbox.picture import tables
+    from gangjobs_sandbox.cli.dashboard import tables
 
     with Live(tables(snapshot(sandbox)), auto_refresh=False, redirect_stderr=False) as live:
         while not await _is_set(stop, within_s=REFRESH_S):

@@ -21,7 +21,7 @@ from gangjobs_sandbox.controllers.meta import (
     uid_of,
 )
 from gangjobs_sandbox.controllers.ownergraph import Entry, OwnerGraph
-from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Propagation, Registry
 from gangjobs_sandbox.resources import EVENTS, RESOURCES, Resource
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.store import Event
-    from gangjobs_sandbox.turns import Turns
 
 _GONE_CODES = (404, 409)
 """The object is gone, or another of the same name has taken its place: there is nothing to do."""
@@ -62,7 +62,7 @@ class GarbageCollector:
         else:
             self._put(event.resource, event.obj)
 
-    def sync(self, key: Hashable) -> Turns[None]:
+    def sync(self, key: Hashable) -> Cooperative[None]:
         """Settle one object. Raises StatusError."""
         entry = self._graph.get(str(key))
         if entry is None:
@@ -75,13 +75,13 @@ class GarbageCollector:
             return
         self._settle_owners(entry)
 
-    def _orphan(self, entry: Entry) -> Turns[None]:
+    def _orphan(self, entry: Entry) -> Cooperative[None]:
         for dependent in self._graph.dependents_of(uid_of(entry.obj)):
             self._remove_owners(dependent, [uid_of(entry.obj)])
             yield
         self._remove_finalizer(entry, FINALIZER_ORPHAN)
 
-    def _delete_dependents(self, entry: Entry) -> Turns[None]:
+    def _delete_dependents(self, entry: Entry) -> Cooperative[None]:
         owner = uid_of(entry.obj)
         if not self._graph.has_blockers(owner):
             self._remove_finalizer(entry, FINALIZER_FOREGROUND)

@@ -12,16 +12,16 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from gangjobs_sandbox.cooperative import Cooperative, TimeSlice, run_to_completion
 from gangjobs_sandbox.errors import StatusError
-from gangjobs_sandbox.journal import UnwritableJournal
-from gangjobs_sandbox.turns import Pace, Turns, at_once
+from gangjobs_sandbox.journal import UnwritableJournalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from datetime import datetime
 
     from gangjobs_sandbox.clock import Clock
-    from gangjobs_sandbox.controllers.queue import WorkQueue
+    from gangjobs_sandbox.controllers.workqueue import WorkQueue
     from gangjobs_sandbox.registry import Registry
     from gangjobs_sandbox.store import Event
 
@@ -45,7 +45,7 @@ class Controller(Protocol):
     def observe(self, event: Event) -> None:
         """Queue the keys that the change concerns. Must not write."""
 
-    def sync(self, key: Hashable) -> Turns[None] | None:
+    def sync(self, key: Hashable) -> Cooperative[None] | None:
         """Look at the key's state and act on it; safe to repeat. May raise: it is tried again.
 
         What takes long is done in turns. No other key of this controller is handled in between.
@@ -94,14 +94,14 @@ class ControllerManager:
     async def _work(self, controller: Controller) -> None:
         wake = asyncio.Event()
         controller.queue.on_add = wake.set
-        pace = Pace()
+        time_slice = TimeSlice()
         while True:
             wake.clear()
             while (key := controller.queue.pop()) is not None:
-                await pace.work(self._sync(controller, key))
-                await pace.breathe()
+                await time_slice.run(self._sync(controller, key))
+                await time_slice.yield_if_expired()
             await self._sleep(controller, wake)
-            pace.begin()
+            time_slice.begin()
 
     async def _sleep(self, controller: Controller, wake: asyncio.Event) -> None:
         due = controller.queue.next_due()
@@ -116,10 +116,10 @@ class ControllerManager:
             key = controller.queue.pop()
             if key is None:
                 return count > 0
-            at_once(self._sync(controller, key))
+            run_to_completion(self._sync(controller, key))
         return True
 
-    def _sync(self, controller: Controller, key: Hashable) -> Turns[None]:
+    def _sync(self, controller: Controller, key: Hashable) -> Cooperative[None]:
         try:
             turns = controller.sync(key)
             if turns is not None:
@@ -144,7 +144,7 @@ class ControllerManager:
             key,
             delay_s,
             exc,
-            exc_info=None if isinstance(exc, StatusError | UnwritableJournal) else exc,
+            exc_info=None if isinstance(exc, StatusError | UnwritableJournalError) else exc,
         )
 
     def _observe(self, event: Event) -> None:

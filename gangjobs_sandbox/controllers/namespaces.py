@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangjobs_sandbox.controllers.meta import Obj, is_deleting, name_of, namespace_of, uid_of
-from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import Propagation, Registry
 from gangjobs_sandbox.resources import EVENTS, NAMESPACES, RESOURCES, Resource
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.store import Event
-    from gangjobs_sandbox.turns import Turns
 
 
 class NamespaceController:
@@ -42,7 +42,7 @@ class NamespaceController:
         elif self._ending and event.type == "DELETED" and namespace_of(event.obj) in self._ending:
             self.queue.add(namespace_of(event.obj))
 
-    def sync(self, key: Hashable) -> Turns[None]:
+    def sync(self, key: Hashable) -> Cooperative[None]:
         """Delete what is left; once nothing is, finalize the namespace. Raises StatusError."""
         namespace = self._ending.get(str(key))
         if namespace is None:

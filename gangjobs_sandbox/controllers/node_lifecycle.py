@@ -23,7 +23,6 @@ from gangjobs_sandbox.controllers.meta import (
     parse_time,
     uid_of,
 )
-from gangjobs_sandbox.controllers.queue import WorkQueue
 from gangjobs_sandbox.controllers.taints import (
     NO_EXECUTE,
     NO_SCHEDULE,
@@ -32,6 +31,7 @@ from gangjobs_sandbox.controllers.taints import (
     taints_of,
     tolerated_s,
 )
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Registry
 from gangjobs_sandbox.resources import LEASES, NODES, PODS

@@ -23,8 +23,8 @@ from gangjobs_sandbox.controllers.meta import (
     node_of,
     uid_of,
 )
-from gangjobs_sandbox.controllers.queue import WorkQueue
 from gangjobs_sandbox.controllers.taints import NO_EXECUTE, OUT_OF_SERVICE, taints_of
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Registry
 from gangjobs_sandbox.resources import NODES, PODS
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.store import Event
-    from gangjobs_sandbox.turns import Turns
 
 PERIOD_S = 20.0
 QUARANTINE_S = 40.0
@@ -81,7 +81,7 @@ class PodGc:
             else:
                 self._put(event.obj)
 
-    def sync(self, key: Hashable) -> Turns[None]:
+    def sync(self, key: Hashable) -> Cooperative[None]:
         """One sweep. Raises StatusError if a pod could not be ended; the others were tried."""
         refusals: list[StatusError] = []
         yield from self._collect(self._too_many(), None, refusals)
@@ -115,7 +115,7 @@ class PodGc:
         nodes = {name for name, node in self._nodes.items() if _is_out_of_service(node)}
         return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) in nodes]
 
-    def _collect(self, pods: Iterable[Obj], disruption: str | None, refusals: list[StatusError]) -> Turns[None]:
+    def _collect(self, pods: Iterable[Obj], disruption: str | None, refusals: list[StatusError]) -> Cooperative[None]:
         for pod in pods:
             yield
             try:

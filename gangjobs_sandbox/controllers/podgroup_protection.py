@@ -13,7 +13,7 @@ from gangjobs_sandbox.controllers.meta import (
     namespace_of,
     uid_of,
 )
-from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import PatchKind, Registry
 from gangjobs_sandbox.releases import pod_group_of

@@ -15,7 +15,7 @@ from gangjobs_sandbox.controllers.meta import (
     parse_time,
     uid_of,
 )
-from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import Propagation, Registry
 from gangjobs_sandbox.resources import JOBS

@@ -13,22 +13,22 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .assembly import MESSAGE_FILE, NoCommandError, assemble
+from .container_config import MESSAGE_FILE, NoCommandError, assemble
 from .logs import last_text
+from .pod_state import ContainerState, Ended, Waiting
 from .probes import Actions, watch_readiness
 from .process import SPEC_FILE, ContainerProcess
 from .recorder import NORMAL, WARNING
 from .restart import Backoff, is_restarted
 from .shim.spec import LOG_FILE, REASON_START, Exit
 from .sources import SourceMissingError
-from .state import ContainerState, Ended, Waiting
 from .waiting import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from .assembly import Surroundings
+    from .container_config import Surroundings
     from .sources import Sources
 
 __all__ = ["ContainerRunner", "Pod", "Stop"]

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .downward import PodFacts, field_value, resource_value
+from .downward_api import PodFacts, field_value, resource_value
 from .expansion import expand
 from .sources import Kind, SourceMissingError, Sources
 

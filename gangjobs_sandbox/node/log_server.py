@@ -1,7 +1,7 @@
-"""Serves a node's logs as a kubelet does, for a control plane that fetches them from its nodes.
+"""Serves a node's logs as a kubelet does, for a real control plane, which fetches logs from its nodes.
 
-`GET /containerLogs/<namespace>/<pod>/<container>` over HTTPS, on loopback. The embedded API server needs
-none of this: it reads from `Node.logs`.
+The server answers `GET /containerLogs/<namespace>/<pod>/<container>` over HTTPS on the loopback interface. The embedded
+API server does not use this server: it reads from `Node.logs`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from gangjobs_sandbox.api.logs import LogSource
+
     from .config import NodeConfig
-    from .node import NodeLogs
 
 __all__ = ["serving_logs"]
 
 
 @asynccontextmanager
-async def serving_logs(config: NodeConfig, logs: NodeLogs) -> AsyncIterator[int | None]:
-    """Serve while the block runs; gives the port, None if the configuration asks for no server."""
+async def serving_logs(config: NodeConfig, logs: LogSource) -> AsyncIterator[int | None]:
+    """Serve logs while the block runs. Yields the port, or None if the configuration has no log port."""
     if config.log_port is None:
         yield None
         return
@@ -50,7 +51,7 @@ async def serving_logs(config: NodeConfig, logs: NodeLogs) -> AsyncIterator[int 
 
 @dataclass(frozen=True)
 class _Certificate(tls.Certificate):
-    """The server's certificate, which asks clients for one of theirs if an authority is given."""
+    """The server's certificate. If an authority is given, clients must present a certificate that it has signed."""
 
     authority: Path | None = None
 
@@ -62,7 +63,7 @@ class _Certificate(tls.Certificate):
         return context
 
 
-def _app(logs: NodeLogs) -> Starlette:
+def _app(logs: LogSource) -> Starlette:
     closing = asyncio.Event()
 
     async def answer(request: Request) -> Response:
@@ -89,7 +90,11 @@ async def _until(closing: asyncio.Event, first: bytes, rest: AsyncIterator[bytes
 
 
 def _options(query: Mapping[str, str]) -> dict[str, Any]:
-    """The parameters as the API server passes them on. Raises ValueError for one that is no number or time."""
+    """The options of `LogSource.open` from the query parameters that an API server sends.
+
+    Raises:
+        ValueError: a parameter is not a number or a time.
+    """
     since = int(query["sinceSeconds"]) if query.get("sinceSeconds") else None
     if query.get("sinceTime"):
         since = max(1, int((datetime.now(UTC) - parse_time(query["sinceTime"])).total_seconds()))

@@ -10,7 +10,7 @@ from gangjobs_sandbox.errors import StatusError
 
 from .addresses import AddressPool
 from .client import UnreachableError, core_path
-from .names import NameTable, ServiceName
+from .dns import NameTable, ServiceName
 from .watch import Listed, follow
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from gangjobs_sandbox.clock import SystemClock
 
 from .admission import Admission
 from .client import core_path
-from .folder import PodFolder, pod_folders
 from .isolation import Probed, probe
 from .log_server import serving_logs
 from .logs import LogOptions, read_log
 from .network import PodNetwork
 from .pod import PodHost, PodWorker
+from .pod_folder import PodFolder, pod_folders
 from .process import ContainerProcess
 from .recorder import WARNING, Recorder
 from .registration import Registration

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import parse_time
 
-from .assembly import Surroundings
 from .container import ContainerRunner, Stop
-from .downward import PodFacts
+from .container_config import Surroundings
+from .dns import PodName, hosts_header
+from .downward_api import PodFacts
 from .fetching import fetch_sources, fetch_tokens
-from .folder import PodFolder
 from .hosts import HostsFile
-from .names import PodName, hosts_header
+from .pod_folder import PodFolder
+from .pod_state import ContainerState, Ended, Kind, PodState, Verdict, Waiting, container_states
 from .recorder import WARNING
 from .registration import HOST_IP
 from .sources import SourceMissingError, Sources, environment_references, volume_references
-from .state import ContainerState, Ended, Kind, PodState, Verdict, Waiting, container_states
 from .status import TERMINAL_PHASES, is_terminal, pod_status, terminate_unfinished
+from .status_manager import StatusWriter, delete_pod
 from .volumes import UnsupportedVolumeError, VolumeContext, place_volume
 from .waiting import end_tasks, first_of
-from .writer import StatusWriter, delete_pod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

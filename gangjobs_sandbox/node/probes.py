@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from .path_rewriting import Rewriter
 from .process import SPEC_FILE, ContainerProcess
-from .rewriting import Rewriter
 from .shim.spec import read_spec
 
 if TYPE_CHECKING:

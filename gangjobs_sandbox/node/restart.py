@@ -6,7 +6,7 @@ container that ran for ten minutes starts from the beginning.
 
 from __future__ import annotations
 
-from .state import Kind
+from .pod_state import Kind
 
 __all__ = ["Backoff", "is_restarted"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import timestamp
 
-from .state import ContainerState, Ended, Kind, PodState, Verdict
+from .pod_state import ContainerState, Ended, Kind, PodState, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .downward import PodFacts, field_value, resource_value
+from .downward_api import PodFacts, field_value, resource_value
 from .sources import Kind, Reference, SourceMissingError, Sources
 
 if TYPE_CHECKING:

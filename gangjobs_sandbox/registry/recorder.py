@@ -1,9 +1,9 @@
-"""Kubernetes Events: one object per fact, counted up when the fact repeats."""
+"""Records Kubernetes Events. When the same fact occurs again, its Event counts the occurrences."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gangjobs_sandbox.clock import timestamp
 from gangjobs_sandbox.errors import StatusError
@@ -13,31 +13,43 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from gangjobs_sandbox.registry.registry import Registry
+    from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.resources import Resource
     from gangjobs_sandbox.store import Object
 
 __all__ = ["Recorder"]
 
 REMEMBERED_MAX = 4096
-"""Facts that are counted up rather than told again; client-go's correlator has the same limit."""
+"""The number of facts whose repetitions are counted. The correlator of client-go has the same limit."""
 MESSAGE_MAX = 1024
 
 
-class Recorder:
-    """Writes events about objects into their namespaces."""
+class EventStore(Protocol):
+    """The members of `Registry` that the recorder uses."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    clock: Clock
+
+    def find(self, resource: Resource, namespace: str | None, name: str) -> Object | None: ...
+    def create(self, resource: Resource, obj: Object, namespace: str | None = None) -> Object: ...
+    def update(self, resource: Resource, obj: Object) -> Object: ...
+    def suffix(self) -> str: ...
+
+
+class Recorder:
+    """Writes Events about objects into the objects' namespaces."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
         self._names: OrderedDict[tuple[str, ...], tuple[str, str]] = OrderedDict()
 
     def record(self, involved: Object, kind: str, reason: str, message: str, component: str) -> None:
-        """Tell this fact about an object; the same fact again only raises its count.
+        """Record a fact about an object. The same fact again increases the count of its Event.
 
-        An event that cannot be written (its namespace is going away) is dropped: events are advice.
+        An Event that cannot be written, for example because its namespace is being deleted, is dropped.
         """
         reference = _reference(involved)
         fact = (reference.get("uid", ""), reference["name"], kind, reason, message, component)
-        now = self._registry.clock.now()
+        now = self._store.clock.now()
         try:
             if fact in self._names and self._count_up(*self._names[fact], now):
                 self._names.move_to_end(fact)
@@ -49,10 +61,10 @@ class Recorder:
             self._names.popitem(last=False)
 
     def _count_up(self, namespace: str, name: str, now: datetime) -> bool:
-        found = self._registry.find(EVENTS, namespace, name)
+        found = self._store.find(EVENTS, namespace, name)
         if found is None:
             return False
-        self._registry.update(EVENTS, {**found, "count": found.get("count", 1) + 1, "lastTimestamp": timestamp(now)})
+        self._store.update(EVENTS, {**found, "count": found.get("count", 1) + 1, "lastTimestamp": timestamp(now)})
         return True
 
     def _create(
@@ -62,7 +74,7 @@ class Recorder:
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{reference['name']}.{int(now.timestamp() * 1e9):x}{self._registry.suffix()}"},
+            "metadata": {"name": f"{reference['name']}.{int(now.timestamp() * 1e9):x}{self._store.suffix()}"},
             "involvedObject": reference,
             "reason": reason,
             "message": message,
@@ -75,7 +87,7 @@ class Recorder:
             "count": 1,
             "type": kind,
         }
-        created = self._registry.create(EVENTS, event, namespace)
+        created = self._store.create(EVENTS, event, namespace)
         return namespace, created["metadata"]["name"]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider_gangjobs.kube.quantity import ResourceList
-    from gangjobs_sandbox.turns import Turns
+    from gangjobs_sandbox.cooperative import Cooperative
 
 GroupKey = tuple[str, GroupRef]
 """Namespace and group."""
@@ -122,7 +122,7 @@ def group_key(pod: Obj) -> GroupKey | None:
     return None if ref is None else (namespace_of(pod), ref)
 
 
-def in_order(pods: Iterable[Obj]) -> Turns[list[Obj]]:
+def in_order(pods: Iterable[Obj]) -> Cooperative[list[Obj]]:
     """Higher priority first, then the older, then by name; pods of an index in order of it."""
     ranked: list[tuple[Rank, Obj]] = []
     for pod in pods:
@@ -131,7 +131,7 @@ def in_order(pods: Iterable[Obj]) -> Turns[list[Obj]]:
     return [pod for _, pod in sorted(ranked, key=itemgetter(0))]
 
 
-def first_of(pods: Iterable[Obj]) -> Turns[Obj | None]:
+def first_of(pods: Iterable[Obj]) -> Cooperative[Obj | None]:
     """The first by `in_order`, or None of none."""
     first: tuple[Rank, Obj] | None = None
     for pod in pods:

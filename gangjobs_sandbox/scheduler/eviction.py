@@ -16,16 +16,16 @@ from gangjobs_sandbox.scheduler.cache import (
     group_key,
     priority_of,
 )
+from gangjobs_sandbox.scheduler.messages import Eviction
 from gangjobs_sandbox.scheduler.nodes import Obj, request_of
 from gangjobs_sandbox.scheduler.preemption import Occupant
-from gangjobs_sandbox.scheduler.wording import Eviction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.scheduler.placement import Candidate
-    from gangjobs_sandbox.turns import Turns
 
 _AS_ONE: tuple[object, ...] = ("PodGroup", {"all": {}})
 """Disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
@@ -43,7 +43,7 @@ class Evictor:
 
     def make_room(
         self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
-    ) -> Turns[Eviction | None]:
+    ) -> Cooperative[Eviction | None]:
         """Evict what is less important, if that lets the candidates in. Raises StatusError.
 
         Nothing is promised to them: they are tried again when the room is free.
@@ -66,7 +66,7 @@ class Evictor:
             yield
         return Eviction(occupants[0].node, len(occupants)) if occupants else None
 
-    def _occupants(self, *, beside: set[str]) -> Turns[list[Occupant]]:
+    def _occupants(self, *, beside: set[str]) -> Cooperative[list[Occupant]]:
         """Who has a place; without those who leave theirs to somebody else, so that it counts as taken."""
         self._claims = {gone: by for gone, by in self._claims.items() if gone in self._cache.pods}
         occupants: list[Occupant] = []

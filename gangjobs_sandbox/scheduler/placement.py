@@ -13,15 +13,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.kube import quantity
+from gangjobs_sandbox.cooperative import run_to_completion
 from gangjobs_sandbox.scheduler import filters
 from gangjobs_sandbox.scheduler.nodes import PODS, NodeState, Obj, request_of
-from gangjobs_sandbox.turns import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider_gangjobs.kube.quantity import ResourceList
-    from gangjobs_sandbox.turns import Turns
+    from gangjobs_sandbox.cooperative import Cooperative
 
 _SCORED = {"cpu": Decimal("0.1"), "memory": Decimal(200 * 1024**2)}
 """The resources that the score is about, with what a pod that names none is taken to use."""
@@ -88,11 +88,13 @@ class Placement:
 
 def place(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed: int) -> Placement:
     """Find nodes for the candidates; feasible only if at least `needed` of them find one."""
-    return at_once(place_in_turns(candidates, nodes, needed=needed))
+    return run_to_completion(place_cooperatively(candidates, nodes, needed=needed))
 
 
-def place_in_turns(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed: int) -> Turns[Placement]:
-    """As `place`; the nodes are those of the beginning."""
+def place_cooperatively(
+    candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed: int
+) -> Cooperative[Placement]:
+    """Do the work of `place` cooperatively, on a snapshot of the nodes from the beginning."""
     snapshot = _Snapshot(nodes)
     placement = Placement()
     for position, candidate in enumerate(candidates):

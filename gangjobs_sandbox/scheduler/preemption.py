@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gangjobs_sandbox.scheduler.placement import Candidate, place_in_turns
+from gangjobs_sandbox.scheduler.placement import Candidate, place_cooperatively
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from decimal import Decimal
 
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.scheduler.nodes import NodeState, Obj
-    from gangjobs_sandbox.turns import Turns
 
 VICTIMS_MAX = 100
 """Candidates for eviction that are weighed, the least important ones: each costs one trial placement."""
@@ -54,7 +54,7 @@ def choose(
     *,
     needed: int,
     priority: int,
-) -> Turns[list[Victim]]:
+) -> Cooperative[list[Victim]]:
     """The victims to evict now; none if that would not help, or if those that are leaving make room enough."""
     everybody = list(occupants)
     leaving = [occupant for occupant in everybody if occupant.is_leaving]
@@ -62,9 +62,9 @@ def choose(
     victims = [victim for victim in _units(everybody) if victim.rank[0] < priority]
     victims = sorted(victims, key=lambda victim: victim.rank)[:VICTIMS_MAX]
 
-    def suffices(gone: list[Victim]) -> Turns[bool]:
+    def suffices(gone: list[Victim]) -> Cooperative[bool]:
         freed = _without(open_nodes, [occupant for victim in gone for occupant in victim.occupants])
-        placement = yield from place_in_turns(candidates, freed, needed=needed)
+        placement = yield from place_cooperatively(candidates, freed, needed=needed)
         return placement.is_feasible
 
     if not victims or (yield from suffices([])) or not (yield from suffices(victims)):

@@ -19,11 +19,10 @@ from gangjobs_sandbox.controllers.meta import (
     node_of,
     uid_of,
 )
-from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import NODES, PODGROUPS, PODS, WORKLOADS
 from gangjobs_sandbox.scheduler import groups
-from gangjobs_sandbox.scheduler.backlog import Backlog, Unit
 from gangjobs_sandbox.scheduler.cache import (
     ClusterCache,
     GroupKey,
@@ -33,20 +32,21 @@ from gangjobs_sandbox.scheduler.cache import (
     priority_of,
 )
 from gangjobs_sandbox.scheduler.eviction import Evictor
+from gangjobs_sandbox.scheduler.messages import Gang, Wording, priorities_differ
 from gangjobs_sandbox.scheduler.permit import Permits
-from gangjobs_sandbox.scheduler.placement import Candidate, Placement, place, place_in_turns
+from gangjobs_sandbox.scheduler.placement import Candidate, Placement, place, place_cooperatively
 from gangjobs_sandbox.scheduler.report import Reporter
-from gangjobs_sandbox.scheduler.wording import Gang, Wording, priorities_differ
+from gangjobs_sandbox.scheduler.scheduling_queue import SchedulingQueue, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
     from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.registry import Registry
     from gangjobs_sandbox.scheduler.groups import Group
     from gangjobs_sandbox.scheduler.nodes import Obj
     from gangjobs_sandbox.store import Event
-    from gangjobs_sandbox.turns import Turns
 
 _CYCLE = "cycle"
 
@@ -64,7 +64,7 @@ class Scheduler:
         self._report = Reporter(registry, clock, self._release.pod_group_condition)
         self._permits = Permits(clock)
         self._evictor = Evictor(registry, clock, self._cache)
-        self._backlog = Backlog(clock)
+        self._backlog = SchedulingQueue(clock)
         self._has_new_room = False
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for node in registry.list(NODES):
@@ -84,7 +84,7 @@ class Scheduler:
         elif event.resource in (PODGROUPS, WORKLOADS) and not is_gone and _has_new_spec(event):
             self._room_changed()
 
-    def sync(self, key: Hashable) -> Turns[None]:
+    def sync(self, key: Hashable) -> Cooperative[None]:
         """Try what is due. Raises StatusError if the registry refuses a write that it must not."""
         self._end_permits()
         if self._has_new_room:
@@ -118,7 +118,7 @@ class Scheduler:
         group = group_key(pod)
         return group is None or self._ready_group(group) is not None
 
-    def _try(self, unit: Unit) -> Turns[None]:
+    def _try(self, unit: Unit) -> Cooperative[None]:
         if not self._may_be_tried(unit):  # what was tried before it in this cycle took its time
             return
         kind, key = unit
@@ -127,7 +127,7 @@ class Scheduler:
         else:
             yield from self._try_pod(unit, self._cache.waiting[str(key)])
 
-    def _try_pod(self, unit: Unit, pod: Obj) -> Turns[None]:
+    def _try_pod(self, unit: Unit, pod: Obj) -> Cooperative[None]:
         candidates = [Candidate.of(pod)]
         placement = place(candidates, self._cache.nodes.values(), needed=1)
         eviction = None
@@ -136,7 +136,7 @@ class Scheduler:
         told = {uid: self._wording.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
         yield from self._settle(unit, [pod], placement, told)
 
-    def _try_group(self, unit: Unit, key: GroupKey) -> Turns[None]:
+    def _try_group(self, unit: Unit, key: GroupKey) -> Cooperative[None]:
         group = self._ready_group(key)
         if group is None:
             return
@@ -149,7 +149,7 @@ class Scheduler:
         gang = Gang(group.min_count or 1, self._cache.bound_count(key))
         needed = gang.minimum - gang.bound
         candidates = yield from _candidates(pods)
-        placement = yield from place_in_turns(candidates, self._cache.nodes.values(), needed=needed)
+        placement = yield from place_cooperatively(candidates, self._cache.nodes.values(), needed=needed)
         if losses != self._cache.losses or not all(uid in self._cache.waiting for uid in placement.nodes):
             self._activate(unit)
             return
@@ -165,7 +165,7 @@ class Scheduler:
         else:
             self._report.group_refused(group.pod_group, self._wording.group(gang, placement, eviction))
 
-    def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> Turns[bool]:
+    def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> Cooperative[bool]:
         if group.pod_group is None or not self._release.schedules_groups:
             return False
         message = priorities_differ(pods, priority_of(group.pod_group))
@@ -185,7 +185,7 @@ class Scheduler:
             return None
         return group
 
-    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement, told: Mapping[str, str]) -> Turns[None]:
+    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement, told: Mapping[str, str]) -> Cooperative[None]:
         """Bind what may be bound, tell of the rest, and decide when to look again.
 
         Args:
@@ -203,7 +203,7 @@ class Scheduler:
         else:
             self._backlog.failed(unit)
 
-    def _accept(self, pod: Obj, node: str) -> Turns[None]:
+    def _accept(self, pod: Obj, node: str) -> Cooperative[None]:
         """Bind the pod; in 1.35 a gang's pod first waits, on its reserved place, for the others."""
         key = group_key(pod)
         if self._release.has_pod_groups or key is None:
@@ -237,7 +237,7 @@ class Scheduler:
             self._backlog.failed(("pod", uid))
             self._room_changed()
 
-    def _rank(self, unit: Unit) -> Turns[tuple[int, str, str]]:
+    def _rank(self, unit: Unit) -> Cooperative[tuple[int, str, str]]:
         kind, key = unit
         pods = [self._cache.waiting[str(key)]] if kind == "pod" else self._cache.waiting_of(key)  # type: ignore[arg-type]
         first = yield from first_of(pods)
@@ -315,7 +315,7 @@ def _has_new_spec(event: Event) -> bool:
     return event.old is None or event.old.get("spec") != event.obj.get("spec")
 
 
-def _candidates(pods: Iterable[Obj]) -> Turns[list[Candidate]]:
+def _candidates(pods: Iterable[Obj]) -> Cooperative[list[Candidate]]:
     candidates: list[Candidate] = []
     for pod in pods:
         candidates.append(Candidate.of(pod))

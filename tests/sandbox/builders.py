@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from gangjobs_sandbox.controllers import Controller
-    from gangjobs_sandbox.turns import Turns
+    from gangjobs_sandbox.cooperative import Cooperative
 
 Obj = dict[str, Any]
 NAMESPACE = "default"
@@ -60,7 +60,7 @@ class Disturbed:
         self.observe = controller.observe
         self.syncs = 0
 
-    def sync(self, key: Hashable) -> Turns[None]:
+    def sync(self, key: Hashable) -> Cooperative[None]:
         self.syncs += 1
         for _ in self._controller.sync(key) or ():
             self._between()

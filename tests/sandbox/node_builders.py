@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from gangjobs_sandbox.node.downward import PodFacts
+from gangjobs_sandbox.node.downward_api import PodFacts
 
 _numbers = itertools.count(1)
 

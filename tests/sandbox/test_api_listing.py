@@ -12,10 +12,10 @@ from gangjobs_sandbox.api import create_app
 from gangjobs_sandbox.api.listing import page_of
 from gangjobs_sandbox.api.objects import AT_ONCE_MAX
 from gangjobs_sandbox.api.routing import Target, parse_path
+from gangjobs_sandbox.cooperative import run_to_completion
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
-from gangjobs_sandbox.turns import at_once
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.api.listing import Page
@@ -32,7 +32,7 @@ def registry() -> Registry:
 def page(registry: Registry, **query: str) -> Page:
     target = parse_path("", "v1", "configmaps", registry.release)
     assert isinstance(target, Target)
-    return at_once(page_of(registry.store, target, query))
+    return run_to_completion(page_of(registry.store, target, query))
 
 
 def test_page_of_a_forgotten_moment_is_expired(registry: Registry) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gangjobs_sandbox.clock import SystemClock, VirtualClock
 from gangjobs_sandbox.controllers import ControllerManager
-from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.patience import PATIENCE_S

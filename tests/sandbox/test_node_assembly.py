@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gangjobs_sandbox.node.assembly import NoCommandError, Surroundings, assemble
-from gangjobs_sandbox.node.folder import PodFolder
+from gangjobs_sandbox.node.container_config import NoCommandError, Surroundings, assemble
 from gangjobs_sandbox.node.isolation import Isolation
+from gangjobs_sandbox.node.pod_folder import PodFolder
 from gangjobs_sandbox.node.sources import Sources
 from tests.sandbox.node_builders import container, facts
 

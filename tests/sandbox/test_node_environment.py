@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gangjobs_sandbox.node.downward import field_value, resource_value
+from gangjobs_sandbox.node.downward_api import field_value, resource_value
 from gangjobs_sandbox.node.environment import container_environment, node_environment
 from gangjobs_sandbox.node.expansion import expand
-from gangjobs_sandbox.node.rewriting import Rewriter
+from gangjobs_sandbox.node.path_rewriting import Rewriter
 from gangjobs_sandbox.node.sources import (
     SourceMissingError,
     Sources,

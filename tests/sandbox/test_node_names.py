@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangjobs_sandbox.node.addresses import AddressPool
-from gangjobs_sandbox.node.hosts import HostsFile
-from gangjobs_sandbox.node.names import (
+from gangjobs_sandbox.node.dns import (
     NameTable,
     PodName,
     ServiceName,
@@ -20,6 +19,7 @@ from gangjobs_sandbox.node.names import (
     hosts_line,
     names_of,
 )
+from gangjobs_sandbox.node.hosts import HostsFile
 
 SERVICE = ServiceName("default", "train", {"job": "train"}, publishes_not_ready=True)
 READY_ONLY = ServiceName("default", "web", {"job": "train"})

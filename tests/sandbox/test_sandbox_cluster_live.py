@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from gangjobs_sandbox import live
-from gangjobs_sandbox.picture import middle_cut, shares, tables
+from gangjobs_sandbox.cli import summary
+from gangjobs_sandbox.cli.dashboard import middle_cut, shares, tables
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -45,7 +45,7 @@ def node(name="node-0", ready="True"):
 
 
 def snapshot(*, nodes=(), jobs=(), pods=(), after_s=0.0):
-    return live.Snapshot(list(nodes), list(jobs), list(pods), NOW + timedelta(seconds=after_s))
+    return summary.Snapshot(list(nodes), list(jobs), list(pods), NOW + timedelta(seconds=after_s))
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def snapshot(*, nodes=(), jobs=(), pods=(), after_s=0.0):
     ids=["suspended", "no pod ready", "one pod missing", "all ready", "one is done", "complete", "failed"],
 )
 def test_job_stands_in_one_phase(given, phase):
-    assert live.job_phase(given) == phase
+    assert summary.job_phase(given) == phase
 
 
 def test_reason_for_waiting_is_told_instead_of_the_phase():
     waiting = pod(phase="Pending")
     waiting["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]
-    assert live.pod_phase(waiting) == "ImagePullBackOff"
+    assert summary.pod_phase(waiting) == "ImagePullBackOff"
 
 
 def test_only_what_changed_is_told():
     before = snapshot(nodes=[node()], jobs=[job(active=1)], pods=[pod("a"), pod("b", node=None, phase="Pending")])
     after = snapshot(nodes=[node(ready="Unknown")], jobs=[job(active=1)], pods=[pod("b", phase="Running")])
-    assert live.changes(before, after) == [
+    assert summary.changes(before, after) == [
         "node node-0 NotReady",
         "pod default/b Running on node-0",
         "pod default/a gone",
@@ -82,7 +82,7 @@ def test_only_what_changed_is_told():
 
 
 def test_everything_is_told_at_first():
-    assert live.changes(None, snapshot(nodes=[node()], jobs=[job(active=4, ready=2)])) == [
+    assert summary.changes(None, snapshot(nodes=[node()], jobs=[job(active=4, ready=2)])) == [
         "node node-0 Ready",
         "job default/train assembling 2/4",
     ]

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gangjobs_sandbox.cooperative import run_to_completion
 from gangjobs_sandbox.resources import NODES, PODGROUPS, PRIORITYCLASSES
 from gangjobs_sandbox.scheduler.nodes import node_state, request_of
 from gangjobs_sandbox.scheduler.placement import Candidate, place
 from gangjobs_sandbox.scheduler.preemption import Occupant, choose
-from gangjobs_sandbox.turns import at_once
 from tests.sandbox.builders import NAMESPACE, Bench, container, is_deleting
 
 URGENT = {"priorityClassName": "urgent"}
@@ -139,7 +139,7 @@ def test_victims_suffice_and_none_is_needless(sizes, running, wanted):
             occupants.append(Occupant(body, target.name, request, priority, f"u{number}", is_leaving))
     candidates = [Candidate.of(pod(f"c{number}", cpu)) for number, cpu in enumerate(wanted)]
     needed = len(candidates)
-    victims = at_once(choose(candidates, nodes, occupants, needed=needed, priority=2))
+    victims = run_to_completion(choose(candidates, nodes, occupants, needed=needed, priority=2))
 
     def fits_without(gone):
         rest = {one.name: one.copy() for one in nodes}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangjobs_sandbox.journal import LOG, SNAPSHOT, CorruptJournal, Journal, UnwritableJournal
+from gangjobs_sandbox.journal import LOG, SNAPSHOT, CorruptJournalError, Journal, UnwritableJournalError
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
 from gangjobs_sandbox.store import Expired, Store
@@ -107,7 +107,7 @@ def test_damage_before_the_end_is_told(tmp_path: Path) -> None:
     written(tmp_path)
     lines = (tmp_path / LOG).read_bytes().splitlines(keepends=True)
     (tmp_path / LOG).write_bytes(b"".join([lines[0], b"garbage\n", *lines[2:]]))
-    with pytest.raises(CorruptJournal, match=rf"{LOG} is damaged at line 2"):
+    with pytest.raises(CorruptJournalError, match=rf"{LOG} is damaged at line 2"):
         Store(Journal(tmp_path))
 
 
@@ -203,7 +203,10 @@ def full_disk_at(size: int) -> Iterator[None]:
 def test_change_that_cannot_be_written_is_not_made(tmp_path: Path, room: int) -> None:
     state = written(tmp_path)
     store = Store(Journal(tmp_path))
-    with full_disk_at((tmp_path / LOG).stat().st_size + room), pytest.raises(UnwritableJournal, match="cannot be writ"):
+    with (
+        full_disk_at((tmp_path / LOG).stat().st_size + room),
+        pytest.raises(UnwritableJournalError, match="cannot be writ"),
+    ):
         store.put(CONFIGMAPS, thing("late"))
     assert (store.revision, contents(store)) == state
     store.put(CONFIGMAPS, thing("later"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gangjobs_sandbox.live import Snapshot
+from gangjobs_sandbox.cli.summary import Snapshot
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "demo_view.py"
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gangjobs_sandbox.api.conversion import to_version
 from gangjobs_sandbox.api.tables.rows import layout_of
-from gangjobs_sandbox.api.versions import to_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gangjobs_sandbox.controllers.job.backoff import BackoffRecord
-    from gangjobs_sandbox.controllers.job.census import Census
+    from gangjobs_sandbox.controllers.job.classification import ClassifiedPods
 
 
 @dataclass
@@ -68,27 +68,27 @@ def uncounted_of(job: Mapping[str, Any], outcome: str) -> set[str]:
     return set(((job.get("status") or {}).get("uncountedTerminatedPods") or {}).get(outcome) or ())
 
 
-def assess(job: Obj, census: Census, backoff: BackoffRecord, now: datetime) -> Assessment:
+def assess(job: Obj, classified: ClassifiedPods, backoff: BackoffRecord, now: datetime) -> Assessment:
     """Count, then decide. The counting formula is that of `syncJob`: counters + uncounted + newly ended."""
     status = job["status"]
-    new_succeeded = _not_noted(job, census.succeeded, "succeeded")
-    new_failed = _not_noted(job, census.failed, "failed")
+    new_succeeded = _not_noted(job, classified.succeeded, "succeeded")
+    new_failed = _not_noted(job, classified.failed, "failed")
     policy = job["spec"].get("podFailurePolicy")
     counted_failed = [pod for pod in new_failed if failure_policy.match(policy, pod).is_counted]
     assessment = Assessment(
-        active_pods=census.active,
-        terminating_pods=census.terminating,
-        active=len(census.active),
-        ready=census.ready,
-        terminating=len(census.terminating),
+        active_pods=classified.active,
+        terminating_pods=classified.terminating,
+        active=len(classified.active),
+        ready=classified.ready,
+        terminating=len(classified.terminating),
         succeeded=status.get("succeeded", 0) + len(new_succeeded) + len(uncounted_of(job, "succeeded")),
         failed=status.get("failed", 0) + len(counted_failed) + len(uncounted_of(job, "failed")),
         backoff=backoff.after(new_succeeded, new_failed),
     )
     if is_indexed(job):
-        assessment.indexes = _index_state(job, census)
+        assessment.indexes = _index_state(job, classified)
         assessment.succeeded = len(assessment.indexes.succeeded)
-    assessment.decision = conditions.interim_of(job) or _decide(job, census, assessment, now)
+    assessment.decision = conditions.interim_of(job) or _decide(job, classified, assessment, now)
     return assessment
 
 
@@ -111,22 +111,22 @@ def _not_noted(job: Obj, ended: list[Obj], outcome: str) -> list[Obj]:
     return [pod for pod in new if valid_index(pod, completions) is not None]
 
 
-def _index_state(job: Obj, census: Census) -> IndexState:
+def _index_state(job: Obj, classified: ClassifiedPods) -> IndexState:
     completions = job["spec"]["completions"]
     previous = Indexes.parse(job["status"].get("completedIndexes"), completions)
-    new = (index for pod in census.succeeded if (index := valid_index(pod, completions)) is not None)
+    new = (index for pod in classified.succeeded if (index := valid_index(pod, completions)) is not None)
     succeeded = previous | Indexes.of(new)
     if job["spec"].get("backoffLimitPerIndex") is None:
         return IndexState(previous, succeeded)
-    failed = failed_indexes(job, census.failed)
-    replaceable = awaiting_replacement(job, census.failed, census.active, settled=succeeded | failed)
+    failed = failed_indexes(job, classified.failed)
+    replaceable = awaiting_replacement(job, classified.failed, classified.active, settled=succeeded | failed)
     return IndexState(previous, succeeded, failed, replaceable)
 
 
-def _decide(job: Obj, census: Census, assessment: Assessment, now: datetime) -> Obj | None:
+def _decide(job: Obj, classified: ClassifiedPods, assessment: Assessment, now: datetime) -> Obj | None:
     """The interim condition, in the order in which the rules win over each other."""
     policy = job["spec"].get("podFailurePolicy")
-    for pod in census.failed if policy else ():
+    for pod in classified.failed if policy else ():
         if message := failure_policy.match(policy, pod).message:
             return conditions.failure("PodFailurePolicy", now, message)
     reason = _failure_reason(job, assessment, now)

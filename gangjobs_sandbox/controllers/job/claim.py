@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.controllers.job.podcontrol import PodControl
     from gangjobs_sandbox.controllers.podindex import PodIndex
-    from gangjobs_sandbox.turns import Turns
+    from gangjobs_sandbox.cooperative import Cooperative
 
 
-def claim(job: Obj, pods: PodIndex, control: PodControl) -> Turns[None]:
+def claim(job: Obj, pods: PodIndex, control: PodControl) -> Cooperative[None]:
     """Settle the ownership of the Job's pods. Raises StatusError.
 
     A Job that is being deleted neither adopts nor gives up pods; nor is a pod that is being deleted worth it.

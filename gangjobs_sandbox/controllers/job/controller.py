@@ -19,15 +19,15 @@ from gangjobs_sandbox.controllers.meta import (
     uid_of,
 )
 from gangjobs_sandbox.controllers.podindex import PodIndex
-from gangjobs_sandbox.controllers.queue import WorkQueue
+from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.resources import JOBS, PODGROUPS, PODS, WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from gangjobs_sandbox.clock import Clock
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.registry import Event, Registry
-    from gangjobs_sandbox.turns import Turns
 
 BATCH_PERIOD_S = 1.0
 """Pod events within a second are handled by one sync."""
@@ -84,7 +84,7 @@ class JobController:
         elif self._watches_groups and event.resource in (WORKLOADS, PODGROUPS):
             self._group_changed(event.obj)
 
-    def sync(self, key: Hashable) -> Turns[None]:
+    def sync(self, key: Hashable) -> Cooperative[None]:
         """Handle one key. Raises StatusError."""
         assert isinstance(key, tuple)
         kind, namespace, name = key

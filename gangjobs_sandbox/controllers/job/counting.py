@@ -19,7 +19,7 @@ from gangjobs_sandbox.controllers.meta import Obj, is_deleting, phase_of, uid_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from gangjobs_sandbox.controllers.job.census import Census
+    from gangjobs_sandbox.controllers.job.classification import ClassifiedPods
 
 UNCOUNTED_MAX = 500
 """Keeps the UIDs in the status below some 20 KB, and a large Job from starving small ones."""
@@ -52,12 +52,12 @@ def move_counted(status: Obj, uids_with_finalizer: Collection[str]) -> bool:
     return moved
 
 
-def collect_ended(job: Obj, census: Census, assessment: Assessment) -> Ended:
+def collect_ended(job: Obj, classified: ClassifiedPods, assessment: Assessment) -> Ended:
     """Find the pods to count and release, up to the limit; those of low index first."""
     ended = Ended()
     uncounted = job["status"]["uncountedTerminatedPods"]
     known_succeeded, known_failed = set(uncounted.get("succeeded", ())), set(uncounted.get("failed", ()))
-    for pod in _releasable(job, census, assessment):
+    for pod in _releasable(job, classified, assessment):
         ended.release.append(pod)
         if phase_of(pod) == "Succeeded" and uid_of(pod) not in known_failed:
             _note_success(job, pod, assessment, ended, known_succeeded)
@@ -94,15 +94,15 @@ def uncounted_total(status: Obj) -> int:
     return len(uncounted.get("succeeded") or ()) + len(uncounted.get("failed") or ())
 
 
-def _releasable(job: Obj, census: Census, assessment: Assessment) -> list[Obj]:
+def _releasable(job: Obj, classified: ClassifiedPods, assessment: Assessment) -> list[Obj]:
     """The pods of which nothing more will be needed, in order of index.
 
     That is all of them if the Job is going or decided, else those that have ended and handed on their count.
     """
     if is_deleting(job) or assessment.decision is not None:
-        pods = list(census.tracked.values())
+        pods = list(classified.tracked.values())
     else:
-        pods = [*census.succeeded, *(pod for pod in census.failed if not _must_hand_on(pod, assessment))]
+        pods = [*classified.succeeded, *(pod for pod in classified.failed if not _must_hand_on(pod, assessment))]
     return sorted(pods, key=lambda pod: _index_rank(index_of(pod))) if is_indexed(job) else pods
 
 

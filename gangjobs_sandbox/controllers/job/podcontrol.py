@@ -21,7 +21,7 @@ from gangjobs_sandbox.resources import JOBS, PODS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gangjobs_sandbox.turns import Turns
+    from gangjobs_sandbox.cooperative import Cooperative
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class PodControl:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def create(self, job: Obj, pods: Iterable[Obj]) -> Turns[tuple[int, StatusError | None]]:
+    def create(self, job: Obj, pods: Iterable[Obj]) -> Cooperative[tuple[int, StatusError | None]]:
         """Create pods in batches of 1, 2, 4...; the batch in which one is refused is the last.
 
         Returns how many were created, and the first refusal: a quota that refuses every pod is asked once.
@@ -54,7 +54,9 @@ class PodControl:
             yield
         return created, refusal
 
-    def delete(self, job: Obj, pods: Iterable[Obj], *, uncounted: bool) -> Turns[tuple[list[Obj], StatusError | None]]:
+    def delete(
+        self, job: Obj, pods: Iterable[Obj], *, uncounted: bool
+    ) -> Cooperative[tuple[list[Obj], StatusError | None]]:
         """Delete pods. With `uncounted` their finalizer goes first, so they will count for nothing.
 
         Returns the pods that are deleted, or were gone already, and the first refusal.
@@ -72,7 +74,7 @@ class PodControl:
             yield
         return deleted, refusal
 
-    def release_all(self, pods: Iterable[Obj]) -> Turns[tuple[set[str], StatusError | None]]:
+    def release_all(self, pods: Iterable[Obj]) -> Cooperative[tuple[set[str], StatusError | None]]:
         """`release` each. Returns the uids of those that are free, and the first refusal."""
         released: set[str] = set()
         refusal: StatusError | None = None

@@ -15,8 +15,8 @@ from gangjobs_sandbox.clock import Clock, timestamp
 from gangjobs_sandbox.controllers.job import conditions, perindex, template
 from gangjobs_sandbox.controllers.job.assessment import Assessment, assess, deadline_of, is_suspended
 from gangjobs_sandbox.controllers.job.backoff import BackoffRecord
-from gangjobs_sandbox.controllers.job.census import take_census
 from gangjobs_sandbox.controllers.job.claim import claim
+from gangjobs_sandbox.controllers.job.classification import classify
 from gangjobs_sandbox.controllers.job.plan import plan
 from gangjobs_sandbox.controllers.job.podcontrol import (
     COMPONENT,
@@ -29,9 +29,9 @@ from gangjobs_sandbox.store import objects_copy
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.controllers.podindex import PodIndex
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.errors import StatusError
     from gangjobs_sandbox.registry import Registry
-    from gangjobs_sandbox.turns import Turns
 
 
 class GangObjects(Protocol):
@@ -61,7 +61,7 @@ class JobSync:
         """Remove the tracking finalizer of a pod that no Job counts any more. Raises StatusError."""
         self._control.release(pod)
 
-    def sync(self, stored: Obj) -> Turns[float | None]:
+    def sync(self, stored: Obj) -> Cooperative[float | None]:
         """Do what the Job needs now. Returns in how many seconds to look again whatever happens, if at all.
 
         Raises:
@@ -78,8 +78,8 @@ class JobSync:
         if not status.get("startTime") and not is_suspended(job):
             status["startTime"] = timestamp(self._clock.now())
         key = (namespace_of(job), name_of(job))
-        census = yield from take_census(job, pods)
-        assessment = assess(job, census, self._backoffs.get(key, BackoffRecord()), self._clock.now())
+        classified = yield from classify(job, pods)
+        assessment = assess(job, classified, self._backoffs.get(key, BackoffRecord()), self._clock.now())
         yield
         retry_s = None
         if assessment.decision is not None:
@@ -90,7 +90,7 @@ class JobSync:
         # The pods as this sync found them: those it created or deleted are counted by the next.
         yield from self._tracking.track(
             job,
-            census,
+            classified,
             assessment,
             stored.get("status") or {},
             on_noted=lambda: self._backoffs.__setitem__(key, assessment.backoff),
@@ -99,7 +99,7 @@ class JobSync:
             raise refusal
         return _sooner(retry_s, self._until_deadline_s(job, assessment))
 
-    def _end_pods(self, job: Obj, assessment: Assessment) -> Turns[StatusError | None]:
+    def _end_pods(self, job: Obj, assessment: Assessment) -> Cooperative[StatusError | None]:
         """The fate is decided: what is active ends. Their finalizers stay until they are counted."""
         deleted, refusal = yield from self._control.delete(job, assessment.active_pods, uncounted=False)
         if len(deleted) < len(assessment.active_pods):
@@ -109,7 +109,7 @@ class JobSync:
 
     def _keep_going(
         self, job: Obj, assessment: Assessment, group: str | None
-    ) -> Turns[tuple[StatusError | None, float | None]]:
+    ) -> Cooperative[tuple[StatusError | None, float | None]]:
         refusal, retry_s = None, None
         if not is_deleting(job):
             refusal, retry_s = yield from self._manage(job, assessment, group)
@@ -123,7 +123,7 @@ class JobSync:
 
     def _manage(
         self, job: Obj, assessment: Assessment, group: str | None
-    ) -> Turns[tuple[StatusError | None, float | None]]:
+    ) -> Cooperative[tuple[StatusError | None, float | None]]:
         """Bring the number of active pods to what is wanted. Returns the first refusal, and when to look again."""
         wanted = plan(job, assessment, self._clock.now())
         if wanted.delete:

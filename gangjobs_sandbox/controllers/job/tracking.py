@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.controllers.job.assessment import Assessment
-    from gangjobs_sandbox.controllers.job.census import Census
+    from gangjobs_sandbox.controllers.job.classification import ClassifiedPods
+    from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.registry import Registry
-    from gangjobs_sandbox.turns import Turns
 
 _OMITTED_IF_EMPTY = ("active", "succeeded", "failed", "completedIndexes", "conditions")
 """Left out by the API when they are zero; `ready`, `terminating` and `failedIndexes` are pointers and stay."""
@@ -42,9 +42,9 @@ class Tracking:
         self._clock = clock
 
     def track(
-        self, job: Obj, census: Census, assessment: Assessment, before: Obj, *, on_noted: Callable[[], None]
-    ) -> Turns[None]:
-        """Count the ended pods of the census and finish the Job if nothing is left.
+        self, job: Obj, classified: ClassifiedPods, assessment: Assessment, before: Obj, *, on_noted: Callable[[], None]
+    ) -> Cooperative[None]:
+        """Count the ended pods of the classified and finish the Job if nothing is left.
 
         Args:
             before: the status as it is stored.
@@ -55,9 +55,9 @@ class Tracking:
                 status, or is found again by the next sync: a listed UID whose pod has lost the finalizer.
         """
         status = job["status"]
-        held = census.tracked.keys()
+        held = classified.tracked.keys()
         counting.move_counted(status, held)
-        ended = counting.collect_ended(job, census, assessment)
+        ended = counting.collect_ended(job, classified, assessment)
         counting.note(job, assessment, ended)
         if assessment.decision is not None and conditions.interim_of(job) is None:
             status["conditions"] = [*status.get("conditions", []), assessment.decision]

@@ -28,7 +28,7 @@ class Attempts:
     ready_at: datetime
 
 
-class Backlog:
+class SchedulingQueue:
     """Active units, and what is remembered of those that failed."""
 
     def __init__(self, clock: Clock) -> None:

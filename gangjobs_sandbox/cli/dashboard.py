@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_gangjobs.kube.quantity import ResourceList, format_bytes, format_cpu, parse_list, requests_of
-from gangjobs_sandbox.live import (
+from gangjobs_sandbox.cli.summary import (
     COLORS,
     Object,
     Snapshot,

@@ -1,4 +1,4 @@
-"""All objects of one resource in order of their keys, with an index by label, and what changed lately."""
+"""The objects of one resource ordered by key, with an index by label and a window of recent changes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from gangjobs_sandbox.versions import EventType, key_of
+from gangjobs_sandbox.revisions import EventType, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider_gangjobs.kube.selector import Selector
-    from gangjobs_sandbox.versions import Event, Key, Stored
+    from gangjobs_sandbox.revisions import Event, Key, Stored
 
-__all__ = ["Expired", "Shelf"]
+__all__ = ["Expired", "ResourceIndex"]
 
 
 class Expired(Exception):  # noqa: N818 - the name is Kubernetes' reason
@@ -27,13 +27,16 @@ class Expired(Exception):  # noqa: N818 - the name is Kubernetes' reason
         self.oldest = oldest
 
 
-class Shelf:
-    """All objects of one resource, their indexes, and the recent changes."""
+class ResourceIndex:
+    """The objects of one resource, their indexes, and the most recent changes.
+
+    `window` is the number of changes that are kept. `indexed_labels` are the label keys that have an index.
+    """
 
     def __init__(self, window: int, indexed_labels: frozenset[str]) -> None:
         self.objects: dict[Key, Stored] = {}
         self.keys: list[Key] = []
-        """Of all objects, in order."""
+        """The keys of all objects, in order."""
         self.by_label: dict[tuple[str, str], set[Key]] = defaultdict(set)
         self.indexed_labels = indexed_labels
         self.window = window
@@ -41,7 +44,8 @@ class Shelf:
         self.forgotten = 0
         """Revision of the newest change that is no longer kept."""
 
-    def remember(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
+        """Add a change to the window, and drop the oldest changes that no longer fit."""
         self.events.append(event)
         if len(self.events) > self.window:
             self.forgotten = self.events[len(self.events) - self.window - 1].revision
@@ -49,13 +53,21 @@ class Shelf:
             del self.events[: -self.window]
 
     def since(self, revision: int) -> list[Event]:
-        """All changes after this revision, oldest first. Raises Expired."""
+        """All changes after this revision, oldest first.
+
+        Raises:
+            Expired: the window no longer contains all of them.
+        """
         if revision < self.forgotten:
             raise Expired(revision, self.forgotten)
         return self.events[bisect.bisect_right(self.events, revision, key=lambda event: event.revision) :]
 
     def at(self, revision: int, namespace: str | None) -> list[Stored]:
-        """The objects as they were at this revision, in order: the changes since are undone. Raises Expired."""
+        """The objects as they were at this revision, ordered by key.
+
+        Raises:
+            Expired: the window no longer contains all changes since that revision.
+        """
         objects, keys = dict(self.objects), self.keys
         for event in reversed(self.since(revision)):
             key = key_of(event.obj)
@@ -68,12 +80,12 @@ class Shelf:
         return [objects[key] for key in _range_of(keys or sorted(objects), namespace)]
 
     def forget(self, revision: int) -> None:
-        """Keep no changes up to this revision, which is the newest."""
+        """Drop all changes up to this revision, which is the newest."""
         self.forgotten = revision
         self.events.clear()
 
-    def keep(self, key: Key, stored: Stored) -> None:
-        """This version is the object from now on."""
+    def put(self, key: Key, stored: Stored) -> None:
+        """Add the object, or replace its previous version."""
         old = self.objects.get(key)
         if old is None:
             bisect.insort(self.keys, key)
@@ -82,8 +94,8 @@ class Shelf:
         self.objects[key] = stored
         self._index(key, stored, present=True)
 
-    def drop(self, key: Key) -> None:
-        """The object is gone."""
+    def remove(self, key: Key) -> None:
+        """Remove the object."""
         self._index(key, self.objects.pop(key), present=False)
         del self.keys[bisect.bisect_left(self.keys, key)]
 
@@ -93,7 +105,10 @@ class Shelf:
                 (self.by_label[pair].add if present else self.by_label[pair].discard)(key)
 
     def candidates(self, namespace: str | None, selector: Selector | None) -> Iterable[Key]:
-        """Keys in order of what a selector can match: by the index if one of its labels has one, else all."""
+        """The ordered keys of the objects that the selector may match.
+
+        They come from the label index if one of the selector's labels is indexed; otherwise they are all keys.
+        """
         for pair in selector.exact.items() if selector else ():
             if pair[0] in self.indexed_labels:
                 return sorted(_within(self.by_label.get(pair, ()), namespace))
@@ -105,7 +120,7 @@ def _within(keys: Iterable[Key], namespace: str | None) -> Iterable[Key]:
 
 
 def _range_of(keys: list[Key], namespace: str | None) -> list[Key]:
-    """The part of the ordered keys that is of the namespace."""
+    """The part of the ordered keys that belongs to the namespace; None means all namespaces."""
     if namespace is None:
         return keys
     start = bisect.bisect_left(keys, (namespace, ""))

@@ -1,19 +1,19 @@
-"""What the store holds is left out of collections for as long as that is asked for, and is freed all the same."""
+"""Objects in the store are excluded from garbage collections inside the block, and are still freed."""
 
 import gc
 
 import pytest
 
-from gangjobs_sandbox import heap
+from gangjobs_sandbox.gc_freeze import gc_frozen
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
 
 OBJECTS = 200
+CHANGES = 50
 
 
 @pytest.fixture
-def registry(monkeypatch):
-    monkeypatch.setattr(heap, "CHANGES", 50)
+def registry():
     return Registry()
 
 
@@ -22,8 +22,8 @@ def fill(registry):
         registry.create(CONFIGMAPS, {"metadata": {"name": f"c{number}"}, "data": {"a": "b"}}, "default")
 
 
-def test_store_is_not_walked_by_collections(registry):
-    with heap.left_out_of_collections(registry):
+def test_collections_do_not_visit_the_store(registry):
+    with gc_frozen(registry, changes=CHANGES):
         before = gc.get_freeze_count()
         fill(registry)
         assert gc.get_freeze_count() - before > OBJECTS
@@ -32,14 +32,14 @@ def test_store_is_not_walked_by_collections(registry):
         assert not any(id(one) in walked for one in kept)
 
 
-def test_end_leaves_the_process_as_it_was(registry):
-    with heap.left_out_of_collections(registry):
+def test_end_of_the_block_unfreezes_the_process(registry):
+    with gc_frozen(registry, changes=CHANGES):
         fill(registry)
     assert gc.get_freeze_count() == 0
 
 
-def test_what_goes_is_freed_at_once(registry):
-    with heap.left_out_of_collections(registry):
+def test_deleted_objects_are_freed(registry):
+    with gc_frozen(registry, changes=CHANGES):
         fill(registry)
         full = gc.get_freeze_count()
         for number in range(OBJECTS):

@@ -16,14 +16,14 @@ from airflow_provider_gangjobs.kube import quantity
 from .environment import container_environment, node_environment
 from .expansion import expand
 from .isolation import Isolation
-from .rewriting import Rewriter
+from .path_rewriting import Rewriter
 from .shim.spec import Mount, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .downward import PodFacts
-    from .folder import PodFolder
+    from .downward_api import PodFacts
+    from .pod_folder import PodFolder
     from .sources import Sources
 
 __all__ = ["DEFAULT_MESSAGE_PATH", "MESSAGE_FILE", "NoCommandError", "Surroundings", "assemble"]
