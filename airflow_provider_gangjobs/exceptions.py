@@ -15,6 +15,7 @@
     ├── JobDeleted               the Job vanished before it ended
     │   └── JobReplaced          another Job of the same name stands in its place
     ├── TrackingFailed           nothing is known of how the gang stands
+    ├── OutcomesMissing          the gang succeeded, and what its ranks returned is not known
     ├── ResultTooLarge           a rank wrote more than the result may hold
     └── LedgerUnavailable        the outcomes could not be read or written
 
@@ -397,6 +398,58 @@ class TrackingFailed(GangJobError):
 
 
 @dataclass(eq=False, repr=False)
+class OutcomesMissing(GangJobError):
+    """The gang succeeded, but the outcome of a rank that completed cannot be read, so its result is unknown."""
+
+    ref: str
+    ranks: tuple[int, ...] = ()
+    """Completed ranks without an outcome; empty if the Job has no indexes or its completed ranks are unknown."""
+    count: int = 0
+    """How many outcomes are missing; 0 if that is unknown, too."""
+    job_is_gone: bool = False
+    held: int = 0
+    """Pods that the finalizer `gangjobs.airflow/harvest` still holds."""
+    problem: str = ""
+    """What hindered recording outcomes, if that is known."""
+
+    @property
+    def retryable(self) -> bool:
+        """Once the Job is gone another try runs the gang again; while the Job is there it finds the same gang."""
+        return self.job_is_gone
+
+    @property
+    def what(self) -> str:
+        if not self.count:
+            return f"Gang {self.ref} succeeded, but its results are unknown: nothing tells which ranks completed"
+        missing = f"{self.count} outcome{'s'[: self.count != 1]} of completed ranks"
+        return f"Gang {self.ref} succeeded, but its results are unknown: {missing} cannot be read{_ranks(self.ranks)}"
+
+    @property
+    def evidence(self) -> str:
+        why = (
+            "The Job was deleted after its end, and the recorded outcomes with it"
+            if self.job_is_gone
+            else "The outcomes are not recorded, and the pods are gone"
+        )
+        held = f"{self.held} pods are still held by the finalizer gangjobs.airflow/harvest" if self.held else ""
+        return " ".join(filter(None, (_sentence(why), _sentence(self.problem), held)))
+
+    @property
+    def remedy(self) -> str:
+        accept = 'If the task needs no results, set results="none"'
+        release = " Free the held pods with `gangjobs release`." if self.held else ""
+        if self.job_is_gone:
+            return (
+                "Set a longer ttl_after_finished, or find out who deletes the Job; another try runs the gang again. "
+                f"{accept}.{release}"
+            )
+        return (
+            "Check the quota and the permissions for ConfigMaps in the namespace. The Job is kept: delete the Job and "
+            f"clear the task to run the gang again. {accept}.{release}"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class ResultTooLarge(GangJobError):
     """A rank wrote more into GANG_RESULT_PATH than its result may hold."""
 
@@ -451,6 +504,7 @@ __all__ = [
     "JobDeleted",
     "JobReplaced",
     "LedgerUnavailable",
+    "OutcomesMissing",
     "Preempted",
     "Problem",
     "ResultTooLarge",

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.submission.adopt import Lost
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.uploads import Upload
+    from airflow_provider_gangjobs.tracking.read.outcomes import Evidence
 
 DEFAULT_NAMESPACE: Final = "default"
 
@@ -172,6 +174,10 @@ class Gangs:
         """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
         return await ledger.outcomes(self.client, ref)
 
+    async def evidence_of_success(self, event: GangEvent) -> Evidence:
+        """The outcomes of a gang that succeeded, also those that only its pods tell. See `tracking.read.outcomes`."""
+        return await ledger.evidence_of_success(self.client, event)
+
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
         """How a task's gangs stand, by a bounded look: at the one of this uid, or else at the last attempt."""
         return await read_snapshot(self.client, namespace or self.namespace, key.digest, uid)
@@ -200,7 +206,7 @@ class Gangs:
         if not claim or not await holds_claim(self.client, ref, claim):
             return False
         deleted = await self.delete(ref)
-        await self._let_go(ref)
+        await self.let_go(ref)
         return deleted
 
     async def end_live(
@@ -216,11 +222,11 @@ class Gangs:
         ]
         for ref in ours:
             await (self.delete(ref) if delete else self.halt(ref, reason=reason))
-            await self._let_go(ref)
+            await self.let_go(ref)
         return ours
 
-    async def _let_go(self, ref: GangRef) -> None:
-        """Free the pods of a gang that was ended and that nobody follows, or they would be held for ever."""
+    async def let_go(self, ref: GangRef) -> None:
+        """Free the pods of a gang that is over and that nobody follows, or they would be held for ever."""
         await release(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
     async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> Released:

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, ResultTooLarge
-from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
+from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
 from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling, table
-from airflow_provider_gangjobs.gang.outcome.outcomes import results as outcomes_of_ranks
+from airflow_provider_gangjobs.gang.outcome.results import results_of
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
-from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
 from airflow_provider_gangjobs.operators.errors import error_of
 from airflow_provider_gangjobs.submission.adopt import Lost
 from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.operators.task_gangs import Custody
     from airflow_provider_gangjobs.service import Gangs
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
+    from airflow_provider_gangjobs.tracking.read.outcomes import Evidence
 
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000
@@ -50,6 +49,8 @@ class Conclusion:
     log: Logger
     outcomes: Sequence[Outcome] = field(default=(), init=False)
     rank_logs: Sequence[RankLog] = field(default=(), init=False)
+    evidence: Evidence | None = field(default=None, init=False)
+    """Of a gang that succeeded: its outcomes, and what is missing of them."""
     unread: LedgerUnavailable | None = field(default=None, init=False)
     """Why there are no outcomes."""
 
@@ -58,7 +59,11 @@ class Conclusion:
 
         async def read(gangs: Gangs) -> None:
             try:
-                self.outcomes = await gangs.outcomes(self.event.ref)
+                if self.event.status is Status.SUCCEEDED:
+                    self.evidence = await gangs.evidence_of_success(self.event)
+                    self.outcomes = self.evidence.outcomes
+                else:
+                    self.outcomes = await gangs.outcomes(self.event.ref)
             except LedgerUnavailable as error:
                 self.unread = error
             self.rank_logs = await gangs.logs(self.event.ref, logs, outcomes=self.outcomes)
@@ -88,6 +93,7 @@ class Conclusion:
     def discard(self) -> None:
         """Delete a failed gang, if `on_finish` says so, once another attempt stands for it."""
         if self.on_finish is OnFinish.DELETE:
+            self._free_held()
             self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
 
     def require_success(self, *, will_be_retried: bool) -> None:
@@ -118,23 +124,47 @@ class Conclusion:
 
         Raises:
             LedgerUnavailable: the outcomes could not be read; the next try finds the gang again.
+            OutcomesMissing: the outcome of a completed rank is lost. The Job stays as it is and is not delivered.
             ResultTooLarge: a result that is wanted was cut. The gang counts as delivered, it would do it again.
         """
         if wanted is Results.NONE:
+            self._tell_what_is_unknown()
             return None
         if self.unread is not None:
             raise self.unread
+        evidence = self.evidence
+        assert evidence is not None, "`look` comes first, and the gang has succeeded"
+        if evidence.completed is None or not evidence.is_complete:
+            if evidence.job_is_gone:
+                self._free_held()  # no try finds this gang again, so nobody reads the rest of its outcomes
+            raise _missing(self.event, evidence)
         try:
-            return results_of(self.outcomes, self.event, wanted)
+            return results_of(evidence.outcomes, evidence.completed, wanted, self.event.ref)
         except ResultTooLarge:
             self.deliver()
             raise
 
+    def _tell_what_is_unknown(self) -> None:
+        """The success of the Job is the task's success if no result is wanted; the log says what was not recorded."""
+        unknown: GangJobError | None = self.unread
+        if self.evidence is not None and not self.evidence.is_complete:
+            unknown = _missing(self.event, self.evidence)
+        if unknown is not None:
+            self.log.warning('The task has results="none", so it succeeds as its Job did. %s', unknown)
+
     def deliver(self) -> None:
         """Mark the gang as delivered, then clean up. A fault is told, and changes nothing about the task's success."""
         self._try("marked as delivered", lambda gangs: gangs.mark_delivered(self.event.ref))
+        self._free_held()
         if self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED):
             self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
+
+    def _free_held(self) -> None:
+        """Release pods whose outcome could not be recorded: nobody comes back for them after this."""
+        held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
+        if held:
+            self.log.info("Gang %s: %d pods whose outcome is not recorded are released", self.event.ref, held)
+            self._try("released", lambda gangs: gangs.let_go(self.event.ref))
 
     def _last_lines(self) -> str:
         """Of the rank that failed first."""
@@ -149,36 +179,12 @@ class Conclusion:
             self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
 
 
-def results_of(outcomes: Sequence[Outcome], event: GangEvent, wanted: Results) -> Any:
-    """The value of rank 0, or the values of all ranks in order; `None` where a rank wrote nothing. Pure.
-
-    Raises:
-        ResultTooLarge: one that is wanted was cut.
-    """
-    ranks = _by_rank(outcomes, event)
-    if wanted is Results.RANK0:
-        return _value(ranks.get(0), event)
-    completed = parse_indexes(event.completed_indexes)
-    return [_value(ranks.get(rank), event) for rank in range(max([*ranks, *completed], default=-1) + 1)]
-
-
-def _by_rank(outcomes: Sequence[Outcome], event: GangEvent) -> dict[int, Outcome]:
-    if event.completed_indexes:
-        return outcomes_of_ranks(outcomes, parse_indexes(event.completed_indexes))
-    # Pods of a Job without indexes are ranks in the order of their ends.
-    ended = sorted((o for o in outcomes if o.outcome is Ending.SUCCEEDED), key=_end)
-    return dict(enumerate(ended))
-
-
-def _end(outcome: Outcome) -> tuple[bool, str, str]:
-    return outcome.finished is None, outcome.finished.isoformat() if outcome.finished else "", outcome.uid
-
-
-def _value(outcome: Outcome | None, event: GangEvent) -> Any:
-    if outcome is None:
-        return None
-    if outcome.message_cut:
-        raise ResultTooLarge(
-            ref=str(event.ref), rank=outcome.rank or 0, size=len(outcome.message.encode()), limit=RESULT_BYTES_MAX
-        )
-    return outcome.result
+def _missing(event: GangEvent, evidence: Evidence) -> OutcomesMissing:
+    return OutcomesMissing(
+        ref=str(event.ref),
+        ranks=evidence.missing.ranks,
+        count=evidence.missing.count,
+        job_is_gone=evidence.job_is_gone,
+        held=0 if evidence.job_is_gone else evidence.held,
+        problem=evidence.problem,
+    )

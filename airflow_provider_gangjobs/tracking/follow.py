@@ -59,7 +59,10 @@ PAUSE_PER_POD_S: Final = 200e-6
 PAUSE_MAX_S: Final = 2.0
 GATHER_S: Final = 0.1
 """While changes are gathered: how soon a pod that has ended is harvested, and the Job's end is seen."""
-RESULTS_GONE: Final = "The Job is gone, and what its ranks returned with it. Give it a longer ttl_after_finished."
+RESULTS_GONE: Final = (
+    "The Job was deleted after its end, and the recorded outcomes of its ranks with it. A task that wants results "
+    "fails. Set a longer ttl_after_finished."
+)
 EVIDENCE_AFTER_S: Final = 20.0
 """Pods that are missing for this long have been refused, or the Job controller is busy."""
 

@@ -107,7 +107,7 @@ def test_event_stays_small_whatever_happened():
     event = _event(message="x" * 9999, outcomes=outcomes, completed_indexes=indexes, notes=["n" * 9999] * 99)
     assert len(event.ranks) == RANKS_MAX
     assert [rank.rank for rank in event.ranks] == list(range(RANKS_MAX))
-    assert event.completed_indexes == ""
+    assert (event.completed_indexes, event.completed_indexes_cut) == ("", True)
     assert len(json.dumps(event.to_payload())) < 20_000
 
 

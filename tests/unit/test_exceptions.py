@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.exceptions import (
     JobDeleted,
     JobReplaced,
     LedgerUnavailable,
+    OutcomesMissing,
     Preempted,
     Problem,
     ResultTooLarge,
@@ -101,6 +102,26 @@ EXAMPLES = [
         ),
     ),
     (
+        OutcomesMissing("ml/a", (1,), 1, problem="403 exceeded quota", held=2),
+        (
+            "Gang ml/a succeeded, but its results are unknown: 1 outcome of completed ranks cannot be read at rank 1. "
+            "The outcomes are not recorded, and the pods are gone. 403 exceeded quota. "
+            "2 pods are still held by the finalizer gangjobs.airflow/harvest. "
+            "Check the quota and the permissions for ConfigMaps in the namespace. "
+            "The Job is kept: delete the Job and clear the task to run the gang again. "
+            'If the task needs no results, set results="none". Free the held pods with `gangjobs release`.'
+        ),
+    ),
+    (
+        OutcomesMissing("ml/a", job_is_gone=True),
+        (
+            "Gang ml/a succeeded, but its results are unknown: nothing tells which ranks completed. "
+            "The Job was deleted after its end, and the recorded outcomes with it. "
+            "Set a longer ttl_after_finished, or find out who deletes the Job; another try runs the gang again. "
+            'If the task needs no results, set results="none".'
+        ),
+    ),
+    (
         ResultTooLarge("ml/a", 0, 4096),
         (
             "Rank 0 of gang ml/a wrote 4096 bytes of result or more, 4096 are kept. "
@@ -145,7 +166,7 @@ def test_errors_survive_pickling(error):
 
 def test_only_hopeless_errors_are_not_retryable():
     hopeless = {type(error) for error, _ in EXAMPLES if not error.retryable}
-    assert hopeless == {InvalidGangSpec, GangUnsupported, SubmissionFailed, ResultTooLarge}
+    assert hopeless == {InvalidGangSpec, GangUnsupported, SubmissionFailed, OutcomesMissing, ResultTooLarge}
     assert not SubmissionConflict("ml/a").retryable
 
 

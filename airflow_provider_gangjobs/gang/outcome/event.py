@@ -26,7 +26,7 @@ RANK_MESSAGE_CHARACTERS_MAX: Final = 128
 MESSAGE_CHARACTERS_MAX: Final = 1000
 NOTES_MAX: Final = 4
 COMPLETED_INDEXES_CHARACTERS_MAX: Final = 1024
-"""A longer list is left out; the Job has it."""
+"""A longer list is left out and `completed_indexes_cut` is set; the Job has the list."""
 
 
 class Status(StrEnum):
@@ -85,6 +85,8 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ranks: tuple[RankEnd, ...] = ()
     """At most `RANKS_MAX`: those that did not succeed first, in the order in which they ended."""
     completed_indexes: str = ""
+    completed_indexes_cut: bool = False
+    """The list is too long for an event. Events of earlier versions leave it out without this mark."""
     disruptions: int = 0
     """How many attempts in a row had been lost to disruptions before this one."""
     notes: tuple[str, ...] = ()
@@ -139,6 +141,7 @@ def gang_event(
     notes: Sequence[str] = (),
 ) -> GangEvent:
     """Build an event within its bounds: longer texts are cut, of more ranks the most telling are kept."""
+    is_cut = len(completed_indexes) > COMPLETED_INDEXES_CHARACTERS_MAX
     return GangEvent(
         v=VERSION,
         status=status,
@@ -154,7 +157,8 @@ def gang_event(
         seconds=seconds,
         counts=_numbers(counts),
         ranks=tuple(map(_rank_end, most_telling(outcomes, RANKS_MAX))),
-        completed_indexes=completed_indexes if len(completed_indexes) <= COMPLETED_INDEXES_CHARACTERS_MAX else "",
+        completed_indexes="" if is_cut else completed_indexes,
+        completed_indexes_cut=is_cut,
         notes=tuple(note[:MESSAGE_CHARACTERS_MAX] for note in notes[:NOTES_MAX]),
     )
 

@@ -231,4 +231,7 @@ def _notes(given_up: int, held: int, error: Exception | None) -> Iterable[str]:
     if given_up:
         yield f"{given_up} pods had not ended when the gang was over. Their outcome is unknown."
     if held or error is not None:
-        yield f"{held} pods are still held, because their outcome could not be stored: {error}. Run `gangjobs release`."
+        yield (
+            f"{held} pods are still held, because their outcome could not be stored: {error}. A task that succeeds "
+            "reads the outcomes from the pods and frees the pods. Otherwise free the pods with `gangjobs release`."
+        )

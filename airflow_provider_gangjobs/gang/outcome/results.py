@@ -1,0 +1,134 @@
+"""Results: what a task returns for a gang that succeeded, and whether every outcome for it was read. Pure.
+
+The rule (issue 14): a success requires that the outcome of every rank that the Job counts as completed was read. What a
+rank returned therefore has three answers: a value, `None` because the rank wrote nothing, and *unknown* because nobody
+could read how its pod ended. `missing` names the ranks of the third kind; a task with one of them must not succeed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.exceptions import ResultTooLarge
+from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
+from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import results as outcomes_of_ranks
+from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.kube.views import JobView
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What the Job counts as completed."""
+
+    ranks: frozenset[int] | None
+    """Completion indexes; `None` for a Job without indexes."""
+    count: int
+    """Of ranks, or of succeeded pods if the Job has no indexes."""
+
+    @classmethod
+    def of_indexes(cls, text: str) -> Completed:
+        """Read `status.completedIndexes`, which must not be empty."""
+        ranks = parse_indexes(text)
+        return cls(ranks, len(ranks))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Completed ranks whose outcome was not read."""
+
+    count: int = 0
+    ranks: tuple[int, ...] = ()
+    """Which ones, in order; empty for a Job without indexes."""
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+
+NONE_MISSING: Final = Missing()
+
+
+def completed_in(job: JobView) -> Completed:
+    """What a Job that has ended counts as completed. An Indexed Job with a success names its indexes."""
+    if job.status.completed_indexes:
+        return Completed.of_indexes(job.status.completed_indexes)
+    return Completed(None, job.status.succeeded)
+
+
+def completed_by(event: GangEvent) -> Completed | None:
+    """What the event says of it. `None`: the indexes were too long for the event, or the Job has none.
+
+    An event of an earlier version does not tell these two apart; only the Job does.
+    """
+    return Completed.of_indexes(event.completed_indexes) if event.completed_indexes else None
+
+
+def completed_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -> Completed | None:
+    """What is known without indexes in the event, when the Job is gone: the number of pods of a Job without indexes.
+
+    `None` for an Indexed Job: that a rank's pod succeeded does not prove that the Job counted the rank, and a rank
+    that the Job counted may have no outcome.
+    """
+    if event.completed_indexes_cut or any(outcome.rank is not None for outcome in outcomes):
+        return None
+    if any(end.rank is not None for end in event.ranks):
+        return None
+    count = event.counts.get("succeeded")
+    return None if count is None else Completed(None, count)
+
+
+def missing(outcomes: Sequence[Outcome], completed: Completed) -> Missing:
+    """Completed ranks without the outcome of a succeeded pod."""
+    if completed.ranks is None:
+        return Missing(max(completed.count - len(_succeeded(outcomes)), 0))
+    unknown = tuple(sorted(completed.ranks - outcomes_of_ranks(outcomes, completed.ranks).keys()))
+    return Missing(len(unknown), unknown)
+
+
+def results_of(outcomes: Sequence[Outcome], completed: Completed, wanted: Results, ref: GangRef) -> Any:
+    """The value of rank 0, or the values of all ranks in order. To be asked only if nothing is `missing`.
+
+    `None` stands for a rank that wrote nothing, and for one that the Job's success policy did without.
+
+    Raises:
+        ResultTooLarge: one that is wanted was cut.
+    """
+    if wanted is Results.NONE:
+        return None
+    ranks = _by_rank(outcomes, completed)
+    if wanted is Results.RANK0:
+        return _value(ranks.get(0), ref)
+    return [_value(ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
+
+
+def _by_rank(outcomes: Sequence[Outcome], completed: Completed) -> dict[int, Outcome]:
+    if completed.ranks is not None:
+        return outcomes_of_ranks(outcomes, completed.ranks)
+    # Pods of a Job without indexes are ranks in the order of their ends.
+    return dict(enumerate(sorted(_succeeded(outcomes), key=_end)))
+
+
+def _succeeded(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.outcome is Ending.SUCCEEDED]
+
+
+def _end(outcome: Outcome) -> tuple[bool, str, str]:
+    return outcome.finished is None, outcome.finished.isoformat() if outcome.finished else "", outcome.uid
+
+
+def _value(outcome: Outcome | None, ref: GangRef) -> Any:
+    if outcome is None:
+        return None
+    if outcome.message_cut:
+        raise ResultTooLarge(
+            ref=str(ref), rank=outcome.rank or 0, size=len(outcome.message.encode()), limit=RESULT_BYTES_MAX
+        )
+    return outcome.result

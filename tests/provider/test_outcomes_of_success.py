@@ -1,0 +1,163 @@
+"""The outcomes of a gang that succeeded: from the ledger, from the pods where the ledger lacks them, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.gang.outcome.results import Missing
+from airflow_provider_gangjobs.tracking.read.outcomes import Evidence, evidence_of_success
+from gangjobs_sandbox.resources import CONFIGMAPS, PODS
+from tests.provider.following import Following
+from tests.provider.mortal import Mortal
+from tests.provider.plane import NAMESPACE, Plane, is_held, timing
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+
+REFUSED: dict[str, Any] = {"method": "POST", "path": "/configmaps", "times": None, "code": 403}
+SECOND_RANK_DECIDES = {"successPolicy": {"rules": [{"succeededIndexes": "1"}]}}
+
+
+async def succeeded(plane: Plane, *, workers: int = 2, finish: int | None = None, **spec: Any) -> GangEvent:
+    """The event of a gang whose ranks, or one of them, have written their number."""
+    following = Following(plane, plane.submit(workers=workers, **spec))
+    await plane.until(lambda: plane.running_ranks() == workers)
+    for rank in range(workers) if finish is None else [finish]:
+        plane.finish("train", rank, message=str(rank))
+    return await following.event(within_s=300)
+
+
+async def look(plane: Plane, event: GangEvent) -> Evidence:
+    async with Client(plane.config, timing=timing()) as client:
+        return await evidence_of_success(client, event)
+
+
+def messages(evidence: Evidence) -> list[str]:
+    return [outcome.message for outcome in evidence.outcomes]
+
+
+def delete_ledger(plane: Plane) -> None:
+    for shard in plane.registry.list(CONFIGMAPS, NAMESPACE):
+        plane.registry.delete(CONFIGMAPS, shard["metadata"]["name"], NAMESPACE)
+
+
+def delete_pod(plane: Plane, rank: int) -> None:
+    plane.registry.delete(PODS, plane.pod("train", rank)["metadata"]["name"], NAMESPACE, grace_period_s=0)
+
+
+@in_virtual_time
+async def test_recorded_outcomes_cost_one_request():
+    async with Plane.running() as plane:
+        event = await succeeded(plane)
+        client = Mortal(plane.config)
+        evidence = await evidence_of_success(client, event)
+        assert (messages(evidence), evidence.is_complete, evidence.held) == (["0", "1"], True, 0)
+        assert client.requests == ["LIST configmaps"]
+        await client.aclose()
+
+
+@in_virtual_time
+async def test_outcomes_that_cannot_be_stored_are_read_from_the_held_pods():
+    async with Plane.running() as plane:
+        plane.arm("status", **REFUSED, message="exceeded quota")
+        event = await succeeded(plane)
+        evidence = await look(plane, event)
+        assert (messages(evidence), evidence.is_complete) == (["0", "1"], True)
+        assert (evidence.held, "exceeded quota" in evidence.problem) == (2, True)
+        assert len(plane.held()) == 2  # until the task's success is noted
+
+
+@in_virtual_time
+async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_written_again():
+    async with Plane.running() as plane:
+        plane.arm("status", **REFUSED)
+        event = await succeeded(plane)
+        plane.faults.remove()
+        evidence = await look(plane, event)
+        assert (messages(evidence), evidence.held, evidence.problem) == (["0", "1"], 0, "")
+        assert (len(plane.ledger()), plane.held()) == (2, [])
+
+
+@in_virtual_time
+async def test_outcomes_of_a_deleted_ledger_are_read_from_the_pods():
+    async with Plane.running() as plane:
+        event = await succeeded(plane)
+        delete_ledger(plane)
+        evidence = await look(plane, event)
+        assert (messages(evidence), evidence.is_complete) == (["0", "1"], True)
+
+
+@in_virtual_time
+async def test_outcome_that_is_neither_recorded_nor_in_a_pod_is_missing():
+    async with Plane.running() as plane:
+        event = await succeeded(plane)
+        delete_ledger(plane)
+        delete_pod(plane, 1)
+        evidence = await look(plane, event)
+        assert (messages(evidence), evidence.missing, evidence.job_is_gone) == (["0"], Missing(1, (1,)), False)
+        assert plane.job() is not None
+
+
+@in_virtual_time
+async def test_outcomes_are_missing_once_the_job_was_deleted():
+    async with Plane.running() as plane:
+        event = await succeeded(plane)
+        plane.delete_job()
+        await plane.until(lambda: not plane.pods() and not plane.ledger())
+        evidence = await look(plane, event)
+        assert (evidence.missing, evidence.job_is_gone) == (Missing(2, (0, 1)), True)
+
+
+@in_virtual_time
+async def test_held_pods_of_a_deleted_job_tell_their_outcomes_and_stay_held():
+    async with Plane.running() as plane:
+        plane.arm("status", **REFUSED)
+        event = await succeeded(plane)
+        plane.faults.remove()
+        plane.delete_job()
+        evidence = await look(plane, event)
+        assert (messages(evidence), evidence.is_complete, evidence.job_is_gone) == (["0", "1"], True, True)
+        assert evidence.held == len(plane.held()) == 2
+        assert plane.ledger() == {}
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["marked", "of an earlier version"])
+@in_virtual_time
+async def test_indexes_that_the_event_lacks_are_read_from_the_job(is_cut: bool):
+    async with Plane.running() as plane:
+        event = await succeeded(plane, finish=1, **SECOND_RANK_DECIDES)
+        without = msgspec.structs.replace(event, completed_indexes="", completed_indexes_cut=is_cut)
+        evidence = await look(plane, without)
+        assert evidence.completed is not None
+        assert (evidence.completed.ranks, evidence.is_complete) == ({1}, True)
+
+
+@in_virtual_time
+async def test_ranks_that_completed_are_unknown_without_list_and_job():
+    async with Plane.running() as plane:
+        plane.arm("status", **REFUSED)
+        event = await succeeded(plane)
+        plane.delete_job()
+        without = msgspec.structs.replace(event, completed_indexes="", completed_indexes_cut=True)
+        evidence = await look(plane, without)
+        assert (messages(evidence), evidence.completed, evidence.is_complete) == (["0", "1"], None, False)
+
+
+@pytest.mark.parametrize("path", ["/configmaps", "/jobs/", "/pods"])
+@in_virtual_time
+async def test_failed_read_is_not_a_missing_outcome(path: str):
+    async with Plane.running() as plane:
+        event = await succeeded(plane)
+        delete_ledger(plane)
+        plane.arm("status", method="GET", path=path, times=None, code=403)
+        with pytest.raises(LedgerUnavailable):
+            await look(plane, event)
+        assert not any(map(is_held, plane.pods()))
