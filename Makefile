@@ -7,9 +7,15 @@ BIN    := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 UV     := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
 PYTEST := $(BIN)/python -m pytest --hypothesis-profile=repeatable
+# More than there are cores, since most tests wait for the embedded cluster.
+WORKERS ?= 4
+QUICK  := not slow and (not airflow or representative)
+
+# Tests start hundreds of Python programs, and each would compile Airflow's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clusters test-cluster test-airflow bench check format up down lock clean
+.PHONY: help setup demo test test-all test-ci test-cluster test-airflow clusters bench check format up down lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,22 +31,24 @@ up: $(SYNCED) ## Start Airflow and an embedded cluster with the example DAGs, in
 down: ## Stop what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python scripts/up.py stop; fi
 
-test: $(SYNCED) ## Run the tests that need nothing else, those with real Airflow processes last
-	$(PYTEST) -q --ignore=tests/cluster -m "not airflow"
-	$(PYTEST) -q --ignore=tests/cluster --ignore=tests/airflow/postgres --ignore=tests/airflow/ui/test_gang_tab.py -m airflow
+test: $(SYNCED) ## Run the tests for each commit: rules, sandbox, provider on it, one gang in real Airflow (minutes)
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "$(QUICK)" \
+		--ignore=tests/cluster --ignore=tests/airflow/postgres --ignore=tests/airflow/ui
+
+test-all: $(SYNCED) ## Run every test there is, and print a table of the tiers (docs/testing.md)
+	@$(BIN)/python -m tests.tiers all
+
+test-ci: $(SYNCED) ## Run what .ci/run adds to make test: conformance to 1.37, each dialect, one kill on PostgreSQL, the UI tab
+	@$(BIN)/python -m tests.tiers ci
+
+test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
+	@$(BIN)/python -m tests.tiers cluster conformance
+
+test-airflow: $(SYNCED) ## Run all tests with real Airflow: on SQLite, on PostgreSQL with killed processes, and its pages
+	@$(BIN)/python -m tests.tiers postgres airflow ui
 
 clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each)
 	@$(PYTHON) tests/cluster/controlplane/build.py
-
-test-cluster: $(SYNCED) clusters ## Run the tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
-	$(PYTEST) -q tests/cluster
-	GANGJOBS_CONFORMANCE=real $(PYTEST) -q tests/conformance
-
-test-airflow: $(SYNCED) ## Run Airflow on PostgreSQL with two triggerers, kill its processes at bad moments, and look at its pages
-	@$(PYTHON) -m tests.airflow.postgres.programs
-	@$(PYTHON) -m tests.airflow.ui.browser
-	$(PYTEST) -q tests/airflow/postgres
-	$(PYTEST) -q tests/airflow/ui/test_gang_tab.py
 
 BENCHMARKS := parse wait notice harvest submit many_pods sandbox scale_model
 

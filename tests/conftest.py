@@ -20,8 +20,11 @@ settings.register_profile("random", _UNTIMED)
 settings.register_profile("repeatable", _UNTIMED, derandomize=True)
 settings.load_profile("repeatable" if "CI" in os.environ else "random")
 
-if "AIRFLOW_HOME" not in os.environ:
-    # Importing airflow writes its configuration file there, and has to be told before.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    # Workers inherit the home that the process that started them has made, and removes.
+    os.environ["AIRFLOW_HOME"] = os.path.join(os.environ["AIRFLOW_HOME"], worker)
+elif "AIRFLOW_HOME" not in os.environ:
+    # Importing airflow writes its configuration file there, so the variable is set before.
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-home-")
     atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 

@@ -131,7 +131,7 @@ class Home:
     def test_dags(self, *dag_ids: str) -> dict[str, Report]:
         """Run DAGs by `dag.test()`, one after the other in one process."""
         report = self.path / f"{secrets.token_hex(4)}.json"
-        output = self.run(sys.executable, str(HERE / "run_dag_test.py"), str(report), *dag_ids)
+        output = self.run(sys.executable, str(HERE / "dag_test_program.py"), str(report), *dag_ids)
         logs = output.split("=== DAG ")
         return {
             dag_id: Report(**found, log=next(log for log in logs if log.startswith(f"{dag_id}\n")))

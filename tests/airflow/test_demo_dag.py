@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 HEAVY = {"numpy", "sklearn", "matplotlib", "aiohttp", "kubernetes", "kubernetes_asyncio"}
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.patience import AIRFLOW_PATIENCE_S, PATIENCE_S
 
 UP = Path(__file__).parents[2] / "scripts" / "up.py"
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,7 @@ def running_pods(cluster: SandboxThread) -> int:
     return cluster.call(count)
 
 
+@pytest.mark.representative
 def test_gang_runs_deferred_and_returns_its_results(api: Api) -> None:
     run = api.trigger("three_ranks")
 

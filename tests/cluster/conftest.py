@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from tests.cluster.plane import ControlPlane
 
 
+OWN_PLANES = {"native_plane": "native-1.37", "bare_plane": NONE}
+"""Fixtures that start a control plane which is not one of `plane`'s, and the group of their tests."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once."""
+    for item in items:
+        if isinstance(item, pytest.Function) and (group := _group_of(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group_of(item: pytest.Function) -> str | None:
+    own = (group for fixture, group in OWN_PLANES.items() if fixture in item.fixturenames)
+    chosen = item.callspec.params.get("plane") if hasattr(item, "callspec") else None
+    return next(own, chosen)
+
+
 @pytest.fixture(scope="session", params=RELEASES)
 def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of each release."""

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.service import Gangs
@@ -31,6 +33,7 @@ def is_documented(name: str, stored: str) -> bool:
     return True
 
 
+@pytest.mark.representative
 async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> None:
     version, _ = SERVED[tenant.plane.release]
     async with Gangs.of(tenant.config) as gangs:
@@ -44,6 +47,7 @@ async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> 
     assert {pod["spec"]["nodeName"] for pod in pods} <= {"node-0", "node-1"}
 
 
+@pytest.mark.representative
 async def test_native_gang_is_made_by_the_job_controller(native_tenant: Tenant) -> None:
     async with Gangs.of(native_tenant.config) as gangs:
         submission = await submitted(gangs, a_gang(3, code=BRIEF, dialect="native"))

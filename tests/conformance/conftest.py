@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from tests.conformance.targets import Target
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if "target_name" in parameters:
+            item.add_marker(pytest.mark.xdist_group(parameters["target_name"]))
+
+
 @pytest.fixture(scope="session", params=chosen())
 def target_name(request: pytest.FixtureRequest) -> str:
     name: str = request.param

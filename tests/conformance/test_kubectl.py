@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed (Debian: kubernetes-client)"),
 ]
 

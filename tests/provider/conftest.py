@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import shutil
-import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
-
-# Airflow reads and writes its home as soon as it is imported, so this is set before any test module is.
-if "AIRFLOW_HOME" not in os.environ:
-    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-home-")
-    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -43,7 +43,6 @@ async def half_submit(kubeconfig: str) -> str:
         return str(job["metadata"]["name"])
 
 
-@pytest.mark.slow
 def test_tidy_says_what_it_did(embedded: SandboxThread, capsys):
     kubeconfig = str(embedded.kubeconfig_path)
     name = asyncio.run(half_submit(kubeconfig))
@@ -55,7 +54,6 @@ def test_tidy_says_what_it_did(embedded: SandboxThread, capsys):
     assert name not in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_release_frees_every_held_pod(embedded: SandboxThread, capsys):
     kubeconfig = str(embedded.kubeconfig_path)
     config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})

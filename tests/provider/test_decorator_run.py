@@ -24,8 +24,6 @@ from tests.provider.tries import event_of
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
-pytestmark = pytest.mark.slow
-
 
 class Task:
     """A decorated function in a fresh DAG run, and its tries."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ENDLESS = "sleep 600"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(AIRFLOW_PATIENCE_S)]
+pytestmark = pytest.mark.timeout(AIRFLOW_PATIENCE_S)
 
 
 @dataclass

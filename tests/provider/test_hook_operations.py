@@ -55,14 +55,12 @@ def test_an_id_is_submitted_polled_and_deleted(hook: GangJobHook, trigger_id: st
     assert hook.delete_submission(trigger_id, job=True) == ()
 
 
-@pytest.mark.slow
 def test_deleting_ends_the_processes_first(hook: GangJobHook, embedded: SandboxThread, trigger_id: str) -> None:
     submission = hook.submit(SLEEPS, trigger_id=trigger_id)
     hook.delete_submission(trigger_id)
     assert pods(embedded, submission.ref.name) == []
 
 
-@pytest.mark.slow
 def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trigger_id: str) -> None:
     content_id = hook.upload({"uploaded": b"\x31", "both": "uploaded"})
     spec = GangSpec(

@@ -141,7 +141,6 @@ async def test_a_refusal_is_told_and_stops_nothing_else():
         assert list(result.gangs.values()) == [Verdict.REMOVE]
 
 
-@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(turns=st.lists(st.integers(0, 1), max_size=24), by_id=st.booleans(), request=st.integers(1, 5))
 async def test_a_submitter_that_comes_back_meanwhile_ends_with_one_gang(turns, by_id, request):

@@ -53,7 +53,6 @@ async def crashed(release: str, spec: GangSpec, *crashes: Crash) -> AsyncIterato
 CASES = [(release, GANG_OF_4) for release in RELEASES] + [("none", PREFERRED)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("release", "spec"), CASES, ids=[release for release, _ in CASES])
 async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
     for crash in await crash_points(release, spec):
@@ -63,7 +62,6 @@ async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
             cluster.check_one_live_gang(submission)
 
 
-@pytest.mark.slow
 async def test_a_crash_while_completing_a_half_gang_leaves_one():
     for crash in await crash_points("1.37", GANG_OF_4, retries=True):
         async with world("1.37") as cluster:
@@ -78,7 +76,6 @@ async def test_a_crash_while_completing_a_half_gang_leaves_one():
 CRASHES = st.lists(st.builds(Crash, st.integers(0, 8), st.booleans()), min_size=2, max_size=4)
 
 
-@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(crashes=CRASHES, release=st.sampled_from(RELEASES))
 async def test_any_series_of_crashes_leaves_one_gang(crashes, release):
@@ -98,7 +95,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_a_fault_at_any_write_changes_nothing(fault, method):

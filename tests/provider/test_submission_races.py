@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -70,7 +69,6 @@ TURNS = st.lists(st.integers(0, 1), max_size=24)
 HARD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 
-@pytest.mark.slow
 @settings(max_examples=30, **HARD)
 @given(turns=TURNS, release=st.sampled_from(RELEASES))
 async def test_two_submitters_end_in_one_gang(turns, release):
@@ -87,7 +85,6 @@ async def test_two_submitters_end_in_one_gang(turns, release):
         cluster.check_one_live_gang(second)
 
 
-@pytest.mark.slow
 @settings(max_examples=20, **HARD)
 @given(turns=TURNS)
 async def test_two_that_replace_each_other_leave_at_most_one(turns):
@@ -102,7 +99,6 @@ async def test_two_that_replace_each_other_leave_at_most_one(turns):
         cluster.check_one_live_gang(submission)
 
 
-@pytest.mark.slow
 @settings(max_examples=20, **HARD)
 @given(turns=TURNS)
 async def test_two_with_other_parameters_leave_at_most_one(turns):

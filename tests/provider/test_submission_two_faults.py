@@ -54,7 +54,6 @@ async def submit_in_trouble(cluster: World, crash: Crash | None, *, by_id: bool)
             raise
 
 
-@pytest.mark.slow
 @MANY
 @given(faults=TWO, crash=CRASHES, by_id=st.booleans(), release=st.sampled_from(RELEASES))
 async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, release):
@@ -67,7 +66,6 @@ async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, relea
         cluster.check_one_live_gang(await (submit(cluster) if by_id else cluster.submit()))
 
 
-@pytest.mark.slow
 @MANY
 @given(faults=TWO, crash=CRASHES, job=st.booleans(), release=st.sampled_from(RELEASES))
 async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, crash, job, release):
@@ -89,7 +87,6 @@ async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, cra
         assert len(cluster.objects(JOBS)) == (not job)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("job", [False, True])
 async def test_a_crash_at_any_request_of_a_deletion_is_made_good(job):
     async with world() as cluster:

@@ -174,7 +174,6 @@ def test_new_object_of_the_same_name_is_not_the_owner(bench):
     assert left(bench) == ["top"]
 
 
-@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(st.sets(st.integers(0, 5)), st.booleans()), min_size=1, max_size=6),

@@ -80,7 +80,6 @@ def check_end(bench):
         assert bench.pods() == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda act: act.__name__)
 def test_write_in_the_middle_of_a_sync_loses_and_doubles_nothing(disturb):
     place = 0

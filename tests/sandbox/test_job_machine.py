@@ -5,7 +5,6 @@ Safety is checked while the faults go on; then they stop, and the Job must end w
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -194,7 +193,7 @@ class CountedOnce(RuleBasedStateMachine):
             assert status.get("succeeded", 0) == len(self.listed["succeeded"])
 
 
-TestCountedOnce = pytest.mark.slow(CountedOnce.TestCase)
+TestCountedOnce = CountedOnce.TestCase
 TestCountedOnce.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -35,7 +35,6 @@ def test_uid_is_listed_before_its_finalizer_goes(bench):
     assert seen == [(2, 2, 0), (0, 0, 2)]
 
 
-@pytest.mark.slow
 def test_at_most_500_pods_are_listed_at_once(bench):
     bench.job(workers=None, completions=1200, parallelism=1200)
     bench.run(10)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.store import Event
 
-pytestmark = pytest.mark.slow
-
 
 def shell(script: str, **fields: Any) -> dict[str, Any]:
     return container("/bin/sh", "-c", script, **fields)

@@ -29,7 +29,6 @@ from tests.sandbox.node_processes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses /proc or namespaces")
 
 

@@ -19,8 +19,6 @@ from gangjobs_sandbox.thread import running
 from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import unslept_s
 
-pytestmark = pytest.mark.slow
-
 
 def job(name, *command, ranks=1):
     container = {"name": "main", "image": "none", "command": list(command), "resources": {"requests": {"cpu": "100m"}}}

@@ -14,8 +14,6 @@ import pytest
 from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import unslept_s
 
-pytestmark = pytest.mark.slow
-
 GANGJOBS = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
 JOB = """
 apiVersion: batch/v1

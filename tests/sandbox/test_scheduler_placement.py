@@ -37,7 +37,6 @@ pod_lists = st.lists(st.tuples(cpus, st.integers(0, 1)), max_size=8).map(
 )
 
 
-@pytest.mark.slow
 @given(node_lists, pod_lists, st.integers(0, 8))
 def test_no_node_is_ever_overcommitted(nodes, pods, needed):
     placement = place(pods, nodes, needed=needed)
@@ -48,7 +47,6 @@ def test_no_node_is_ever_overcommitted(nodes, pods, needed):
         assert all(pod.request.get(GPU, 0) == 0 for pod in placed) or GPU in target.allocatable
 
 
-@pytest.mark.slow
 @given(node_lists, pod_lists, st.integers(0, 8))
 def test_gang_has_all_it_needs_or_is_refused(nodes, pods, needed):
     placement = place(pods, nodes, needed=needed)
@@ -57,7 +55,6 @@ def test_gang_has_all_it_needs_or_is_refused(nodes, pods, needed):
     assert not set(placement.nodes) & set(placement.refused)
 
 
-@pytest.mark.slow
 @given(node_lists, pod_lists)
 def test_refused_pod_fits_on_no_node_that_is_left(nodes, pods):
     placement = place(pods, nodes, needed=0)
@@ -71,7 +68,6 @@ def test_refused_pod_fits_on_no_node_that_is_left(nodes, pods):
             assert place([pod], rest, needed=1).nodes == {}
 
 
-@pytest.mark.slow
 @given(node_lists, pod_lists)
 def test_placing_changes_nothing_and_repeats_itself(nodes, pods):
     before = [dict(target.free) for target in nodes]

@@ -122,7 +122,6 @@ def pod(name, cpu):
     return {"metadata": {"name": name, "uid": name}, "spec": {"containers": [container(str(cpu))]}}
 
 
-@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=6),

@@ -173,7 +173,6 @@ while True:
 """
 
 
-@pytest.mark.slow
 def test_killed_process_loses_nothing_that_it_has_told(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

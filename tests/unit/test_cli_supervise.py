@@ -11,8 +11,6 @@ import pytest
 from gangjobs_sandbox import supervise
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 # A program that ignores SIGTERM and has a child that left its session and its parent.
 STUBBORN = """
 import os, signal, subprocess, sys, time

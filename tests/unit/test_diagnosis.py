@@ -108,7 +108,7 @@ def test_failure_without_outcomes_is_told_in_the_jobs_words():
     assert found.summary == "BackoffLimitExceeded: Job has reached the limit"
 
 
-@pytest.mark.parametrize("cause", set(Cause) - {Cause.ENDING, Cause.HARVEST, Cause.NOTHING})
+@pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.ENDING, Cause.HARVEST, Cause.NOTHING}))
 def test_every_wait_that_can_time_out_has_a_remedy(cause):
     found = diagnose_timeout(Phase.ASSEMBLING, cause, "assembling: 4 pods")
     assert found.code == f"Deadline.assembling.{cause}"

@@ -16,8 +16,6 @@ from airflow_provider_gangjobs.decorators import runner
 from airflow_provider_gangjobs.decorators.runner import Gang
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 RANK_1_OF_3 = {
     "JOB_COMPLETION_INDEX": "1",
     "GANG_SIZE": "3",

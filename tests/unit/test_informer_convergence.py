@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -250,4 +249,4 @@ def _versions(views: dict[str, View]) -> dict[str, Any]:
 
 
 InformerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestInformer = pytest.mark.slow(InformerMachine.TestCase)
+TestInformer = InformerMachine.TestCase

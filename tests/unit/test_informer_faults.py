@@ -114,7 +114,6 @@ ENDLESS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
 @in_virtual_time
 async def test_requests_stay_few_while_watches_fail(fault: Any) -> None:
@@ -128,7 +127,6 @@ async def test_requests_stay_few_while_watches_fail(fault: Any) -> None:
         assert fault is half_open or informer.statistics().watches_opened < 40
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
 @in_virtual_time
 async def test_state_converges_although_watches_fail(fault: Any) -> None:
@@ -148,7 +146,6 @@ async def test_state_converges_although_watches_fail(fault: Any) -> None:
         await until(lambda: not informer.statistics().polling)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", [internal_error, bad_gateway, login_page, reset_at_once, forbidden, gone, unauthorized]
 )

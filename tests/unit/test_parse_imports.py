@@ -81,7 +81,6 @@ def heavy(modules: list[str]) -> list[str]:
     return [name for name in modules if any(name == package or name.startswith(f"{package}.") for package in HEAVY)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -102,7 +101,6 @@ def test_dag_file_loads_no_client_library(statement: str, tmp_path: Path) -> Non
     assert heavy(modules) == []
 
 
-@pytest.mark.slow
 def test_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
     # Airflow loads it in every process: scheduler, triggerer, dag-processor, and for each task.
     modules = loaded_by("import airflow_provider_gangjobs.plugins.gang", tmp_path)
@@ -113,7 +111,6 @@ def test_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
     assert heavy(modules) == []
 
 
-@pytest.mark.slow
 def test_provider_info_loads_only_itself(tmp_path: Path) -> None:
     # Airflow has read it already by the time that anything of Airflow is imported.
     code = "import sys; before = set(sys.modules); import airflow_provider_gangjobs.get_provider_info; "

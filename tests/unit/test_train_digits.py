@@ -19,8 +19,6 @@ from tests.patience import PATIENCE_S
 PROGRAM = Path(__file__).parents[2] / "dags_examples" / "include" / "train_digits.py"
 RANKS = 4
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):

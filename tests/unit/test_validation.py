@@ -472,14 +472,12 @@ NESTED = st.recursive(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=6))
 def test_any_parameters_are_answered_and_not_crashed_on(parameters):
     assert isinstance(validate(GangSpec(**parameters)), tuple)
 
 
-@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(NESTED, NESTED)
 def test_any_manifest_is_answered_and_not_crashed_on(spec, overrides):

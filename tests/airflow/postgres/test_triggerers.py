@@ -41,6 +41,7 @@ def test_gang_runs_through_the_whole_stack(held: HeldRun) -> None:
     held.succeeded_exactly_once()
 
 
+@pytest.mark.representative
 def test_other_triggerer_takes_the_gang_of_a_killed_one_over(held: HeldRun) -> None:
     follower = held.wait_until_followed()
 

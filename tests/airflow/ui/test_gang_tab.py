@@ -67,6 +67,7 @@ def until(what: str, look: Callable[[], object]) -> None:
     wait_for(what, seen)
 
 
+@pytest.mark.representative
 def test_tab_shows_the_gang_in_airflows_page(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
     scene.run("runs").wait_for_task("gang", "deferred")
 

@@ -1,0 +1,216 @@
+"""The tiers of the tests, beyond the one that `make test` runs, and a table of their results.
+
+    python -m tests.tiers all          every test of the repository
+    python -m tests.tiers ci           what continuous integration adds to `make test`
+    python -m tests.tiers postgres ui  the tiers of these names
+
+Each tier is a process of pytest, and two tiers run at a time: most tests wait. The output of a tier goes to a file in a
+temporary folder, and the end of that file is printed if the tier fails. The exit status is 0 if all tiers pass.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+AT_A_TIME = 2
+"""Tiers that run side by side."""
+SHOWN_LINES = 200
+"""Lines of a failed tier's output that are printed."""
+
+CONTROL_PLANES = "tests.cluster.controlplane.build"
+POSTGRES = "tests.airflow.postgres.programs"
+BROWSER = "tests.airflow.ui.browser"
+
+
+REPEATABLE = "--hypothesis-profile=repeatable"
+"""Properties try the same examples in each run."""
+
+
+def _spread(workers: int, distribution: str) -> tuple[str, ...]:
+    """Options of pytest-xdist."""
+    return ("-n", str(workers), "--dist", distribution)
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Tests that run together.
+
+    Attributes:
+        name: what the command line and the table call the tier.
+        arguments: the arguments of pytest.
+        environment: variables that are set in addition.
+        requires: programs, by module, that build or install what the tests need.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+
+
+# The longest tier comes first, so that no tier runs alone at the end.
+ALL = (
+    Tier(
+        "sandbox",
+        ("tests", "--ignore=tests/cluster", "-m", "not airflow", REPEATABLE, *_spread(4, "worksteal")),
+    ),
+    Tier("cluster", ("tests/cluster", REPEATABLE, *_spread(2, "loadgroup")), requires=(CONTROL_PLANES,)),
+    Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
+    Tier(
+        "conformance",
+        ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),
+        {"GANGJOBS_CONFORMANCE": "real"},
+        requires=(CONTROL_PLANES,),
+    ),
+    Tier(
+        "airflow",
+        ("tests/airflow", "--ignore=tests/airflow/postgres", "--ignore=tests/airflow/ui", *_spread(2, "loadfile")),
+    ),
+    Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,)),
+)
+
+CI = (
+    Tier(
+        "conformance-1.37",
+        ("tests/conformance", REPEATABLE, *_spread(2, "worksteal")),
+        {"GANGJOBS_CONFORMANCE": "real-1.37"},
+        requires=(CONTROL_PLANES,),
+    ),
+    Tier("postgres-kill", ("tests/airflow/postgres", "-m", "representative"), requires=(POSTGRES,)),
+    Tier("ui-tab", ("tests/airflow/ui", "-m", "representative"), requires=(BROWSER,)),
+    Tier("dialects", ("tests/cluster", "-m", "representative"), requires=(CONTROL_PLANES,)),
+)
+
+GROUPS = {"all": ALL, "ci": CI}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a tier ended.
+
+    Attributes:
+        passed, failed, skipped: numbers of tests; an error in a fixture is a failure.
+        wall_s: seconds from its start to its end.
+        cpu_s: seconds of CPU time of all its processes.
+        status: the exit status of pytest.
+    """
+
+    tier: Tier
+    passed: int
+    failed: int
+    skipped: int
+    wall_s: float
+    cpu_s: float
+    status: int
+
+
+def run(tier: Tier, folder: Path) -> Result:
+    """Run one tier; its output and its report are in `folder` afterwards."""
+    report, output = folder / f"{tier.name}.xml", folder / f"{tier.name}.log"
+    command = (
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *(f"--junitxml={report}", *tier.arguments),
+    )
+    environment = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"), **tier.environment}
+    begun = time.monotonic()
+    with output.open("wb") as stream:
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=stream, stderr=stream)
+        _, encoded, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(encoded)
+    result = Result(
+        tier, *_counts(report), time.monotonic() - begun, usage.ru_utime + usage.ru_stime, process.returncode
+    )
+    _announce(result, output)
+    return result
+
+
+def _counts(report: Path) -> tuple[int, int, int]:
+    """Passed, failed and skipped tests of a JUnit report; none if pytest wrote no report."""
+    if not report.exists():
+        return 0, 0, 0
+    suites = ElementTree.parse(report).getroot().findall("testsuite")
+    total, failures, errors, skipped = (
+        sum(int(suite.get(name, "0")) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
+    )
+    failed = failures + errors
+    return total - failed - skipped, failed, skipped
+
+
+def _announce(result: Result, output: Path) -> None:
+    """Print that a tier has ended, and the end of its output if it failed."""
+    if result.status != 0:
+        with output.open(errors="replace") as lines:
+            end = "".join(deque(lines, SHOWN_LINES))
+        print(f"--- {result.tier.name} failed (exit status {result.status}); all of its output: {output}\n{end}")
+    ending = "passed" if result.status == 0 else "FAILED"
+    print(f"{result.tier.name}: {ending} after {result.wall_s / 60:.1f} min", flush=True)
+
+
+def table(results: Sequence[Result], wall_s: float) -> str:
+    """The results as a table of Markdown."""
+    rows = [("tier", "passed", "failed", "skipped", "minutes", "CPU minutes")]
+    rows += [_row(one.tier.name, [one], one.wall_s) for one in results]
+    rows.append(_row("all of these", results, wall_s))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows)
+
+
+def _row(name: str, results: Sequence[Result], wall_s: float) -> tuple[str, ...]:
+    passed, failed, skipped = (sum(getattr(one, it) for one in results) for it in ("passed", "failed", "skipped"))
+    cpu_s = sum(one.cpu_s for one in results)
+    return (name, str(passed), str(failed), str(skipped), f"{wall_s / 60:.1f}", f"{cpu_s / 60:.1f}")
+
+
+def selected(names: Sequence[str]) -> list[Tier]:
+    """The tiers of groups and of single names.
+
+    Raises:
+        SystemExit: there is no such tier.
+    """
+    by_name = {tier.name: (tier,) for group in GROUPS.values() for tier in group} | GROUPS
+    for name in names:
+        if name not in by_name:
+            raise SystemExit(f"there is no tier {name}; known: {', '.join(by_name)}")
+    return [tier for name in names for tier in by_name[name]]
+
+
+def prepare(tiers: Sequence[Tier]) -> None:
+    """Build or install what the tiers need.
+
+    Raises:
+        SystemExit: something cannot be built or installed.
+    """
+    for requirement in dict.fromkeys(module for tier in tiers for module in tier.requires):
+        status = subprocess.run([sys.executable, "-m", requirement], cwd=REPOSITORY, check=False).returncode
+        if status:
+            raise SystemExit(status)
+
+
+def main(names: Sequence[str]) -> int:
+    tiers = selected(names or ["all"])
+    prepare(tiers)
+    folder = Path(tempfile.mkdtemp(prefix="gangjobs-tests-"))
+    begun = time.monotonic()
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        results = list(pool.map(lambda tier: run(tier, folder), tiers))
+    print(table(results, time.monotonic() - begun))
+    return int(any(result.status for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
