@@ -16,36 +16,36 @@ PREFIX: Final = metadata_keys.PREFIX
 
 LABEL_GANG: Final = metadata_keys.LABEL_GANG
 """Name of the Job. On the Job, its pods, Service, ConfigMaps, Workload and PodGroup."""
-LABEL_TASK: Final = f"{PREFIX}/task"
+LABEL_TASK: Final = metadata_keys.LABEL_TASK
 """Digest of the task key, or of a submission id that a client chose. On the Job and its pods; one list by it
 finds every attempt."""
 LABEL_ATTEMPT: Final = metadata_keys.LABEL_ATTEMPT
 """Number of the attempt, from 0. On the Job and its pods."""
 LABEL_ROLE: Final = f"{PREFIX}/role"
 """What an object is for, one of `Role`. Not on the Job and its pods."""
-LABEL_DROPPED: Final = f"{PREFIX}/dropped"
+LABEL_DROPPED: Final = metadata_keys.LABEL_DROPPED
 """With the value `true`: the submission was deleted and its Job kept, which is nobody's any more. On the Job."""
 
 LABEL_JOB_UID: Final = f"{PREFIX}/job-uid"
 """UID of the Job. On ledger ConfigMaps, whose owner reference is lost if the Job is deleted with Orphan."""
 
-ANNOTATION_TRIGGER_ID: Final = f"{PREFIX}/trigger-id"
+ANNOTATION_TRIGGER_ID: Final = metadata_keys.ANNOTATION_TRIGGER_ID
 """The submission's id, chosen by the client. On the Job."""
-ANNOTATION_SPEC_HASH: Final = f"{PREFIX}/spec-hash"
+ANNOTATION_SPEC_HASH: Final = metadata_keys.ANNOTATION_SPEC_HASH
 """Hash of everything that shapes the Job. On the Job."""
-ANNOTATION_SPEC_FIELDS: Final = f"{PREFIX}/spec-fields"
+ANNOTATION_SPEC_FIELDS: Final = metadata_keys.ANNOTATION_SPEC_FIELDS
 """JSON of parameter -> short digest, so that a conflict can name what differs. On the Job."""
-ANNOTATION_CLAIM: Final = f"{PREFIX}/claim"
+ANNOTATION_CLAIM: Final = metadata_keys.ANNOTATION_CLAIM
 """Id of the task instance that answers for the gang now. On the Job."""
-ANNOTATION_DELIVERED: Final = f"{PREFIX}/delivered"
+ANNOTATION_DELIVERED: Final = metadata_keys.ANNOTATION_DELIVERED
 """Time at which the outcome was handed to Airflow. On the Job."""
-ANNOTATION_DISRUPTIONS: Final = f"{PREFIX}/disruptions"
+ANNOTATION_DISRUPTIONS: Final = metadata_keys.ANNOTATION_DISRUPTIONS
 """How many attempts in a row were lost to disruptions before this one. On the Job, from its creation; not if none."""
 ANNOTATION_HALTED: Final = metadata_keys.ANNOTATION_HALTED
 """Why the gang was suspended for good. On the Job."""
-ANNOTATION_TASK: Final = f"{PREFIX}/task"
+ANNOTATION_TASK: Final = metadata_keys.ANNOTATION_TASK
 """The task key as JSON (dag_id, run_id, task_id, map_index), for people. On the Job."""
-ANNOTATION_GANG: Final = f"{PREFIX}/gang"
+ANNOTATION_GANG: Final = metadata_keys.ANNOTATION_GANG
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 
 ANNOTATION_DEFAULT_CONTAINER: Final = metadata_keys.ANNOTATION_DEFAULT_CONTAINER

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-    from airflow_provider_gangjobs.gang.state.phase import Observation
+    from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.service import Gangs
     from airflow_provider_gangjobs.submission.capabilities import Abilities
     from airflow_provider_gangjobs.submission.cleanup import Tidied

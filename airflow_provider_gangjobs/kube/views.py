@@ -48,7 +48,6 @@ class Annotations(_View, frozen=True):
 
     completion_index: str | None = msgspec.field(name=keys.ANNOTATION_COMPLETION_INDEX, default=None)
     default_container: str | None = msgspec.field(name=keys.ANNOTATION_DEFAULT_CONTAINER, default=None)
-    halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
 
 
 class Meta(_View, frozen=True):
@@ -70,6 +69,34 @@ class Meta(_View, frozen=True):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
+class JobLabels(Labels, frozen=True):
+    """The labels of a Job that are read."""
+
+    task: str | None = msgspec.field(name=keys.LABEL_TASK, default=None)
+    dropped: str | None = msgspec.field(name=keys.LABEL_DROPPED, default=None)
+
+
+class JobAnnotations(Annotations, frozen=True):
+    """The annotations of a Job that are read. Pods do not carry them, and their views are kept small."""
+
+    trigger_id: str | None = msgspec.field(name=keys.ANNOTATION_TRIGGER_ID, default=None)
+    spec_hash: str | None = msgspec.field(name=keys.ANNOTATION_SPEC_HASH, default=None)
+    spec_fields: str | None = msgspec.field(name=keys.ANNOTATION_SPEC_FIELDS, default=None)
+    claim: str | None = msgspec.field(name=keys.ANNOTATION_CLAIM, default=None)
+    delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
+    disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
+    halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
+    task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
+    gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)
+
+
+class JobMeta(Meta, frozen=True):
+    """`metadata` of a Job."""
+
+    labels: JobLabels = JobLabels()
+    annotations: JobAnnotations = JobAnnotations()
+
+
 class Condition(_View, frozen=True):
     type: str = ""
     status: str = ""
@@ -85,8 +112,11 @@ class JobSpec(_View, frozen=True):
 
 
 class JobStatus(_View, frozen=True):
+    active: int = 0
+    ready: int = 0
     succeeded: int = 0
     failed: int = 0
+    terminating: int = 0
     completed_indexes: str = ""
     start_time: datetime | None = None
     completion_time: datetime | None = None
@@ -94,7 +124,9 @@ class JobStatus(_View, frozen=True):
 
 
 class JobView(_View, frozen=True):
-    metadata: Meta = Meta()
+    """A Job as the server has it. What it means is said by `gang.state.job.Job`."""
+
+    metadata: JobMeta = JobMeta()
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling, outcome_of
 from airflow_provider_gangjobs.gang.state import pods as pod_facts
-from airflow_provider_gangjobs.gang.state.waiting import node_reasons, refusal, shorten
+from airflow_provider_gangjobs.gang.state.pods import refusal
+from airflow_provider_gangjobs.gang.state.waiting import node_reasons, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,13 +14,14 @@ from airflow_provider_gangjobs.gang.outcome.diagnosis import diagnose_end
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.gang.state.deadlines import next_deadline
-from airflow_provider_gangjobs.gang.state.phase import Observation, Phase, observe
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.progress import Counts, ranks_of
+from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
 from airflow_provider_gangjobs.gang.state.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
 from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, requests_of
-from airflow_provider_gangjobs.kube.views import JobView, view
 from airflow_provider_gangjobs.operators.messages import placed
 from airflow_provider_gangjobs.plugins.rank_rows import Row, Tone, ended_of, ended_row, rows_of, tally_of
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
@@ -105,20 +106,19 @@ def board(lead: Lead, seen: GangSnapshot, now: datetime) -> Board:
     if seen.job is None:
         shown = _gone(lead)
     else:
-        shown = _standing(lead, seen, seen.job, now)
-    others = [record_of(job) for job in seen.jobs if job is not seen.job]
+        shown = _standing(lead, seen, read_job(seen.job), _asks(seen.job), now)
+    others = [record_of(read_job(job)) for job in seen.jobs if job is not seen.job]
     return replace(shown, attempts=tuple(map(_attempt, others[:ATTEMPTS_MAX])))
 
 
 # -- a gang whose Job is there ---------------------------------------------------------------------------------------
 
 
-def _standing(lead: Lead, seen: GangSnapshot, job: Mapping[str, Any], now: datetime) -> Board:
+def _standing(lead: Lead, seen: GangSnapshot, job: Job, asks: str, now: datetime) -> Board:
     record = record_of(job)
-    observation = _observation(seen, view(JobView, dict(job)), record)
-    phase = record.phase if observation.wait.cause is Cause.HALTED else observation.phase
+    observation = _observation(seen, job)
+    phase = observation.phase
     ended = ended_of(seen.pods, seen.outcomes)
-    asks = _asks(job)
     says, remedy = _says(observation, record, ended, asks)
     rows = rows_of(seen.pods, ended, now)
     ranks = observation.counts.ranks
@@ -134,7 +134,7 @@ def _standing(lead: Lead, seen: GangSnapshot, job: Mapping[str, Any], now: datet
         facts=tuple(_facts(record, "" if asks in says else asks, ranks)),
         times=tuple((str(phase), at) for phase in Phase if (at := observation.began.get(phase)) is not None),
         due=None if is_over else _due(lead, observation),
-        tally=tally_of(rows, ranks=ranks, is_over=is_over) if seen.is_whole else _tally_of_job(job, ranks),
+        tally=tally_of(rows, ranks=ranks, is_over=is_over) if seen.is_whole else _tally_of_job(job),
         rows=tuple(rows[:ROWS_MAX]),
         rows_left_out=max(0, (len(rows) if seen.is_whole else ranks) - len(rows[:ROWS_MAX])),
         notes=tuple(f"The connection may not list {what} in this namespace." for what in seen.unread),
@@ -142,52 +142,50 @@ def _standing(lead: Lead, seen: GangSnapshot, job: Mapping[str, Any], now: datet
     )
 
 
-def _observation(seen: GangSnapshot, job: JobView, record: SubmissionRecord) -> Observation:
+def _observation(seen: GangSnapshot, job: Job) -> Observation:
     if seen.is_whole:
-        return observe(job, seen.pods, seen.podgroup, record.ref, events=seen.events)
-    counts = _counts_of_job(job, record)
-    evidence = Seen(job, PodIndex(record.ref, seen.pods), seen.podgroup, counts, seen.events)
-    verdict = judge(job, record.ref)
-    began = {Phase.SUBMITTED: record.submitted_at, Phase.ASSEMBLING: record.started_at}
+        return observe(job, seen.pods, seen.podgroup, job.ref, events=seen.events)
+    counts = _counts_of_job(job)
+    phase = phase_of(job)
+    evidence = Seen(job, PodIndex(job.ref, seen.pods), seen.podgroup, counts, seen.events)
+    verdict = judge(job, job.ref)
+    began = {Phase.SUBMITTED: job.created_at, Phase.ASSEMBLING: job.started_at}
     if verdict is not None:
-        began[record.phase] = verdict.at
+        began[phase] = verdict.at
     known = {phase: at for phase, at in began.items() if at is not None}
-    return Observation(record.ref, record.phase, known, counts, _wait_of_job(record.phase, evidence, job), verdict)
+    return Observation(job.ref, phase, known, counts, _wait_of_job(phase, evidence, job), verdict)
 
 
-def _wait_of_job(phase: Phase, seen: Seen, job: JobView) -> Wait:
-    if job.metadata.annotations.halted is not None or phase in (Phase.QUEUED, Phase.SUBMITTED):
+def _wait_of_job(phase: Phase, seen: Seen, job: Job) -> Wait:
+    if job.ends_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
         return while_suspended(job)
     return while_assembling(seen) if phase is Phase.ASSEMBLING else Wait(Cause.RANKS)
 
 
-def _counts_of_job(job: JobView, record: SubmissionRecord) -> Counts:
+def _counts_of_job(job: Job) -> Counts:
     """By the Job's counters alone: of the pods that do not run nothing is said."""
-    up = record.ready + job.status.succeeded + job.status.failed
-    ranks = ranks_of(job)
+    up, ranks = job.started_ranks, job.ranks
     return Counts(
         ranks=ranks,
         created=ranks,
         placed=up,
         started=up,
-        running=record.ready,
+        running=job.status.ready,
         succeeded=job.status.succeeded,
         failed=job.status.failed,
     )
 
 
-def _tally_of_job(job: Mapping[str, Any], ranks: int) -> tuple[tuple[str, int], ...]:
-    status = job.get("status") or {}
-    active, ready, succeeded, failed, ending = (
-        int(status.get(name) or 0) for name in ("active", "ready", "succeeded", "failed", "terminating")
-    )
+def _tally_of_job(job: Job) -> tuple[tuple[str, int], ...]:
+    status = job.status
+    with_pods = status.active + status.succeeded + status.failed + status.terminating
     numbers = {
-        "failed": failed,
-        "waiting or starting": max(0, active - ready),
-        "running": ready,
-        "terminating": ending,
-        "succeeded": succeeded,
-        "without a pod": max(0, ranks - active - succeeded - failed - ending),
+        "failed": status.failed,
+        "waiting or starting": max(0, status.active - status.ready),
+        "running": status.ready,
+        "terminating": status.terminating,
+        "succeeded": status.succeeded,
+        "without a pod": max(0, job.ranks - with_pods),
     }
     return tuple((state, number) for state, number in numbers.items() if number)
 

@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, parts_of_default
 from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT, LABEL_DROPPED, LABEL_TASK
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import choose_operation
 from airflow_provider_gangjobs.submission.jobs import attempt_number
@@ -92,7 +93,7 @@ async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRec
         ClusterError: that is not known.
     """
     jobs = await jobs_of(Calls(client, namespace), trigger_id)
-    return record_of(jobs[0]) if jobs else None
+    return record_of(read_job(jobs[0])) if jobs else None
 
 
 @dataclass(frozen=True)
@@ -127,5 +128,5 @@ async def page(
         continue_token=continue_token,
     )
     decoded: dict[str, Any] = msgspec.json.decode(raw)
-    records = tuple(record_of(job) for job in decoded.get("items") or ())
+    records = tuple(record_of(read_job(job)) for job in decoded.get("items") or ())
     return SubmissionPage(records, (decoded.get("metadata") or {}).get("continue") or None)

@@ -22,10 +22,10 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, gang_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Observation, Phase
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import Cause
-from airflow_provider_gangjobs.kube.views import EventView, JobView, view
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.kube.views import PodGroupView
+    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.kube.views import EventView, PodGroupView
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
 T = TypeVar("T")
@@ -192,7 +193,7 @@ class _Follower:
         if observation.verdict is not None and not (halted and is_of_halt(observation.verdict)):
             return await self._confirm(*self._last_words(job, observation.verdict))
         tell_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
-        if halted is not None:
+        if halted is not None or (job is not None and job.ends_by_halt):
             return await self._halted(halted)
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
@@ -223,7 +224,7 @@ class _Follower:
             await self.timing.sleep(min(left_s, GATHER_S))
             await self.census.take()
 
-    async def _observe(self, job: JobView | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
+    async def _observe(self, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
         """How the gang stands by what is seen of its pods, which are harvested if they are due."""
         await self.census.take()
         return await self.census.observe(job, podgroup, **more)
@@ -233,14 +234,14 @@ class _Follower:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _last_words(self, job: JobView | None, verdict: Verdict) -> tuple[JobView | None, Verdict]:
+    def _last_words(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
         """A Job that was seen to end, and then to go, has ended: a time to live may let it go in the same moment."""
         last = self.seen.gone_job
         said = judge(last, self.ref) if last is not None else None
         ended = said is not None and said.job_is_there and not verdict.job_is_there
         return (last, said) if ended and said is not None else (job, verdict)
 
-    async def _confirm(self, seen: JobView | None, likely: Verdict) -> GangEvent | _Rest:
+    async def _confirm(self, seen: Job | None, likely: Verdict) -> GangEvent | _Rest:
         """Ask the server whether the verdict that the watch shows is true; bring the harvest to its end meanwhile.
 
         A Job that was seen to end, and is gone now, has ended so: pods that are let go may be all that kept it.
@@ -257,7 +258,7 @@ class _Follower:
                 verdict, job = likely, seen
         return await self._end(verdict, job, settler)
 
-    async def _end(self, verdict: Verdict, job: JobView | None, settler: FinalHarvest) -> GangEvent:
+    async def _end(self, verdict: Verdict, job: Job | None, settler: FinalHarvest) -> GangEvent:
         phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
         seen = await self._observe(job, None)
         if seen.phase is Phase.FINISHING:
@@ -293,14 +294,15 @@ class _Follower:
         if observation.verdict is not None or exceeded is None:
             return _AGAIN
         halted = Halted(exceeded.phase, observation.wait.cause, observation.line)
-        queued = job is not None and job.metadata.labels.kueue_queue is not None
+        queued = job is not None and job.is_queued_by_kueue
         if not await self._answer(lambda: halt(self.client, self.ref, halted, queued=queued)):
             return _AGAIN
         return await self._halted(halted, observation)
 
-    async def _halted(self, halted: Halted, before: Observation | None = None) -> GangEvent:
+    async def _halted(self, halted: Halted | None, before: Observation | None = None) -> GangEvent:
         """The gang is suspended for good: wait for its pods, unless it ended by itself at the last moment.
 
+        `halted` is the deadline that has passed; `None` if something else halted the gang, such as a user.
         `before` is how it stood when it was halted, if that was seen.
         """
         settler = self._settler()
@@ -314,6 +316,14 @@ class _Follower:
             return await self._end(verdict, job, settler)
         observation = before or await self.census.observe(job, self.seen.podgroup)
         counts = replace(observation.counts, held=settled.held)
+        if halted is None:
+            reason, message = job.halt_cause if job else ("", "")
+            return self._event(
+                Status.FAILED,
+                replace(observation, phase=Phase.FAILED, counts=counts),
+                Diagnosis(reason, f"The gang was halted: {message}"),
+                notes=settled.notes,
+            )
         return self._event(
             Status.TIMEOUT,
             replace(observation, phase=halted.phase, counts=counts),
@@ -327,22 +337,21 @@ class _Follower:
     async def _answer(self, request: Callable[[], Awaitable[T]]) -> T:
         return await retry_until_answered(request, timing=self.timing)
 
-    async def _job(self) -> JobView | None:
+    async def _job(self) -> Job | None:
         """The Job as the server has it now; `None` if it has none of this name."""
         try:
             found = await self._answer(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace))
         except NotFound:
             return None
-        return view(JobView, found)
+        return read_job(found)
 
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
         job = self.seen.job
-        attempt = (job.metadata.labels.attempt or "") if job else ""
         return gang_event(
             self.ref,
             status,
             observation.phase,
-            attempt=int(attempt) if attempt.isdecimal() else None,
+            attempt=job.attempt if job else None,
             reason=why.code,
             message=why.summary,
             remedy=why.remedy,

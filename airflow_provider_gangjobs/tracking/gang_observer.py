@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.clock import Slices
 from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
-from airflow_provider_gangjobs.gang.state.phase import Observation, observe, observe_indexed
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
     from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 
 COUNTED_ANEW_MAX: Final = 64
@@ -89,7 +90,7 @@ class GangObserver:
             self._muster = await self.muster()
             self._uncounted |= {pod.metadata.uid: pod for pod in pods}
 
-    async def observe(self, job: JobView | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
+    async def observe(self, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
         """As lifecycle.observe, of what was taken last."""
         muster = await self.muster()
         if len(muster) < IN_THREAD_MIN or (muster.has_one_pod_a_rank and len(muster.troubled) <= COUNTED_ANEW_MAX):
@@ -98,7 +99,7 @@ class GangObserver:
 
 
 async def observe_listed(
-    job: JobView | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, **more: Any
+    job: Job | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, **more: Any
 ) -> Observation:
     """As lifecycle.observe, of pods that are not those in sight. Views never change, so a thread may read them."""
     if len(pods) < IN_THREAD_MIN:

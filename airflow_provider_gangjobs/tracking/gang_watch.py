@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.informer import Informer, InformerClosedError, Subscription, Wake, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView
 
 if TYPE_CHECKING:
@@ -63,17 +64,18 @@ class GangWatch:
         return self._informers[:2]
 
     @property
-    def job(self) -> JobView | None:
+    def job(self) -> Job | None:
         """The Job; if it is not there, another one of its name; or `None`."""
         seen = self._jobs.peek()
         others = (job for job in seen.values() if job.metadata.name == self._ref.name)
-        return seen.get(self._ref.uid) or next(others, None)
+        found = seen.get(self._ref.uid) or next(others, None)
+        return read_job(found) if found else None
 
     @property
-    def gone_job(self) -> JobView | None:
+    def gone_job(self) -> Job | None:
         """The last that was seen of the gang's own Job, if that has gone."""
         self._gone = self._jobs.take_deleted().get(self._ref.uid, self._gone)
-        return self._gone
+        return read_job(self._gone) if self._gone else None
 
     @property
     def pod_count(self) -> int:

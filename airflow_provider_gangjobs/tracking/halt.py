@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.tracking.cluster_requests import is_of_another_ui
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.kube.views import JobView
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 _PREFIX: Final = "DeadlineExceeded"
 
@@ -61,9 +61,9 @@ def is_of_halt(verdict: Verdict) -> bool:
     return verdict.ended is Ended.FAILED and verdict.reason == _PREFIX
 
 
-def halted_by_deadline(job: JobView | None) -> Halted | None:
+def halted_by_deadline(job: Job | None) -> Halted | None:
     """What `halt` noted on the Job; `None` if it was not halted, or for another reason."""
-    note = (job.metadata.annotations.halted or "") if job else ""
+    note = (job.halt_note or "") if job else ""
     kind, _, why = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
     if prefix != _PREFIX or phase not in set(Phase) or cause not in set(Cause):

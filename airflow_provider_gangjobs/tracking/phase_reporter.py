@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.phase import Observation, Phase
+from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
 from airflow_provider_gangjobs.gang.state.waiting import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.state.observation import Observation
 
 SHORT_WAIT_S: Final = 3.0
 """Times of the API server have whole seconds, so a wait of three seconds by these times lasted two seconds or more."""
@@ -36,7 +38,7 @@ class PhaseReporter:
         :param has_events: The observation considers the Job's events, so the same cause may have a better explanation.
         :return: Seconds after which a wait that is still short must be reported; `None` if nothing is held back.
         """
-        if observation.verdict is None:
+        if observation.verdict is None and observation.phase not in FINAL_PHASES:
             self.last_alive = observation.phase
         delay_s = _delay_s(observation, now)
         if delay_s is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.gang.state.phase import Observation
+    from airflow_provider_gangjobs.gang.state.observation import Observation
 
 
 @dataclass

@@ -11,7 +11,8 @@ from tests.provider.plane import PATIENCE_S, Plane, timing
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.state.phase import Observation, Phase
+    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.gang.state.phase import Phase
 
 
 class Following:

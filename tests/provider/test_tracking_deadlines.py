@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from gangjobs_sandbox.registry import PatchKind
@@ -200,3 +201,18 @@ async def test_deadline_counts_by_the_clock_of_the_api_server():
         ran_s = (plane.clock.now() - event.since).total_seconds()
         assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
         assert 300 <= ran_s <= 310
+
+        assert plane.held() == []
+
+
+@in_virtual_time
+async def test_gang_that_somebody_halted_has_failed_and_is_not_waited_for():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=2)
+        following = Following(plane, ref)
+        await plane.until(lambda: plane.running_ranks() == 2)
+        assert await halt(plane.client, ref, reason="not needed any more")
+        event = await following.event()
+        assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Halted")
+        assert "not needed any more" in event.message
+        assert (plane.held(), len(event.ranks)) == ([], 2)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.state.phase import Observation, Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
 from tests.provider.following import Following
 from tests.provider.plane import Plane, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.observation import Observation
 
 TRANSIENT = {
     "every pod patch fails once": {"kind": "status", "method": "PATCH", "path": "/pods/", "times": 3, "code": 500},

@@ -38,7 +38,7 @@ def uids(seen: list[PodView]) -> set[str]:
 
 
 def roll(job: JobBuilder | None, seen: list[PodView], recorded: AbstractSet[str] = frozenset()) -> Completeness:
-    return check_completeness(job.view() if job else None, PodIndex(REF, seen), recorded, REF)
+    return check_completeness(job.read() if job else None, PodIndex(REF, seen), recorded, REF)
 
 
 def test_one_pod_for_each_rank_that_all_succeeded_are_all() -> None:

@@ -2,13 +2,14 @@ import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.phase import Observation, Phase, observe
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import Cause, node_reasons
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
 def _look(seen_job=None, pods=(), group=None, **more) -> Observation:
-    return observe(seen_job.view() if seen_job else None, pods, group, REF, **more)
+    return observe(seen_job.read() if seen_job else None, pods, group, REF, **more)
 
 
 def _placed(builder):

@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.gang.state.phase import Observation, Phase, observe
+from airflow_provider_gangjobs.gang.state.observation import Observation, observe
+from airflow_provider_gangjobs.gang.state.phase import Phase
 from tests.unit.builders import REF, JobBuilder, PodBuilder, job, pod
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.kube.views import JobView, PodView
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.views import PodView
 
 ORDER = list(Phase)
 RANKS = 3
@@ -23,7 +25,7 @@ few = settings(max_examples=40, deadline=None)
 class Snapshot:
     """How the gang looks at one moment; written as its line, so that a failure can be read."""
 
-    def __init__(self, seen_job: JobView, pods: list[PodView]) -> None:
+    def __init__(self, seen_job: Job, pods: list[PodView]) -> None:
         self.job = seen_job
         self.pods = pods
 
@@ -31,7 +33,7 @@ class Snapshot:
         return _look(self.job, self.pods).line
 
 
-def _look(seen_job: JobView, pods: list[PodView]) -> Observation:
+def _look(seen_job: Job, pods: list[PodView]) -> Observation:
     return observe(seen_job, pods, None, REF)
 
 
@@ -50,7 +52,7 @@ class History:
         return self.now
 
     def snap(self) -> None:
-        self.snapshots.append(Snapshot(self.job.view(), [made.view() for made in self.pods]))
+        self.snapshots.append(Snapshot(self.job.read(), [made.view() for made in self.pods]))
 
     def live(self) -> None:
         self.snap()

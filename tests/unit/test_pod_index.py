@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.state.phase import observe, observe_indexed
+from airflow_provider_gangjobs.gang.state.observation import observe, observe_indexed
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from tests.unit.builders import REF, PodBuilder, job, pod
 
@@ -63,18 +63,18 @@ def test_changes_one_by_one_come_to_the_same_as_all_pods_at_once(changes, ranks,
             pods[name] = _shown(name, ranks[name], state)
             index.update([pods[name]])
         # In the middle as well: what is remembered between two looks must not outlive its truth.
-        at = JOBS[seen_job].view()
+        at = JOBS[seen_job].read()
         assert observe_indexed(at, index, None, REF) == observe(at, pods.values(), None, REF)
 
 
 def test_rank_counts_as_long_as_one_of_its_pods_is_there():
     first, second = _shown("a", 0, "failed"), _shown("b", 0, "running")
     index = PodIndex(REF, [first, second])
-    assert index.counts(JOBS["assembling"].view()).started == 1
+    assert index.counts(JOBS["assembling"].read()).started == 1
     index.remove([first])
-    assert index.counts(JOBS["assembling"].view()).started == 1
+    assert index.counts(JOBS["assembling"].read()).started == 1
     index.remove([second])
-    assert index.counts(JOBS["assembling"].view()).started == 0
+    assert index.counts(JOBS["assembling"].read()).started == 0
 
 
 @pytest.mark.parametrize("state", ["refused", "without its image"])

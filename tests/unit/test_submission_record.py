@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, record_of
 
@@ -51,7 +52,7 @@ CASES = {
 
 @pytest.mark.parametrize(("stored", "phase", "state"), CASES.values(), ids=CASES)
 def test_phase_and_state_are_read_off_the_job(stored, phase, state):
-    record = record_of(stored)
+    record = record_of(read_job(stored))
     assert (record.phase, record.state) == (phase, state)
 
 
@@ -75,9 +76,9 @@ CAUSES = {
 
 @pytest.mark.parametrize(("stored", "cause"), CAUSES.values(), ids=CAUSES)
 def test_the_cause_of_a_failure_is_kept(stored, cause):
-    assert record_of(stored).error == cause
+    assert record_of(read_job(stored)).error == cause
 
 
 def test_broken_annotations_do_not_hide_the_record():
-    record = record_of(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True))
+    record = record_of(read_job(job(annotations={ANNOTATION_SPEC_FIELDS: "{"}, suspend=True)))
     assert (record.trigger_id, record.phase) == ("", Phase.SUBMITTED)

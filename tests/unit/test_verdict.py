@@ -1,6 +1,6 @@
 import pytest
 
-from airflow_provider_gangjobs.gang.state.verdict import Ended, fate, judge
+from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
 from tests.unit.builders import REF, at, job
 
 VERDICTS = {
@@ -22,7 +22,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("seen", "ended", "reason", "when"), VERDICTS.values(), ids=VERDICTS)
 def test_verdict_is_the_jobs_own_word(seen, ended, reason, when):
-    verdict = judge(seen.view(), REF)
+    verdict = judge(seen.read(), REF)
     assert verdict is not None
     assert (verdict.ended, verdict.reason, verdict.at) == (ended, reason, when)
 
@@ -45,24 +45,24 @@ OPEN = {
 
 @pytest.mark.parametrize("seen", OPEN.values(), ids=OPEN)
 def test_nothing_else_is_a_verdict(seen):
-    assert judge(seen.view(), REF) is None
+    assert judge(seen.read(), REF) is None
 
 
 def test_false_condition_is_none():
     seen = job().failed(60)
     for condition in seen.obj["status"]["conditions"]:
         condition["status"] = "False"
-    assert judge(seen.view(), REF) is None
+    assert judge(seen.read(), REF) is None
 
 
 def test_verdict_carries_the_completed_indexes():
-    verdict = judge(job(4).complete(60).view(), REF)
+    verdict = judge(job(4).complete(60).read(), REF)
     assert verdict is not None
     assert verdict.completed_indexes == "0-3"
 
 
 def test_fate_is_told_before_the_verdict():
-    decided = fate(job().decided("FailureTarget", 60, "DeadlineExceeded").view())
+    decided = job().decided("FailureTarget", 60, "DeadlineExceeded").read().fate
     assert decided is not None
     assert decided.reason == "DeadlineExceeded"
-    assert fate(job().view()) is None
+    assert job().read().fate is None

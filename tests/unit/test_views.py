@@ -49,11 +49,21 @@ LABELS = {
     labels.LABEL_GANG: "gang",
     labels.LABEL_ATTEMPT: "attempt",
     labels.LABEL_KUEUE_QUEUE: "kueue_queue",
+    labels.LABEL_TASK: "task",
+    labels.LABEL_DROPPED: "dropped",
     "batch.kubernetes.io/controller-uid": "controller_uid",
     "controller-uid": "controller_uid_before_1_27",
 }
 ANNOTATIONS = {
+    labels.ANNOTATION_TRIGGER_ID: "trigger_id",
+    labels.ANNOTATION_SPEC_HASH: "spec_hash",
+    labels.ANNOTATION_SPEC_FIELDS: "spec_fields",
+    labels.ANNOTATION_CLAIM: "claim",
+    labels.ANNOTATION_DELIVERED: "delivered",
+    labels.ANNOTATION_DISRUPTIONS: "disruptions",
     labels.ANNOTATION_HALTED: "halted",
+    labels.ANNOTATION_TASK: "task",
+    labels.ANNOTATION_GANG: "gang",
     labels.ANNOTATION_COMPLETION_INDEX: "completion_index",
     labels.ANNOTATION_DEFAULT_CONTAINER: "default_container",
 }
@@ -173,7 +183,9 @@ def test_later_view_of_a_pod_has_what_did_not_change() -> None:
 @pytest.mark.parametrize("part", ["labels", "annotations", "finalizers", "ownerReferences"])
 def test_what_was_taken_from_a_pod_is_gone_in_its_later_view(part: str) -> None:
     share = sharer()
-    obj = named("a") | {"metadata": named("a")["metadata"] | {"annotations": {labels.ANNOTATION_HALTED: "now"}}}
+    obj = named("a") | {
+        "metadata": named("a")["metadata"] | {"annotations": {labels.ANNOTATION_DEFAULT_CONTAINER: "a"}}
+    }
     obj["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": "u", "controller": True}]
     without = obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != part}}
     was = decoded(obj, share)

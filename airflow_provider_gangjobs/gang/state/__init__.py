@@ -1,1 +1,1 @@
-"""The state of a gang, as a pure function of its Job, pods, and PodGroup."""
+"""How far a gang is, by what the server shows of it. Pure: no I/O, and no time but the server's."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-    from airflow_provider_gangjobs.kube.views import JobView
 
 GENERATION_AS_SUBMITTED: Final = 2
 """The creation of the Job is generation 1, and the patch that unsuspends the Job is generation 2. A further suspension
@@ -36,7 +36,7 @@ class Completeness(Enum):
     """Only the API server can tell. This is the answer for every Job that failed."""
 
 
-def check_completeness(job: JobView | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
+def check_completeness(job: Job | None, pods: PodIndex, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
     """Compare a Job with the pods that are known.
 
     :param pods: All pods that the API server had at one moment, which may be long ago.
@@ -55,13 +55,13 @@ def check_completeness(job: JobView | None, pods: PodIndex, recorded: AbstractSe
     return Completeness.COMPLETE if recorded <= pods.uids else Completeness.UNKNOWN
 
 
-def _succeeded_as_submitted(job: JobView, ref: GangRef) -> bool:
+def _succeeded_as_submitted(job: Job, ref: GangRef) -> bool:
     """The Job has succeeded, its spec never changed, and each rank had one pod, which succeeded."""
     verdict = judge(job, ref)
     return (
         verdict is not None
         and verdict.ended is Ended.SUCCEEDED
-        and 0 < job.metadata.generation <= GENERATION_AS_SUBMITTED
-        and 0 < (job.spec.completions or 0) == job.spec.parallelism == job.status.succeeded
+        and 0 < job.generation <= GENERATION_AS_SUBMITTED
+        and 0 < (job.completions or 0) == job.parallelism == job.status.succeeded
         and job.status.failed == 0
     )

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.phase import Observation, Phase
+from airflow_provider_gangjobs.gang.state.phase import Phase
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.observation import Observation
 
 
 @dataclass(frozen=True)

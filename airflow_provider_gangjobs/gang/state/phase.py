@@ -1,50 +1,70 @@
-"""Lifecycle: (Job, pods, PodGroup, events) as they are seen now -> phase, counts, times, what is waited for, verdict.
+"""Phase: how far a gang is. `phase_of` is the only function that says so.
 
-A pure function without memory. Every time is the server's, so a restarted observer says the same.
-Phases only move forward, with one exception that is the cluster's own: a queue that suspends a
-running gang sends it back to `queued`.
+The log of the trigger, events, the record of a submission and the page in Airflow's UI all ask it. The first row of
+this table that fits decides:
 
-    submitted    the Job is there, the Job controller has not looked at it
-    queued       suspended: by a queue, by its submission that is not complete, or halted
-    assembling   started, but not all ranks run yet
-    running      all ranks have started
-    finishing    the fate is decided, but pods still end or their outcomes are not recorded
-    succeeded, failed, deleted
+    what the server shows                                            phase
+    ---------------------------------------------------------------  -----------------------------------------
+    no Job, or a Job with another uid                                deleted
+    Complete, also if the Job is being deleted                       succeeded
+    Failed, before deletion was asked for                            failed
+    being deleted, also if it failed after deletion was asked for    deleted
+    SuccessCriteriaMet or FailureTarget                              finishing
+    halted, and pods still run, end, or wait for their harvest       finishing
+    halted                                                           failed
+    the condition Suspended                                          queued
+    spec.suspend, and the Job has run before                         queued
+    spec.suspend, and Kueue or the user starts the Job               queued
+    no startTime                                                     submitted
+    all ranks have started                                           running
+    some rank has not started                                        assembling
+
+Where a row says succeeded, failed or deleted, and pods are known that still wait for their harvest, the phase is
+finishing. Only a reader of pods can know that.
+
+Why the readers had to be brought together, and how:
+
+* A Complete Job that is being deleted has succeeded. Deletion, for example by the TTL controller, does not undo what
+  the gang did. That the Job is about to go is told by `SubmissionRecord.state`.
+* A halted gang has failed, although its Job is suspended as a queued one is: nothing lets it run again.
+* A suspended Job that never ran is submitted until the Job controller has looked at it, and queued from then on.
+  If Kueue or the user starts the Job, it is queued at once: its submission has done its part.
+* Whether all ranks have started is counted from pods where they are known, and from the Job's own counters otherwise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
-from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict, fate, judge
-from airflow_provider_gangjobs.gang.state.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
-from airflow_provider_gangjobs.kube.views import condition
+from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.progress import Counts
-    from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView
 
 
 class Phase(StrEnum):
     """How far a gang is. A contract: in logs and events, never renamed."""
 
     SUBMITTED = "submitted"
+    """The Job exists, and the Job controller has not started it."""
     QUEUED = "queued"
+    """The Job is suspended and may run later."""
     ASSEMBLING = "assembling"
+    """The Job has started, and not all ranks run."""
     RUNNING = "running"
+    """All ranks have started."""
     FINISHING = "finishing"
+    """How the gang ends is decided, and pods still end or wait for their harvest."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    """The Job failed, or the gang was halted."""
     DELETED = "deleted"
+    """The Job is gone, replaced, or being deleted before it ended."""
 
 
+FINAL_PHASES: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.DELETED})
 PHASE_OF_VERDICT: Final = {
     Ended.SUCCEEDED: Phase.SUCCEEDED,
     Ended.FAILED: Phase.FAILED,
@@ -53,158 +73,31 @@ PHASE_OF_VERDICT: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What is known of a gang at one moment."""
+def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
+    """Say how far a gang is.
 
-    ref: GangRef
-    phase: Phase
-    began: Mapping[Phase, datetime]
-    """When each phase began that the gang has reached, as far as the cluster tells."""
-    counts: Counts
-    wait: Wait
-    verdict: Verdict | None = None
-
-    @property
-    def since(self) -> datetime | None:
-        """When the present phase began."""
-        return self.began.get(self.phase)
-
-    @property
-    def waiting_for(self) -> str:
-        """What it waits for, in a sentence; empty if nothing can be said."""
-        return self.wait.text
-
-    @property
-    def line(self) -> str:
-        """One line for a log: `assembling: 8 pods, 3 placed. Insufficient nvidia.com/gpu on 3 of 3 nodes`."""
-        numbers = _NUMBERS.get(self.phase, _no_numbers)(self.counts)
-        said = ". ".join(filter(None, (numbers, self.wait.text)))
-        return f"{self.phase}: {said}" if said else str(self.phase)
-
-
-def observe(
-    job: JobView | None,
-    pods: Iterable[PodView],
-    podgroup: PodGroupView | None,
-    ref: GangRef,
-    *,
-    events: Sequence[EventView] = (),
-) -> Observation:
-    """Say where a gang stands.
-
-    `job=None` must mean that the server has no such Job. Pods of another Job are left out.
-    `events` are those of the Job and its pods, if somebody fetched them; only evidence comes from them.
+    :param job: The gang's own Job; `None` if the server has none of this uid.
+    :param pods: What is counted of the gang's pods; `None` if they are not known, then the Job's counters stand in.
     """
-    return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, events=events)
-
-
-def observe_indexed(
-    job: JobView | None,
-    pods: PodIndex,
-    podgroup: PodGroupView | None,
-    ref: GangRef,
-    *,
-    events: Sequence[EventView] = (),
-) -> Observation:
-    """The same, of pods that are counted already."""
-    ours = job if job is not None and job.metadata.uid == ref.uid else None
-    verdict = judge(job, ref)
-    counts = pods.counts(ours)
-    phase = _phase(ours, counts, verdict)
-    began = _times(phase, ours, pods, counts, verdict)
-    wait = _wait(phase, Seen(ours, pods, podgroup, counts, events), verdict)
-    return Observation(ref, phase, began, counts, wait, verdict)
-
-
-def _phase(job: JobView | None, counts: Counts, verdict: Verdict | None) -> Phase:
+    held = pods.held if pods else 0
+    if job is None:
+        return Phase.FINISHING if held else Phase.DELETED
+    verdict = judge(job, job.ref)
     if verdict is not None:
-        return Phase.FINISHING if counts.held else PHASE_OF_VERDICT[verdict.ended]
-    assert job is not None, "a missing Job has a verdict"
-    if fate(job) is not None:
+        return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.ended]
+    if job.fate is not None:
         return Phase.FINISHING
-    if condition(job.status.conditions, "Suspended") is not None:
+    if job.ends_by_halt:
+        return Phase.FINISHING if held or job.has_pods_left else Phase.FAILED
+    if _is_queued(job):
         return Phase.QUEUED
-    if job.status.start_time is None:
+    if job.started_at is None:
         return Phase.SUBMITTED
-    return Phase.RUNNING if counts.started >= counts.ranks else Phase.ASSEMBLING
+    started = pods.started if pods else job.started_ranks
+    return Phase.RUNNING if started >= job.ranks else Phase.ASSEMBLING
 
 
-def _times(
-    phase: Phase, job: JobView | None, pods: PodIndex, counts: Counts, verdict: Verdict | None
-) -> dict[Phase, datetime]:
-    began: dict[Phase, datetime | None] = {}
-    if job is not None:
-        began[Phase.SUBMITTED] = job.metadata.creation_timestamp
-        suspended = condition(job.status.conditions, "Suspended")
-        began[Phase.QUEUED] = suspended.last_transition_time if suspended else None
-        if phase is not Phase.QUEUED:
-            began[Phase.ASSEMBLING] = job.status.start_time
-            decided = fate(job)
-            began[Phase.FINISHING] = decided.last_transition_time if decided else None
-    if counts.ranks and counts.started >= counts.ranks and phase is not Phase.QUEUED:
-        began[Phase.RUNNING] = pods.all_started_at(counts.ranks)
-    if verdict is not None:
-        began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
-        began[PHASE_OF_VERDICT[verdict.ended]] = verdict.at
-    return {step: at for step, at in began.items() if at is not None}
-
-
-def _wait(phase: Phase, seen: Seen, verdict: Verdict | None) -> Wait:
-    match phase:
-        case Phase.SUBMITTED | Phase.QUEUED:
-            assert seen.job is not None, "a Job that is gone is in none of these phases"
-            return while_suspended(seen.job) if seen.job.spec.suspend or phase is Phase.QUEUED else _UNSEEN
-        case Phase.ASSEMBLING:
-            return while_assembling(seen)
-        case Phase.RUNNING:
-            return Wait(Cause.RANKS)
-        case Phase.FINISHING:
-            return _finishing(seen, verdict)
-        case _:
-            return Wait(Cause.NOTHING, _said(verdict))
-
-
-_UNSEEN: Final = Wait(Cause.CONTROLLER, "Waits for the Job controller to look at the Job")
-
-
-def _finishing(seen: Seen, verdict: Verdict | None) -> Wait:
-    if verdict is not None:
-        return Wait(Cause.HARVEST, _said(verdict))
-    decided = fate(seen.job) if seen.job else None
-    return Wait(Cause.ENDING, decided.reason if decided else "")
-
-
-def _said(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return ""
-    return ": ".join(filter(None, (verdict.reason, verdict.message)))
-
-
-def _while_assembling(counts: Counts) -> str:
-    ranks = many(counts.ranks, "pod")
-    pods = ranks if counts.created >= counts.ranks else f"{counts.created} of {ranks}"
-    started = f", {counts.started} started" if counts.started else ""
-    return f"{pods}, {counts.placed or 'none'} placed{started}"
-
-
-def _while_running(counts: Counts) -> str:
-    return f"{min(counts.started, counts.ranks)}/{counts.ranks} ranks"
-
-
-def _at_the_end(counts: Counts) -> str:
-    held = f", {many(counts.held, 'pod')} not recorded yet" if counts.held else ""
-    return f"{many(counts.succeeded, 'rank')} succeeded, {counts.failed} failed{held}"
-
-
-def _no_numbers(counts: Counts) -> str:
-    return ""
-
-
-_NUMBERS: Final = {
-    Phase.ASSEMBLING: _while_assembling,
-    Phase.RUNNING: _while_running,
-    Phase.FINISHING: _at_the_end,
-    Phase.SUCCEEDED: _at_the_end,
-    Phase.FAILED: _at_the_end,
-}
+def _is_queued(job: Job) -> bool:
+    if job.suspended is not None:
+        return True
+    return job.is_suspended and (job.has_run or job.is_started_by_others)

@@ -9,10 +9,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
-from airflow_provider_gangjobs.gang.state.pods import is_of
-from airflow_provider_gangjobs.gang.state.progress import Counts, Fact, all_started_at, fact, ranks_of
+from airflow_provider_gangjobs.gang.state.pods import has_container_trouble, is_of, refusal
+from airflow_provider_gangjobs.gang.state.progress import Counts, Fact, all_started_at, fact
 from airflow_provider_gangjobs.gang.state.rank_set import Ranks
-from airflow_provider_gangjobs.gang.state.waiting import has_container_trouble, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.kube.views import JobView, PodView
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.views import PodView
 
 
 class PodIndex:
@@ -104,11 +104,11 @@ class PodIndex:
         """Its pods are those of the ranks from 0 to below this number, and no others."""
         return self._created.is_exactly(ranks)
 
-    def counts(self, job: JobView | None) -> Counts:
+    def counts(self, job: Job | None) -> Counts:
         """Ranks and pods by how far they are, from the pods and the Job."""
         ended = job.status.succeeded + job.status.failed if job else 0
         started_ever = max(self._and_done(self._started, job), ended + len(self._running))
-        ranks = ranks_of(job) if job else len(self._created)
+        ranks = job.ranks if job else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
             ranks=ranks,
@@ -171,10 +171,10 @@ class PodIndex:
             _count(self.refusals, now, 1)
             self._refusals[uid] = now
 
-    def _and_done(self, ranks: Ranks, job: JobView | None) -> int:
+    def _and_done(self, ranks: Ranks, job: Job | None) -> int:
         """How many ranks there are with those that the Job has completed, whose pods may be gone."""
         done = job.status.completed_indexes if job else ""
-        if job is None or not done or len(ranks) >= (job.spec.completions or 0):
+        if job is None or not done or len(ranks) >= (job.completions or 0):
             return len(ranks)  # a list of 50,000 parts is read only if it can tell something
         if done != self._done[0]:
             self._done = done, parse_spans(done)

@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.kube.views import ContainerState, ContainerStatus, Meta, PodView, Terminated
+    from airflow_provider_gangjobs.kube.views import (
+        ContainerState,
+        ContainerStatus,
+        Meta,
+        PodView,
+        Terminated,
+        Waiting,
+    )
+
+IMAGE_REASONS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_TROUBLES: Final = IMAGE_REASONS | CONFIG_REASONS
 
 # A container that never started has the zero of its runtime's clock as its start.
 _ZERO_TIMES_END: Final = datetime(1971, 1, 1, tzinfo=UTC)
@@ -128,3 +141,26 @@ def finished_at(pod: PodView) -> datetime | None:
 def ended_state(status: ContainerStatus) -> Terminated | None:
     """How a container ended, now or before its restart."""
     return status.state.terminated or status.last_state.terminated
+
+
+def has_container_trouble(pod: PodView) -> bool:
+    """A container of it cannot be made, at least for now."""
+    return container_waits(pod, _TROUBLES) is not None
+
+
+def container_waits(pod: PodView, reasons: frozenset[str]) -> Waiting | None:
+    """The first container that waits for one of these reasons."""
+    for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
+        for status in statuses:
+            waiting = status.state.waiting
+            if waiting is not None and waiting.reason in reasons:
+                return waiting
+    return None
+
+
+def refusal(pod: PodView) -> str:
+    """Why the scheduler could not place it, in its words; empty if it could, or has not tried."""
+    if pod.spec.node_name:
+        return ""
+    scheduled = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
+    return next((item.message or item.reason for item in scheduled), "")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
     from datetime import datetime
 
-    from airflow_provider_gangjobs.kube.views import JobView, PodView
+    from airflow_provider_gangjobs.kube.views import PodView
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,6 @@ def fact(pod: PodView) -> Fact:
         is_held=pod_facts.is_held(pod),
         is_deleted=pod.metadata.deletion_timestamp is not None,
     )
-
-
-def ranks_of(job: JobView) -> int:
-    """How many ranks run side by side: parallelism, but no more than completions."""
-    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
-    completions = parallelism if job.spec.completions is None else job.spec.completions
-    return min(parallelism, completions)
 
 
 def all_started_at(facts: Iterable[Fact], ranks: int) -> datetime | None:

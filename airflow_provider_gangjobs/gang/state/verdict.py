@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.pods import deletion_asked_at
-from airflow_provider_gangjobs.kube.views import Condition, JobView, condition
-
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.views import Condition
 
 REASON_DELETED: Final = "JobDeleted"
 REASON_REPLACED: Final = "JobReplaced"
@@ -49,43 +48,36 @@ class Verdict:
         return self.ended in {Ended.SUCCEEDED, Ended.FAILED}
 
 
-def judge(job: JobView | None, ref: GangRef) -> Verdict | None:
+def judge(job: Job | None, ref: GangRef) -> Verdict | None:
     """The verdict over the Job as it is seen, or `None` while it is open.
 
     `job=None` must mean that the server has no such Job, not that it could not be asked.
     """
     if job is None:
         return Verdict(Ended.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
-    if job.metadata.uid != ref.uid:
-        return Verdict(Ended.REPLACED, REASON_REPLACED, f"Job {ref} now has uid {job.metadata.uid}, not {ref.uid}")
+    if job.ref.uid != ref.uid:
+        return Verdict(Ended.REPLACED, REASON_REPLACED, f"Job {ref} now has uid {job.ref.uid}, not {ref.uid}")
     return _conditions_say(job) or _deletion_says(job, ref)
 
 
-def _conditions_say(job: JobView) -> Verdict | None:
-    for kind, ended in (("Complete", Ended.SUCCEEDED), ("Failed", Ended.FAILED)):
-        found = condition(job.status.conditions, kind)
+def _conditions_say(job: Job) -> Verdict | None:
+    for found, ended in ((job.complete, Ended.SUCCEEDED), (job.failed, Ended.FAILED)):
         if found is not None and not _came_from_deletion(found, ended, job):
             at = (job.status.completion_time if ended is Ended.SUCCEEDED else None) or found.last_transition_time
             return Verdict(ended, found.reason, found.message, at, job.status.completed_indexes)
     return None
 
 
-def _came_from_deletion(found: Condition, ended: Ended, job: JobView) -> bool:
+def _came_from_deletion(found: Condition, ended: Ended, job: Job) -> bool:
     """A failure noted after deletion began: pods that deletion killed are counted as failed by then."""
-    asked = deletion_asked_at(job.metadata)
+    asked = job.deletion_asked_at
     if asked is None or found.last_transition_time is None or ended is Ended.SUCCEEDED:
         return False
     return found.last_transition_time > asked
 
 
-def _deletion_says(job: JobView, ref: GangRef) -> Verdict | None:
-    asked = deletion_asked_at(job.metadata)
+def _deletion_says(job: Job, ref: GangRef) -> Verdict | None:
+    asked = job.deletion_asked_at
     if asked is None:
         return None
     return Verdict(Ended.DELETED, REASON_DELETED, f"Job {ref} is being deleted", asked, job.status.completed_indexes)
-
-
-def fate(job: JobView) -> Condition | None:
-    """The preview of a verdict, with reason and message: the fate is decided, pods may still run."""
-    found = (condition(job.status.conditions, kind) for kind in ("SuccessCriteriaMet", "FailureTarget"))
-    return next((item for item in found if item), None)

@@ -16,19 +16,13 @@ from airflow_provider_gangjobs.gang.state import pods as pod_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.gang.state.progress import Counts
-    from airflow_provider_gangjobs.kube.views import EventView, JobView, PodGroupView, PodView, Waiting
+    from airflow_provider_gangjobs.kube.views import EventView, PodGroupView, PodView
 
 EVIDENCE_CHARACTERS_MAX: Final = 256
 """Of a message of the cluster; schedulers list every node's reason."""
-
-IMAGE_REASONS: Final = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-)
-CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-
-_TROUBLES: Final = IMAGE_REASONS | CONFIG_REASONS
 
 
 class Cause(StrEnum):
@@ -54,7 +48,7 @@ class Cause(StrEnum):
 class Seen:
     """Everything the rules may look at."""
 
-    job: JobView | None
+    job: Job | None
     pods: PodIndex
     podgroup: PodGroupView | None
     counts: Counts
@@ -69,15 +63,15 @@ class Wait:
     text: str = ""
 
 
-def while_suspended(job: JobView) -> Wait:
+def while_suspended(job: Job) -> Wait:
     """Who is to unsuspend the Job."""
-    queue = job.metadata.labels.kueue_queue
-    halted = job.metadata.annotations.halted
-    if halted is not None:
-        return Wait(Cause.HALTED, f"It was halted: {halted}")
-    if queue:
-        return Wait(Cause.QUEUE, f"Waits for admission by Kueue queue {queue}")
-    if job.spec.suspend:
+    if job.is_halted:
+        return Wait(Cause.HALTED, f"It was halted: {job.halt_note}")
+    if job.queue:
+        return Wait(Cause.QUEUE, f"Waits for admission by Kueue queue {job.queue}")
+    if job.is_suspended and job.is_kept_suspended:
+        return Wait(Cause.SUBMISSION, "The Job is suspended until its user lets it run, as keep_suspended asks for")
+    if job.is_suspended:
         return Wait(Cause.SUBMISSION, "The Job is suspended: its submission is not complete")
     return Wait(Cause.CONTROLLER, "Waits for the Job controller to resume it")
 
@@ -92,34 +86,20 @@ def while_assembling(seen: Seen) -> Wait:
 
 
 def _image(seen: Seen) -> str | None:
-    return _container_trouble(seen.pods.troubled.values(), IMAGE_REASONS)
+    return _container_trouble(seen.pods.troubled.values(), pod_facts.IMAGE_REASONS)
 
 
 def _config(seen: Seen) -> str | None:
-    return _container_trouble(seen.pods.troubled.values(), CONFIG_REASONS)
+    return _container_trouble(seen.pods.troubled.values(), pod_facts.CONFIG_REASONS)
 
 
 def _container_trouble(pods: Iterable[PodView], reasons: frozenset[str]) -> str | None:
-    found = [(pod, waiting) for pod in pods if (waiting := _container_waits(pod, reasons))]
+    found = [(pod, waiting) for pod in pods if (waiting := pod_facts.container_waits(pod, reasons))]
     if not found:
         return None
     pod, waiting = min(found, key=lambda item: _rank_order(item[0]))
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return f"{waiting.reason} at {_who(pod)}{more}: {shorten(waiting.message)}".rstrip(": ")
-
-
-def has_container_trouble(pod: PodView) -> bool:
-    """A container of it cannot be made, at least for now."""
-    return _container_waits(pod, _TROUBLES) is not None
-
-
-def _container_waits(pod: PodView, reasons: frozenset[str]) -> Waiting | None:
-    for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
-        for status in statuses:
-            waiting = status.state.waiting
-            if waiting is not None and waiting.reason in reasons:
-                return waiting
-    return None
 
 
 def _rank_order(pod: PodView) -> tuple[int, str]:
@@ -154,14 +134,6 @@ def _unschedulable(seen: Seen) -> str | None:
         return None
     refused = (item for item in seen.podgroup.status.conditions if item.status == "False" and item.message)
     return next((node_reasons(item.message) for item in refused), None)
-
-
-def refusal(pod: PodView) -> str:
-    """Why the scheduler could not place it, in its words; empty if it could, or has not tried."""
-    if pod.spec.node_name:
-        return ""
-    scheduled = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")
-    return next((item.message or item.reason for item in scheduled), "")
 
 
 def _scheduler_silent(seen: Seen) -> str | None:

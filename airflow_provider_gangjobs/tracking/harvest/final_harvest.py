@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.kube.views import JobView, PodView
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class FinalHarvest:
         self._listed: list[PodView] | None = None
         self._patient_until: float | None = None
 
-    async def prepare(self, job: JobView | None) -> None:
+    async def prepare(self, job: Job | None) -> None:
         """While the server is asked whether the Job has ended as it seems: read the ledger, harvest what is seen to
         have ended, and list the pods unless all of them are in sight, or too many to be listed before the watch has
         had its time.
@@ -120,7 +121,7 @@ class FinalHarvest:
         except ClusterError as exc:
             log.warning("gang %s: what is recorded of it could not be read: %s", self.ref, exc)
 
-    async def settle(self, job: JobView | None = None) -> FinalHarvestResult:
+    async def settle(self, job: Job | None = None) -> FinalHarvestResult:
         """On return the harvest is over, and what it left undone is in the notes.
 
         Raises:
@@ -142,7 +143,7 @@ class FinalHarvest:
             if self.sights.pod_count > LISTED_AT_ONCE_MAX:
                 await self.timing.sleep(min(self.sights.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
-    async def _sweep(self, job: JobView | None, *, ask_first: bool = False) -> _Swept:
+    async def _sweep(self, job: Job | None, *, ask_first: bool = False) -> _Swept:
         """Harvest what the watch shows, and when that leaves nothing, what the server lists, if that may be more.
 
         :param ask_first: List whatever the watch shows: it may have died without a word.
@@ -167,7 +168,7 @@ class FinalHarvest:
         left = await self._held_of(list(newest.values()))
         return _Swept(is_all=not left and error is None, left=left, error=error)
 
-    async def _roll(self, job: JobView | None) -> Completeness:
+    async def _roll(self, job: Job | None) -> Completeness:
         """Take all that has changed, and call the roll of the pods that are in sight then."""
         await self.census.take()
         if not self.sights.shows_all_pods_of_a_moment:  # that of the line before

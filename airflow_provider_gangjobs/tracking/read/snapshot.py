@@ -16,11 +16,10 @@ import msgspec
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import pods_of
-from airflow_provider_gangjobs.gang.state.progress import ranks_of
-from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView, view
+from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.gang_watch import podgroups_served
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
@@ -86,30 +85,29 @@ class _Look:
     def __init__(self, client: Client, jobs: Sequence[Mapping[str, Any]], job: Mapping[str, Any]) -> None:
         self.client = client
         self.jobs = jobs
-        self.job = job
-        self.view = view(JobView, dict(job))
-        meta = self.view.metadata
-        self.ref = GangRef(meta.namespace, meta.name, meta.uid)
+        self.stored = job
+        self.job: Job = read_job(job)
+        self.ref = self.job.ref
         self.unread: list[str] = []
 
     async def whole(self) -> GangSnapshot:
         pods, is_whole = await self._pods()
         outcomes = await self._outcomes(is_whole)
-        is_waiting = len(pods) < ranks_of(self.view) or any(not pod.spec.node_name for pod in pods)
+        is_waiting = len(pods) < self.job.ranks or any(not pod.spec.node_name for pod in pods)
         return GangSnapshot(
             jobs=self.jobs,
-            job=self.job,
+            job=self.stored,
             pods=pods_of(self.ref, pods),
             outcomes=outcomes,
             podgroup=await self._podgroup() if is_waiting else None,
-            events=await job_events(self.client, self.ref) if len(pods) < ranks_of(self.view) and is_whole else (),
+            events=await job_events(self.client, self.ref) if len(pods) < self.job.ranks and is_whole else (),
             is_whole=is_whole,
             unread=tuple(self.unread),
         )
 
     async def _pods(self) -> tuple[list[PodView], bool]:
         try:
-            if ranks_of(self.view) <= WHOLE_RANKS_MAX:
+            if self.job.ranks <= WHOLE_RANKS_MAX:
                 pods, is_whole = await self._list(PodView, PODS, pages_max=WHOLE_PAGES_MAX)
                 if is_whole:
                     return pods, True

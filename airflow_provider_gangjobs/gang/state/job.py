@@ -1,0 +1,298 @@
+"""Job: everything that a stored Job says about its gang, read in one place.
+
+`read_job` is the only reader. It reads the view that the informers keep and the dict that a request returns, and both
+give equal values. Each question about a Job (is it suspended, who answers for it, has its outcome been delivered) has
+exactly one answer, a property of `Job`. How far the gang is follows from them in `gang.state.phase`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.pods import deletion_asked_at
+from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, view
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
+
+HALTED: Final = "Halted"
+"""Reason of a halt whose note gives no other."""
+_KEEP_SUSPENDED: Final = "keep_suspended"
+"""The parameter by which a user asks that the submission does not start the Job."""
+
+
+def read_job(stored: JobView | Mapping[str, Any]) -> Job:
+    """Read a Job, from a view or from an object as the server sends it.
+
+    Raises:
+        msgspec.ValidationError: a field has another type than Kubernetes gives it.
+    """
+    return Job(stored if isinstance(stored, JobView) else view(JobView, dict(stored)))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A Job at one moment. Two values are equal if all fields that are read are equal."""
+
+    view: JobView
+
+    # -- identity ----------------------------------------------------------------------------------------------------
+
+    @property
+    def ref(self) -> GangRef:
+        """Namespace, name and uid."""
+        metadata = self.view.metadata
+        return GangRef(metadata.namespace, metadata.name, metadata.uid)
+
+    @property
+    def generation(self) -> int:
+        """Number of the version of the spec, from 1; 0 if the object does not say."""
+        return self.view.metadata.generation
+
+    @property
+    def attempt(self) -> int | None:
+        """Number of the attempt, from 0; `None` if the label is missing or is no number."""
+        return _number(self.view.metadata.labels.attempt)
+
+    @property
+    def attempt_number(self) -> int:
+        """As `attempt`, with 0 for a label that is missing."""
+        return self.attempt or 0
+
+    @property
+    def trigger_id(self) -> str | None:
+        """Id of the submission, which the client chose or which was derived from the task."""
+        return self._annotations.trigger_id
+
+    @property
+    def task(self) -> str | None:
+        """The task key as JSON; `None` for a submission by an id that its client chose."""
+        return self._annotations.task
+
+    @property
+    def spec_hash(self) -> str | None:
+        """Hash of the parameters from which the Job was made."""
+        return self._annotations.spec_hash
+
+    @property
+    def field_digests(self) -> dict[str, str]:
+        """Digest of each parameter that was given at the submission; empty if the Job does not say."""
+        try:
+            given = json.loads(self._annotations.spec_fields or "null")
+        except ValueError:
+            return {}
+        return given if isinstance(given, dict) else {}
+
+    @property
+    def decision(self) -> str | None:
+        """How the pods are placed, in the form of `gang.policy.Decision`."""
+        return self._annotations.gang
+
+    @property
+    def disruptions(self) -> int:
+        """How many attempts in a row were lost to disruptions before this one."""
+        return _number(self._annotations.disruptions) or 0
+
+    # -- ownership ---------------------------------------------------------------------------------------------------
+
+    @property
+    def claim(self) -> str | None:
+        """Id of the task instance that answers for the gang."""
+        return self._annotations.claim
+
+    def holds_claim(self, claim: str) -> bool:
+        """Whether the task instance with this id answers for the gang."""
+        return self._annotations.claim == claim
+
+    @property
+    def is_dropped(self) -> bool:
+        """The submission was deleted and the Job was kept. The Job belongs to nobody."""
+        return self.view.metadata.labels.dropped is not None
+
+    # -- size and counters -------------------------------------------------------------------------------------------
+
+    @property
+    def parallelism(self) -> int:
+        """`spec.parallelism`, with the server's default."""
+        return 1 if self.view.spec.parallelism is None else self.view.spec.parallelism
+
+    @property
+    def completions(self) -> int | None:
+        """`spec.completions`; `None` for a Job of no fixed number of completions."""
+        return self.view.spec.completions
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks run side by side: parallelism, but no more than completions."""
+        completions = self.completions
+        return self.parallelism if completions is None else min(self.parallelism, completions)
+
+    @property
+    def workers(self) -> int:
+        """How many ranks the gang has in all."""
+        return self.completions or self.parallelism or 1
+
+    @property
+    def status(self) -> JobStatus:
+        """The Job controller's counters, times and conditions."""
+        return self.view.status
+
+    @property
+    def started_ranks(self) -> int:
+        """How many ranks have started, as far as the Job's counters tell: those that are ready or have ended."""
+        status = self.status
+        return status.ready + status.succeeded + status.failed
+
+    @property
+    def has_pods_left(self) -> bool:
+        """Some pod still runs or is being deleted, by the Job's counters."""
+        return self.status.active + self.status.terminating > 0
+
+    # -- times, by the server's clock --------------------------------------------------------------------------------
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When the Job was created. Every Job of an API server says so."""
+        return self.view.metadata.creation_timestamp
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the Job controller started the Job, or resumed it last."""
+        return self.status.start_time
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the Job completed or failed."""
+        failed = self.failed
+        return self.status.completion_time or (failed.last_transition_time if failed else None)
+
+    @property
+    def deletion_asked_at(self) -> datetime | None:
+        """When deletion was asked for; `None` if it was not."""
+        return deletion_asked_at(self.view.metadata)
+
+    @property
+    def delivered_at(self) -> datetime | None:
+        """When the outcome was handed to Airflow; `None` if it was not, or if the mark is no time."""
+        try:
+            return datetime.fromisoformat(self._annotations.delivered or "")
+        except ValueError:
+            return None
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def complete(self) -> Condition | None:
+        """The condition `Complete`, if it is true."""
+        return condition(self.status.conditions, "Complete")
+
+    @property
+    def failed(self) -> Condition | None:
+        """The condition `Failed`, if it is true."""
+        return condition(self.status.conditions, "Failed")
+
+    @property
+    def is_ended(self) -> bool:
+        """The Job controller has given its verdict: no pod of the Job runs, and none will."""
+        return self.complete is not None or self.failed is not None
+
+    @property
+    def failure_target(self) -> Condition | None:
+        """The condition `FailureTarget`, if it is true: the Job is going to fail (KEP-3939)."""
+        return condition(self.status.conditions, "FailureTarget")
+
+    @property
+    def fate(self) -> Condition | None:
+        """What announces the verdict (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still run."""
+        return condition(self.status.conditions, "SuccessCriteriaMet") or self.failure_target
+
+    @property
+    def is_being_deleted(self) -> bool:
+        """Deletion was asked for, and finalizers keep the Job."""
+        return self.view.metadata.deletion_timestamp is not None
+
+    @property
+    def is_delivered(self) -> bool:
+        """The outcome was handed to Airflow."""
+        return self._annotations.delivered is not None
+
+    @property
+    def is_halted(self) -> bool:
+        """The gang was suspended for good."""
+        return self._annotations.halted is not None
+
+    @property
+    def halt_note(self) -> str | None:
+        """Why the gang was halted."""
+        return self._annotations.halted
+
+    @property
+    def ends_by_halt(self) -> bool:
+        """The gang was halted before the Job controller had decided how it ends."""
+        return self.is_halted and not self.is_ended and self.fate is None
+
+    @property
+    def halt_cause(self) -> tuple[str, str]:
+        """Reason and message of `halt_note`; the reason is `Halted` where the note begins with none."""
+        note = self.halt_note or ""
+        reason, colon, message = note.partition(": ")
+        return (reason, message) if colon and " " not in reason else (HALTED, note)
+
+    @property
+    def is_suspended(self) -> bool:
+        """`spec.suspend` is true. The Job controller may not have noticed yet, see `suspended`."""
+        return self.view.spec.suspend
+
+    @property
+    def suspended(self) -> Condition | None:
+        """The condition `Suspended`, if it is true: the Job controller has noticed `spec.suspend`."""
+        return condition(self.status.conditions, "Suspended")
+
+    @property
+    def queue(self) -> str | None:
+        """Name of the Kueue queue that decides when the Job runs."""
+        return self.view.metadata.labels.kueue_queue
+
+    @property
+    def is_queued_by_kueue(self) -> bool:
+        """Kueue owns `spec.suspend`."""
+        return self.queue is not None
+
+    @property
+    def is_kept_suspended(self) -> bool:
+        """The user asked by `keep_suspended` that the submission does not start the Job."""
+        return _KEEP_SUSPENDED in self.field_digests
+
+    @property
+    def is_started_by_others(self) -> bool:
+        """Not the submission starts the Job, but Kueue or the user."""
+        return self.is_queued_by_kueue or self.is_kept_suspended
+
+    @property
+    def has_run(self) -> bool:
+        """The Job controller has started the Job at some time."""
+        status = self.status
+        counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
+        return status.start_time is not None or any(counters)
+
+    @property
+    def never_ran(self) -> bool:
+        """The Job is as it was created: suspended, and nothing was ever started by it.
+
+        False for a Job in a queue: Kueue may have stopped it after it ran, and the server keeps no trace of that.
+        """
+        return self.is_suspended and not self.has_run and not self.is_queued_by_kueue
+
+    @property
+    def _annotations(self) -> JobAnnotations:
+        return self.view.metadata.annotations
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

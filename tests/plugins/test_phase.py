@@ -1,0 +1,147 @@
+"""One phase for all who read a Job: the record of a submission, the follower's observation, and the UI's page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.state.observation import observe
+from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
+from airflow_provider_gangjobs.plugins.locator import Lead
+from airflow_provider_gangjobs.plugins.view_model import board
+from airflow_provider_gangjobs.submission.record import OperationState, record_of
+from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
+from tests.unit.builders import REF, JobBuilder, at, job, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.kube.views import PodView
+
+LEAD = Lead(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
+RANKS = 4
+
+
+def phases(built: JobBuilder, pods: list[PodView]) -> dict[str, str]:
+    """The phase by each reader; `pods` must be what the Job's counters are made of."""
+    whole = GangSnapshot(jobs=[built.obj], job=built.obj, pods=pods)
+    large = GangSnapshot(jobs=[built.obj], job=built.obj, is_whole=False)
+    return {
+        "record": record_of(built.read()).phase,
+        "observation": observe(built.read(), pods, None, REF).phase,
+        "page": board(LEAD, whole, at(100)).phase,
+        "page of a large gang": board(LEAD, large, at(100)).phase,
+    }
+
+
+def pods_of(built: JobBuilder) -> list[PodView]:
+    """Pods by which the Job controller counts what the Job says. Pods that end or wait have not started."""
+    count = built.obj["status"].get
+    running = [pod(f"r{n}").rank(n).on("n").running() for n in range(count("ready", 0))]
+    waiting = [pod(f"w{n}").rank(n) for n in range(count("ready", 0), count("active", 0))]
+    ending = [pod(f"t{n}").rank(n).deleted(asked=9) for n in range(count("terminating", 0))]
+    return [one.view() for one in (*running, *waiting, *ending)]
+
+
+CONDITIONS = ("Suspended", "SuccessCriteriaMet", "FailureTarget", "Complete", "Failed")
+MOMENTS = st.integers(0, 60)
+
+
+@st.composite
+def jobs(draw: Callable[..., Any]) -> JobBuilder:
+    """Jobs with any conditions, also those that no Job controller would write together."""
+    built = job(RANKS).spec(suspend=draw(st.booleans()))
+    for kind in draw(st.sets(st.sampled_from(CONDITIONS))):
+        built._condition(kind, draw(st.booleans()), draw(MOMENTS))
+    if draw(st.booleans()):
+        built.started(draw(MOMENTS))
+    if draw(st.booleans()):
+        built.deleted(draw(MOMENTS))
+    if draw(st.booleans()):
+        built.annotation(ANNOTATION_HALTED, draw(st.sampled_from(["enough", "DeadlineExceeded.running.ranks: late"])))
+    if draw(st.booleans()):
+        fields = draw(st.sampled_from(['{"keep_suspended":"x"}', '{"image":"x"}', "{"]))
+        built.annotation(ANNOTATION_SPEC_FIELDS, fields)
+    if draw(st.booleans()):
+        built.label(LABEL_KUEUE_QUEUE, "q")
+    active = draw(st.integers(0, RANKS))
+    counts = {name: draw(st.integers(0, RANKS)) for name in ("succeeded", "failed", "terminating")}
+    return built.counts(active=active, ready=draw(st.integers(0, active)), **counts)
+
+
+@given(jobs())
+def test_every_reader_says_the_same_phase(built: JobBuilder) -> None:
+    said = phases(built, pods_of(built))
+    assert len(set(said.values())) == 1, said
+
+
+@given(jobs())
+def test_pods_that_wait_for_their_harvest_keep_an_end_open(built: JobBuilder) -> None:
+    held = pod("h").rank(0).on("n").succeeded().held().view()
+    alone, with_held = phase_of(built.read()), observe(built.read(), [held], None, REF).phase
+    if alone in {Phase.SUCCEEDED, Phase.FAILED, Phase.DELETED}:
+        assert with_held is Phase.FINISHING
+
+
+IN_PROGRESS, DELETING, FAILED = OperationState.IN_PROGRESS, OperationState.DELETING, OperationState.FAILED
+
+
+def halted(built: JobBuilder) -> JobBuilder:
+    return built.annotation(ANNOTATION_HALTED, "enough")
+
+
+def kueue(built: JobBuilder) -> JobBuilder:
+    return built.label(LABEL_KUEUE_QUEUE, "q")
+
+
+def kept(built: JobBuilder) -> JobBuilder:
+    return built.annotation(ANNOTATION_SPEC_FIELDS, '{"keep_suspended":"x"}')
+
+
+TABLE = {
+    "complete": (job().complete(9), Phase.SUCCEEDED, OperationState.SUCCEEDED),
+    "complete, being deleted": (job().complete(9).deleted(20), Phase.SUCCEEDED, DELETING),
+    "complete, halted": (halted(job().complete(9)), Phase.SUCCEEDED, OperationState.SUCCEEDED),
+    "failed": (job().failed(9), Phase.FAILED, FAILED),
+    "failed, then deleted": (job().failed(9).deleted(20), Phase.FAILED, DELETING),
+    "failed because it was deleted": (job().failed(20).deleted(9), Phase.DELETED, DELETING),
+    "being deleted": (job().started(3).deleted(9), Phase.DELETED, DELETING),
+    "being deleted, about to succeed": (job().decided("SuccessCriteriaMet", 9).deleted(20), Phase.DELETED, DELETING),
+    "being deleted, halted": (halted(job().started(3).deleted(9)), Phase.DELETED, DELETING),
+    "about to succeed": (job().started(3).decided("SuccessCriteriaMet", 9), Phase.FINISHING, IN_PROGRESS),
+    "about to fail": (job().started(3).decided("FailureTarget", 9), Phase.FINISHING, IN_PROGRESS),
+    "about to succeed, halted": (halted(job().decided("SuccessCriteriaMet", 9)), Phase.FINISHING, IN_PROGRESS),
+    "halted, pods run": (halted(job().suspended(9).counts(active=2)), Phase.FINISHING, FAILED),
+    "halted, pods end": (halted(job().suspended(9).counts(terminating=2)), Phase.FINISHING, FAILED),
+    "halted": (halted(job().suspended(9)), Phase.FAILED, FAILED),
+    "halted, not looked at": (halted(job().submitted_suspended()), Phase.FAILED, FAILED),
+    "halted, and let run by its queue": (halted(kueue(job().started(9).spec(parallelism=0))), Phase.FAILED, FAILED),
+    "suspended": (job().suspended(3), Phase.QUEUED, IN_PROGRESS),
+    "suspended, let run, not looked at": (job().suspended(3).spec(suspend=False), Phase.QUEUED, IN_PROGRESS),
+    "suspended after it ran": (job().started(3).spec(suspend=True), Phase.QUEUED, IN_PROGRESS),
+    "in a queue, not looked at": (kueue(job().submitted_suspended()), Phase.QUEUED, IN_PROGRESS),
+    "kept suspended, not looked at": (kept(job().submitted_suspended()), Phase.QUEUED, IN_PROGRESS),
+    "suspended, not looked at": (job().submitted_suspended(), Phase.SUBMITTED, IN_PROGRESS),
+    "let run, not looked at": (job(), Phase.SUBMITTED, IN_PROGRESS),
+    "all ranks run": (job().started(3).counts(active=4, ready=4), Phase.RUNNING, IN_PROGRESS),
+    "all ranks have started": (job().started(3).counts(active=2, ready=2, succeeded=2), Phase.RUNNING, IN_PROGRESS),
+    "some ranks run": (job().started(3).counts(active=4, ready=3), Phase.ASSEMBLING, IN_PROGRESS),
+    "a stream of pods": (job().spec(parallelism=2).started(3).counts(active=2, ready=2), Phase.RUNNING, IN_PROGRESS),
+}
+
+
+@pytest.mark.parametrize(("built", "phase", "state"), TABLE.values(), ids=TABLE)
+def test_each_row_of_the_table_holds_for_every_reader(built: JobBuilder, phase: Phase, state: OperationState) -> None:
+    assert set(phases(built, pods_of(built)).values()) == {phase}
+    assert record_of(built.read()).state is state
+
+
+def test_job_that_is_gone_is_deleted() -> None:
+    assert phase_of(None) is Phase.DELETED
+    assert observe(None, [], None, REF).phase is Phase.DELETED
+    assert observe(job(uid="another").complete(9).read(), [], None, REF).phase is Phase.DELETED

@@ -1,0 +1,144 @@
+"""What a stored Job says about its gang, read from a view and from an object as the server sends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_provider_gangjobs.gang import labels
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.job import HALTED, Job, read_job
+from airflow_provider_gangjobs.kube.views import JobView
+from tests.unit.builders import JobBuilder, at, job
+
+
+def test_view_and_object_are_read_alike() -> None:
+    built = job().resumed(3).label(labels.LABEL_TASK, "digest").annotation(labels.ANNOTATION_CLAIM, "ti-1").failed(9)
+    assert read_job(built.view()) == read_job(built.obj)
+
+
+def test_everything_that_a_submission_writes_is_read() -> None:
+    values = {
+        labels.ANNOTATION_TRIGGER_ID: "digest-2",
+        labels.ANNOTATION_SPEC_HASH: "hash",
+        labels.ANNOTATION_SPEC_FIELDS: '{"image":"1a"}',
+        labels.ANNOTATION_CLAIM: "ti-1",
+        labels.ANNOTATION_DELIVERED: at(90).isoformat(),
+        labels.ANNOTATION_DISRUPTIONS: "3",
+        labels.ANNOTATION_TASK: "{}",
+        labels.ANNOTATION_GANG: "gang:v1beta1",
+    }
+    built = job().label(labels.LABEL_ATTEMPT, "2")
+    for key, value in values.items():
+        built.annotation(key, value)
+    read = built.read()
+    assert read.ref == GangRef("team", "train-0", "job-uid")
+    assert (read.attempt, read.trigger_id, read.spec_hash, read.field_digests) == (
+        2,
+        "digest-2",
+        "hash",
+        {"image": "1a"},
+    )
+    assert (read.claim, read.holds_claim("ti-1"), read.holds_claim("ti-2")) == ("ti-1", True, False)
+    assert (read.delivered_at, read.disruptions, read.task, read.decision) == (at(90), 3, "{}", "gang:v1beta1")
+
+
+BROKEN: dict[str, tuple[JobBuilder, str, Any]] = {
+    "digests that are no JSON": (job().annotation(labels.ANNOTATION_SPEC_FIELDS, "{"), "field_digests", {}),
+    "digests that are a list": (job().annotation(labels.ANNOTATION_SPEC_FIELDS, "[1]"), "field_digests", {}),
+    "no attempt": (job().label(labels.LABEL_ATTEMPT, ""), "attempt", None),
+    "an attempt that is no number": (job().label(labels.LABEL_ATTEMPT, "x"), "attempt_number", 0),
+    "a count that is no number": (job().annotation(labels.ANNOTATION_DISRUPTIONS, "-1"), "disruptions", 0),
+    "a time that is none": (job().annotation(labels.ANNOTATION_DELIVERED, "yes"), "delivered_at", None),
+}
+
+
+@pytest.mark.parametrize(("built", "name", "value"), BROKEN.values(), ids=BROKEN)
+def test_what_cannot_be_read_is_as_if_it_were_not_there(built: JobBuilder, name: str, value: Any) -> None:
+    assert getattr(built.read(), name) == value
+
+
+def test_mark_of_delivery_counts_although_its_time_cannot_be_read() -> None:
+    assert job().annotation(labels.ANNOTATION_DELIVERED, "yes").read().is_delivered
+
+
+SIZES = {
+    "a gang": ({"parallelism": 4, "completions": 4}, 4, 4),
+    "a stream of pods": ({"parallelism": 2, "completions": 9}, 2, 9),
+    "fewer completions than pods": ({"parallelism": 4, "completions": 3}, 3, 3),
+    "no completions": ({"parallelism": 4, "completions": None}, 4, 4),
+    "nothing given": ({"parallelism": None, "completions": None}, 1, 1),
+    "halted in a queue": ({"parallelism": 0, "completions": 4}, 0, 4),
+}
+
+
+@pytest.mark.parametrize(("spec", "ranks", "workers"), SIZES.values(), ids=SIZES)
+def test_ranks_run_side_by_side_and_workers_are_all(spec: dict[str, Any], ranks: int, workers: int) -> None:
+    read = job().spec(**spec).read()
+    assert (read.ranks, read.workers) == (ranks, workers)
+
+
+KEPT = '{"keep_suspended":"1"}'
+STARTERS = {
+    "the submission": (job().submitted_suspended(), False, True),
+    "the submission, and it runs": (job().started(3), False, False),
+    "the submission, and it ran before": (job().submitted_suspended().counts(failed=1), False, False),
+    "Kueue": (job().submitted_suspended().label(labels.LABEL_KUEUE_QUEUE, "q"), True, False),
+    "its user": (job().submitted_suspended().annotation(labels.ANNOTATION_SPEC_FIELDS, KEPT), True, True),
+}
+
+
+@pytest.mark.parametrize(("built", "by_others", "never_ran"), STARTERS.values(), ids=STARTERS)
+def test_who_starts_the_job_and_whether_it_ever_ran(built: JobBuilder, by_others: bool, never_ran: bool) -> None:
+    read = built.read()
+    assert (read.is_started_by_others, read.never_ran) == (by_others, never_ran)
+
+
+HALTS = {
+    "by a user": ("enough", (HALTED, "enough")),
+    "by a deadline": ("DeadlineExceeded.running.ranks: 8 s", ("DeadlineExceeded.running.ranks", "8 s")),
+    "a sentence with a colon": ("not needed: done by hand", (HALTED, "not needed: done by hand")),
+}
+
+
+@pytest.mark.parametrize(("note", "cause"), HALTS.values(), ids=HALTS)
+def test_cause_of_a_halt_is_its_reason_and_message(note: str, cause: tuple[str, str]) -> None:
+    assert job().annotation(labels.ANNOTATION_HALTED, note).read().halt_cause == cause
+
+
+ENDS: dict[str, tuple[JobBuilder, tuple[bool, bool]]] = {
+    "it runs": (job().started(3), (False, False)),
+    "it was halted": (job().annotation(labels.ANNOTATION_HALTED, "x"), (False, True)),
+    "it is about to fail by itself": (
+        job().decided("FailureTarget", 9).annotation(labels.ANNOTATION_HALTED, "x"),
+        (False, False),
+    ),
+    "it failed": (job().failed(9).annotation(labels.ANNOTATION_HALTED, "x"), (True, False)),
+    "it completed": (job().complete(9).annotation(labels.ANNOTATION_HALTED, "x"), (True, False)),
+}
+
+
+@pytest.mark.parametrize(("built", "ends"), ENDS.values(), ids=ENDS)
+def test_halt_ends_a_gang_that_has_not_ended_by_itself(built: JobBuilder, ends: tuple[bool, bool]) -> None:
+    read = built.read()
+    assert (read.is_ended, read.ends_by_halt) == ends
+
+
+def test_field_of_another_type_is_an_error() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        read_job({"metadata": {"name": 1}})
+
+
+def test_value_holds_nothing_but_the_view() -> None:
+    assert read_job(JobView()) == Job(JobView())
+
+
+@pytest.mark.parametrize("module", ["gang.state.phase", "gang.state.observation"])
+def test_phase_is_known_without_io(module: str) -> None:
+    with_io = {"asyncio", "aiohttp", "airflow", "kubernetes"}
+    code = f"import sys, airflow_provider_gangjobs.{module}; sys.exit(bool({with_io} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
