@@ -28,8 +28,10 @@ Each message says what happened, the evidence, and what to do, and is built from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from airflow_provider_gangjobs.kube.text import cut_end
 
 RANKS_SHOWN_MAX = 8
 EVIDENCE_CHARACTERS_MAX = 1000
@@ -48,8 +50,7 @@ class Problem:
 
 
 def _sentence(text: str) -> str:
-    text = text.strip()
-    text = text if len(text) <= EVIDENCE_CHARACTERS_MAX else text[: EVIDENCE_CHARACTERS_MAX - 3] + "..."
+    text = cut_end(text.strip(), EVIDENCE_CHARACTERS_MAX)
     return text if not text or text[-1] in ".!?:" else f"{text}."
 
 
@@ -242,16 +243,16 @@ class AppFailed(GangFailed):
     exit_code: int | None = None
     container: str = ""
     log_tail: str = ""
-    """Last lines of the rank, if they could be read."""
+    """Last lines of the rank's log, or its termination message, with a heading; empty if neither could be read."""
 
     @property
     def what(self) -> str:
         who = "A rank" if self.rank is None else f"Rank {self.rank}"
         return f"{who} of gang {self.ref} exited with code {self.exit_code} ({self.reason})"
 
-    @property
-    def evidence(self) -> str:
-        return "\n".join(filter(None, (self.message, self.log_tail)))
+    def __str__(self) -> str:
+        # The last lines are not part of the evidence: cut to its length, they would lose the exception at their end.
+        return "\n".join(filter(None, (super().__str__(), self.log_tail)))
 
 
 @dataclass(eq=False, repr=False)
@@ -262,7 +263,7 @@ class ImagePullFailed(GangFailed):
 
     @property
     def what(self) -> str:
-        return f"Gang {self.ref} could not pull image {self.image} ({self.reason}){_ranks(self.ranks)}"
+        return f"Gang {self.ref} could not pull {f'image {self.image}' if self.image else 'an image'} ({self.reason})"
 
     @property
     def remedy(self) -> str:
@@ -310,15 +311,21 @@ class DeadlineExceeded(GangJobError):
     ref: str
     phase: str
     """`queued`, `assembling` or `running`."""
-    seconds: float
-    """What the phase was allowed to take."""
+    seconds: float | None
+    """What the phase was allowed to take; `None` if that is not known any more."""
     waiting_for: str = ""
     advice: str = ""
     """What to do; the usual advice for the phase if empty."""
+    limited_by: str = ""
+    """The task's parameter that set the limit, if it limits more than the phase: `execution_timeout`."""
 
     @property
     def what(self) -> str:
-        return f"Gang {self.ref} was {self.phase} for longer than {self.seconds:g} s"
+        limit = f"{self.seconds:g} s" if self.seconds is not None else "it may be"
+        if self.limited_by:
+            took = f" of {limit}" if self.seconds is not None else ""
+            return f"Gang {self.ref} was {self.phase} when the {self.limited_by}{took} of its task passed"
+        return f"Gang {self.ref} was {self.phase} for longer than {limit}"
 
     @property
     def evidence(self) -> str:
@@ -348,6 +355,8 @@ class JobDeleted(GangJobError):
     ref: str
     last_phase: str
     last_seen: str = ""
+    advice: str = field(default="", kw_only=True)
+    """What to do; the usual advice if empty."""
 
     @property
     def what(self) -> str:
@@ -359,7 +368,7 @@ class JobDeleted(GangJobError):
 
     @property
     def remedy(self) -> str:
-        return "Find out who deleted it: a user, a TTL, or a clean-up of the namespace"
+        return self.advice or "Find out who deleted it: a user, a TTL, or a clean-up of the namespace"
 
 
 @dataclass(eq=False, repr=False)
@@ -371,7 +380,12 @@ class JobReplaced(JobDeleted):
 
     @property
     def what(self) -> str:
-        return f"Job {self.ref} (uid {self.uid}) was replaced by another one (uid {self.other_uid})"
+        other = f" (uid {self.other_uid})" if self.other_uid else ""
+        return f"Job {self.ref} (uid {self.uid}) was replaced by another one{other}"
+
+    @property
+    def remedy(self) -> str:
+        return self.advice or "Find out who creates Jobs of this name"
 
 
 @dataclass(eq=False, repr=False)

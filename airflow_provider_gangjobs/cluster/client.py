@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.http.log_tail import LogTail
     from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 REQUEST_TIMEOUT_S = 30.0
@@ -36,7 +37,6 @@ PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
 WATCH_MARGIN_S = 30.0
 """A watch ends by itself after its `timeoutSeconds`; one that is silent for this much longer is dead."""
-LOG_BYTES_MAX = 16 * 2**20
 LOG_LINE_BYTES_MAX = 2**16
 LOG_SILENCE_S = 3600.0
 WATCH_LINE_BYTES_MAX = 16 * 2**20
@@ -359,32 +359,21 @@ class Client:
 
     # -- logs ------------------------------------------------------------------------------------------------
 
-    async def log(
-        self,
-        name: str,
-        namespace: str,
-        *,
-        container: str | None = None,
-        tail_lines: int | None = None,
-        limit_bytes: int | None = LOG_BYTES_MAX,
-        previous: bool = False,
-        timestamps: bool = False,
-    ) -> str:
-        """What a container has written, as far as its node still has it.
+    async def log_tail(
+        self, name: str, namespace: str, *, container: str | None = None, tail_lines: int, bytes_max: int
+    ) -> LogTail:
+        """The end of what a container has written: the last lines, and of these at most `bytes_max`.
+
+        What `tail_lines` chooses is transferred whole.
 
         Raises:
             NotFound: the pod is gone.
             BadRequest: the container has not started.
         """
-        query: Query = {
-            "container": container,
-            "tailLines": tail_lines,
-            "limitBytes": limit_bytes,
-            "previous": previous or None,
-            "timestamps": timestamps or None,
-        }
+        query: Query = {"container": container, "tailLines": tail_lines}
         exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
-        return (await self._persistent.read("log", exchange, timeout_s=LIST_TIMEOUT_S)).decode(errors="replace")
+        end = await self._persistent.read_end("log", exchange, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
+        return end.tail(tail_lines=tail_lines)
 
     async def follow_log(
         self,

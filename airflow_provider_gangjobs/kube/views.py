@@ -133,11 +133,13 @@ class JobView(_View, frozen=True):
 
 class ContainerSpec(_View, frozen=True):
     name: str = ""
+    image: str = ""
 
 
 class PodSpec(_View, frozen=True):
     node_name: str = ""
     containers: tuple[ContainerSpec, ...] = ()
+    init_containers: tuple[ContainerSpec, ...] = ()
 
 
 class Waiting(_View, frozen=True):

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling, table
 from airflow_provider_gangjobs.gang.outcome.results import results_of
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
+from airflow_provider_gangjobs.kube.text import keep_end
 from airflow_provider_gangjobs.operators.errors import error_of
 from airflow_provider_gangjobs.submission.adopt import Lost
 from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
@@ -170,7 +171,7 @@ class Conclusion:
         """Of the rank that failed first."""
         failed = next((rank.pod for rank in self.event.ranks if rank.outcome is Ending.FAILED), None)
         lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
-        return "\n".join(lines[-LAST_LINES:])[-LAST_CHARACTERS:]
+        return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
 
     def _try(self, what: str, action: Callable[[Gangs], Awaitable[object]]) -> None:
         try:

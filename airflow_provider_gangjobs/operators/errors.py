@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.exceptions import (
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
 from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
 NOT_RUN_BY_IMAGE: Final = f".{Cause.IMAGE}"
 JOB_DEADLINE: Final = "DeadlineExceeded"
@@ -52,33 +53,53 @@ def _failed(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobErr
         case RankEnd(outcome=Ending.EVICTED | Ending.LOST, node=node) if reason != JOB_DEADLINE:
             return Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         case RankEnd(outcome=Ending.FAILED, exit_code=code) as first if code:
-            last = log_tail or first.message
-            tail = f"Last lines of rank {first.rank}:\n{last}" if last else ""
-            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, tail)
+            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, _last(first, log_tail))
     return GangFailed(ref, reason, ranks, message)
+
+
+def _last(rank: RankEnd, log_tail: str) -> str:
+    """The last that the rank said, with a heading."""
+    who = f"pod {rank.pod}" if rank.rank is None else f"rank {rank.rank}"
+    if log_tail:
+        return f"Last lines of {who}:\n{log_tail}"
+    return f"Termination message of {who}:\n{rank.message}" if rank.message else ""
 
 
 def _said(event: GangEvent) -> str:
     """What happened and what to do about it, as the diagnosis has it."""
-    sentences = (event.message, event.remedy, *event.notes)
-    return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in sentences if text)
+    return " ".join(map(_as_sentence, filter(None, (event.message, event.remedy, *event.notes))))
+
+
+def _seen(event: GangEvent) -> str:
+    """What happened, for errors that show the remedy by themselves."""
+    return " ".join(map(_as_sentence, filter(None, (event.message, *event.notes))))
+
+
+def _as_sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _late(event: GangEvent) -> GangJobError:
-    seconds = event.seconds or 0.0
     if event.reason.endswith(NOT_RUN_BY_IMAGE):
-        return ImagePullFailed(ref=str(event.ref), reason=event.reason, message=event.message)
+        return ImagePullFailed(ref=str(event.ref), reason=event.reason, message=_seen(event), image=event.image)
     kind = Unschedulable if event.reason.endswith(NOT_PLACED) else DeadlineExceeded
     waiting_for = "\n".join(filter(None, (event.message, *event.notes)))
-    return kind(ref=str(event.ref), phase=event.phase, seconds=seconds, waiting_for=waiting_for, advice=event.remedy)
+    return kind(
+        ref=str(event.ref),
+        phase=event.phase,
+        seconds=event.seconds,
+        waiting_for=waiting_for,
+        advice=event.remedy,
+        limited_by="execution_timeout" if event.reason == EXECUTION_TIMEOUT else "",
+    )
 
 
 def _deleted(event: GangEvent) -> GangJobError:
-    return JobDeleted(ref=str(event.ref), last_phase=event.phase, last_seen=_said(event))
+    return JobDeleted(str(event.ref), event.phase, _seen(event), advice=event.remedy)
 
 
 def _replaced(event: GangEvent) -> GangJobError:
-    return JobReplaced(ref=str(event.ref), last_phase=event.phase, last_seen=_said(event), uid=event.uid)
+    return JobReplaced(str(event.ref), event.phase, _seen(event), event.uid, event.other_uid, advice=event.remedy)
 
 
 def _unknown(event: GangEvent) -> GangJobError:

@@ -27,8 +27,8 @@ CONTROLLER_TIMEOUT_S: Final = 15.0
 CONTROLLER_PAUSE_S: Final = 0.25
 
 
-def place(spec: GangSpec, shape: Shape, capabilities: Capabilities) -> tuple[Decision, Dialect | None]:
-    """How the pods are to be placed on this cluster.
+def place(spec: GangSpec, shape: Shape, capabilities: Capabilities, *, where: str) -> tuple[Decision, Dialect | None]:
+    """How the pods are to be placed on this cluster. `where` names the gang in an error.
 
     Raises:
         GangUnsupported: a gang is required, and this cluster or this shape cannot have one.
@@ -40,7 +40,7 @@ def place(spec: GangSpec, shape: Shape, capabilities: Capabilities) -> tuple[Dec
     if decision.placement is not Placement.REFUSED:
         return decision, dialect
     if capabilities.unknown and dialect is None:
-        raise SubmissionFailed(spec.name or "gang", "discover what the cluster serves", decision.detail)
+        raise SubmissionFailed(where, "discover what the cluster serves", decision.detail)
     raise GangUnsupported(decision.detail, _ADVICE)
 
 

@@ -242,7 +242,7 @@ class _Rounds:
         return self._submission(progress)
 
     def _new(self, number: int) -> Progress:
-        decision, dialect = place(self.spec, self.shape, self.capabilities)
+        decision, dialect = place(self.spec, self.shape, self.capabilities, where=self.where)
         attempt = attempt_of(
             self.wish.key,
             namespace=self.calls.namespace,

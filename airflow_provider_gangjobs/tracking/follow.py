@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s,
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict, judge
-from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.gang.state.waiting import Cause, image_named
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
@@ -271,6 +271,7 @@ class _Follower:
             replace(observation, phase=phase),
             diagnose_end(verdict, self.harvester.told),
             completed_indexes=verdict.completed_indexes,
+            other_uid=verdict.other_uid,
             notes=(*settled.notes, *self._lost_with(verdict)),
         )
 
@@ -329,6 +330,7 @@ class _Follower:
             replace(observation, phase=halted.phase, counts=counts),
             diagnose_timeout(halted.phase, halted.cause, halted.why),
             seconds=allowed_s(halted.phase, self.deadlines),
+            image=image_named(halted.why) if halted.cause is Cause.IMAGE else "",
             notes=settled.notes,
         )
 

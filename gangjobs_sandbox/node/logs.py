@@ -108,37 +108,20 @@ def _is_replaced(file: BinaryIO, path: str) -> bool:
 
 
 def _offset_of_tail(file: BinaryIO, lines: int | None) -> int:
-    """Where the last so many lines begin; parts of a long line count as one."""
+    """Where the last so many records begin. As under a kubelet, each part of a long line counts as a line."""
     if lines is None:
         return 0
     end = position = file.seek(0, os.SEEK_END)
     tail = b""
-    while position > 0:
+    while position > 0 and tail.count(b"\n") <= lines:
         step = min(_CHUNK_BYTES, position)
         position -= step
         file.seek(position)
         tail = file.read(step) + tail
-        starts = _line_starts(tail)
-        if len(starts) > lines:
-            break
-    starts = _line_starts(tail) if position else [0, *_line_starts(tail)]
-    if lines == 0 or not starts:
+    records = tail.split(b"\n")[:-1]
+    if lines == 0 or not records:
         return end
-    return position + starts[max(0, len(starts) - lines)]
-
-
-def _line_starts(raw: bytes) -> list[int]:
-    """Offsets after the end of each full line, but not at the end of the text."""
-    found, at = [], 0
-    for record in raw.split(b"\n")[:-1]:
-        at += len(record) + 1
-        if _is_full(record) and at < len(raw):
-            found.append(at)
-    return found
-
-
-def _is_full(record: bytes) -> bool:
-    return record.split(b" ", 3)[2:3] == [b"F"]
+    return position + sum(len(record) + 1 for record in records[:-lines])
 
 
 def _texts(raw: bytes, options: LogOptions) -> Iterator[bytes]:

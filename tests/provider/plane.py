@@ -256,18 +256,25 @@ class Plane:
 
 
 class _Logs:
-    """Serves logs out of a dict."""
+    """Serves logs out of a dict, as a kubelet does: `limitBytes` counts from the start of what `tailLines` chose."""
 
     def __init__(self, by_pod: dict[str, str]) -> None:
         self._by_pod = by_pod
 
     async def open(
-        self, namespace: str, pod: str, container: str, *, tail_lines: int | None, **options: Any
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        tail_lines: int | None,
+        limit_bytes: int | None,
+        **options: Any,
     ) -> AsyncIterator[bytes]:
         if pod not in self._by_pod:
             raise LookupError(f"{pod} has no log")
         lines = self._by_pod[pod].splitlines(keepends=True)
-        yield "".join(lines[-tail_lines:] if tail_lines else lines).encode()
+        yield "".join(lines[-tail_lines:] if tail_lines else lines).encode()[:limit_bytes]
 
 
 def is_held(pod: Obj) -> bool:

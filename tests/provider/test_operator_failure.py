@@ -92,7 +92,7 @@ def test_message_has_evidence_remedy_and_last_lines_once() -> None:
     assert str(error_of(told, "loss 0.3\nloss 0.2")) == (
         "Rank 3 of gang team/train-0 exited with code 137 (OOMKilled). "
         "rank 3 ran out of memory. Raise resources.memory.\n"
-        "Last lines of rank 3:\nloss 0.3\nloss 0.2."
+        "Last lines of rank 3:\nloss 0.3\nloss 0.2"
     )
 
 
@@ -109,7 +109,7 @@ def test_deadline_says_what_was_waited_for() -> None:
     assert "Insufficient nvidia.com/gpu" in str(error_of(told))
 
 
-def test_remedy_of_the_event_is_told_once() -> None:
+def test_execution_timeout_is_not_taken_for_a_limit_of_the_phase() -> None:
     told = event(
         Status.TIMEOUT,
         phase=Phase.RUNNING,
@@ -118,4 +118,6 @@ def test_remedy_of_the_event_is_told_once() -> None:
         seconds=60.0,
     )
 
-    assert str(error_of(told)) == "Gang team/train-0 was running for longer than 60 s. Raise execution_timeout."
+    assert str(error_of(told)) == (
+        "Gang team/train-0 was running when the execution_timeout of 60 s of its task passed. Raise execution_timeout."
+    )

@@ -133,6 +133,18 @@ def test_manifest_that_is_no_job_takes_the_retries_along(task: TaskMaker, manife
         operator.execute(train.next_try())
 
 
+def test_exception_after_a_long_log_is_in_the_task_log_and_in_the_error(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AppFailed) as raised:
+        task('seq -f "%0399g" 1200; echo "ValueError: loss is NaN"; exit 3').execute()
+
+    log = capsys.readouterr().out
+    assert "[rank 0] ValueError: loss is NaN" in log
+    assert "(left out: any lines before the last 1,000 lines and the first 344 of the last 1,000 lines; `kubectl" in log
+    assert str(raised.value).endswith("ValueError: loss is NaN")
+
+
 # -- another try ----------------------------------------------------------------------------------------------
 
 

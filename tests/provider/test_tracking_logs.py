@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.tracking.read.logs import RANKS_MAX, RankLog, choose, read_logs
+from airflow_provider_gangjobs.tracking.read.logs import LIMIT_BYTES, RANKS_MAX, RankLog, choose, read_logs
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane
@@ -53,6 +53,51 @@ async def test_tail_is_bounded():
         await following.die()
 
 
+def _numbered(lines: int) -> str:
+    """Lines of 400 bytes, then an exception."""
+    return "".join(f"{f'step {number}':<399}\n" for number in range(1, lines + 1)) + TRACEBACK
+
+
+TRACEBACK = "Traceback (most recent call last):\nValueError: loss is NaN\n"
+KUBECTL = "`kubectl logs -n default {pod} -c main` shows all lines while the pod is there"
+ENDS = {
+    "more lines than are asked for": (
+        _numbered(1200),
+        TRACEBACK,
+        f"any lines before the last 1,000 lines and the first 343 of the last 1,000 lines; {KUBECTL}",
+    ),
+    "20,000 lines": (
+        _numbered(20_000),
+        TRACEBACK,
+        f"any lines before the last 1,000 lines and the first 343 of the last 1,000 lines; {KUBECTL}",
+    ),
+    "fewer lines, and long": (_numbered(800), TRACEBACK, f"the first 145 of its 802 lines; {KUBECTL}"),
+    "many short lines": ("a\n" * 1001, "a\na\n", f"any lines before the last 1,000 lines; {KUBECTL}"),
+    "one line without an end": (
+        "word " * 100_000 + "end",
+        "word end",
+        f"any lines before this line and the first 237,860 bytes of the last line; {KUBECTL}",
+    ),
+    "short": (TRACEBACK, TRACEBACK, ""),
+    "empty": ("", "", ""),
+}
+
+
+@pytest.mark.parametrize(("written", "end", "left_out"), ENDS.values(), ids=ENDS)
+@in_virtual_time
+async def test_end_of_a_log_arrives_and_what_is_missing_is_told(written, end, left_out):
+    async with Plane.running() as plane:
+        ref, following = await _failed_gang(plane)
+        name = plane.pod("train", 0)["metadata"]["name"]
+        plane.logs[name] = written
+        (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED)
+        assert zero.text.endswith(end)
+        assert zero.left_out == left_out.format(pod=name)
+        assert len(zero.text) <= LIMIT_BYTES + len("...")
+        assert zero.text.startswith("..." if "bytes of the last line" in left_out else written[-len(zero.text) :])
+        await following.die()
+
+
 @in_virtual_time
 async def test_log_that_is_gone_says_so():
     async with Plane.running() as plane:
@@ -76,6 +121,7 @@ def test_lines_carry_their_rank():
     assert RankLog("p", 3, "a\nb\n").lines() == ["[rank 3] a", "[rank 3] b"]
     assert RankLog("p", None, "a").lines() == ["[p] a"]
     assert RankLog("p", 0, problem="gone").lines() == ["[rank 0] (no log: gone)"]
+    assert RankLog("p", 0, "b\n", left_out="a").lines() == ["[rank 0] (left out: a)", "[rank 0] b"]
 
 
 def test_pod_that_never_started_has_no_log():

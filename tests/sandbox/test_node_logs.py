@@ -39,13 +39,14 @@ async def read(path: str, **options: Any) -> str:
     [
         pytest.param({}, "one\ntwo\n\nfour\n", id="all, parts joined"),
         pytest.param({"tail_lines": 2}, "\nfour\n", id="last two lines"),
-        pytest.param({"tail_lines": 3}, "two\n\nfour\n", id="a line in parts counts once"),
+        pytest.param({"tail_lines": 3}, "o\n\nfour\n", id="each part of a line counts, as under a kubelet"),
         pytest.param({"tail_lines": 100}, "one\ntwo\n\nfour\n", id="more than there are"),
         pytest.param({"tail_lines": 0}, "", id="none"),
         pytest.param({"limit_bytes": 5}, "one\nt", id="cut"),
+        pytest.param({"tail_lines": 1, "limit_bytes": 2}, "fo", id="first bytes of the last lines"),
         pytest.param({"since": datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)}, "\nfour\n", id="since a time"),
         pytest.param(
-            {"timestamps": True, "tail_lines": 3},
+            {"timestamps": True, "tail_lines": 4},
             "2026-01-01T00:00:02.000000000Z two\n"
             "2026-01-01T00:00:03.000000000Z \n"
             "2026-01-01T00:00:04.000000000Z four\n",

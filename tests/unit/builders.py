@@ -126,7 +126,7 @@ class PodBuilder:
                 "finalizers": ["batch.kubernetes.io/job-tracking"],
                 "creationTimestamp": text(1),
             },
-            "spec": {"containers": [{"name": "main"}]},
+            "spec": {"containers": [{"name": "main", "image": "x:1"}]},
             "status": {"phase": "Pending", "conditions": [], "containerStatuses": []},
         }
 

@@ -186,8 +186,23 @@ async def test_log_is_text_whatever_its_bytes() -> None:
         await connection.reply(200, b"caf\xe9\n")
 
     async with FaultServer(handle) as server, Client(server.config) as client:
-        assert await client.log("a", "team", container="main", tail_lines=5, limit_bytes=100) == "caf�\n"
-    assert server.requests[0].query == {"container": "main", "tailLines": "5", "limitBytes": "100"}
+        tail = await client.log_tail("a", "team", container="main", tail_lines=5, bytes_max=100)
+    assert tail.text == "caf�\n"
+    assert server.requests[0].query == {"container": "main", "tailLines": "5"}
+
+
+async def test_log_that_breaks_off_is_read_again() -> None:
+    async def handle(request: Request, connection: Connection) -> None:
+        connection.begin_stream()
+        await connection.chunk(b"one\n")
+        if len(server.requests) == 1:
+            connection.reset()
+            return
+        await connection.chunk(b"two\n")
+        await connection.end_stream()
+
+    async with FaultServer(handle) as server, Client(server.config) as client:
+        assert (await client.log_tail("a", "team", tail_lines=5, bytes_max=100)).text == "one\ntwo\n"
 
 
 async def test_log_is_followed_to_its_end() -> None:

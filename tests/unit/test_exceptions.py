@@ -49,7 +49,7 @@ EXAMPLES = [
     ),
     (
         AppFailed("ml/a", "OOMKilled", (3,), rank=3, exit_code=137, log_tail="x"),
-        "Rank 3 of gang ml/a exited with code 137 (OOMKilled). x.",
+        "Rank 3 of gang ml/a exited with code 137 (OOMKilled).\nx",
     ),
     (
         ImagePullFailed("ml/a", "ErrImagePull", image="nope"),
@@ -96,10 +96,7 @@ EXAMPLES = [
     ),
     (
         JobReplaced("ml/a", "running", uid="u1", other_uid="u2"),
-        (
-            "Job ml/a (uid u1) was replaced by another one (uid u2). "
-            "Find out who deleted it: a user, a TTL, or a clean-up of the namespace."
-        ),
+        ("Job ml/a (uid u1) was replaced by another one (uid u2). Find out who creates Jobs of this name."),
     ),
     (
         OutcomesMissing("ml/a", (1,), 1, problem="403 exceeded quota", held=2),
@@ -178,6 +175,11 @@ def test_every_public_error_is_in_the_tree():
 
 def test_many_ranks_are_not_all_shown():
     assert str(GangFailed("ml/a", "X", tuple(range(20)))).endswith("0, 1, 2, 3, 4, 5, 6, 7 and 12 more.")
+
+
+def test_last_lines_are_whole_after_a_long_message():
+    error = AppFailed("ml/a", "Error", message="word " * 400, rank=0, exit_code=1, log_tail="Traceback\nValueError: 1")
+    assert str(error).endswith("word word...\nTraceback\nValueError: 1")
 
 
 def test_long_evidence_is_cut():

@@ -119,6 +119,14 @@ def test_counts_are_of_ranks():
 GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: none."
 LACKING = "pod group is unschedulable, minCount (4) cannot be satisfied: 3 scheduled, 0 remaining"
 
+
+def _init_waits(builder, reason):
+    state = {"waiting": {"reason": reason}}
+    builder.obj["spec"]["initContainers"] = [{"name": "fetch", "image": "fetch:2"}]
+    builder.obj["status"]["initContainerStatuses"] = [{"name": "fetch", "state": state}]
+    return builder
+
+
 WAITS = {
     "not looked at": (job(), (), None, Cause.CONTROLLER, "Waits for the Job controller to look at the Job"),
     "half submitted": (
@@ -184,7 +192,14 @@ WAITS = {
         [*ranks(3, _running), pod("p").rank(3).on("n").waiting("ImagePullBackOff", "Back-off pulling x:1").view()],
         None,
         Cause.IMAGE,
-        "ImagePullBackOff at rank 3: Back-off pulling x:1",
+        'ImagePullBackOff of image "x:1" at rank 3: Back-off pulling x:1',
+    ),
+    "image of an init container is missing": (
+        job().resumed(1),
+        [_init_waits(pod("p").rank(0).on("n"), "ErrImagePull").view()],
+        None,
+        Cause.IMAGE,
+        'ErrImagePull of image "fetch:2" at rank 0',
     ),
     "secret is missing": (
         job().resumed(1),

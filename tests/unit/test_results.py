@@ -89,6 +89,12 @@ def test_result_that_was_cut_is_refused() -> None:
         results_of([outcome(0, "x" * 4096, message_cut=True)], indexes("0"), Results.RANK0, REF)
 
 
+def test_cut_result_of_a_pod_without_index_is_refused_by_its_place() -> None:
+    outcomes = [outcome(None, "1", at=1), outcome(None, "x" * 4096, at=2, message_cut=True)]
+    with pytest.raises(ResultTooLarge, match="Rank 1 of gang"):
+        results_of(outcomes, Completed(None, 2), Results.ALL, REF)
+
+
 MISSING: dict[str, tuple[list[Outcome], Completed, Missing]] = {
     "no outcome at all": ([], indexes("0-1"), Missing(2, (0, 1))),
     "one of three": ([outcome(0, "1"), outcome(2, "3")], indexes("0-2"), Missing(1, (1,))),

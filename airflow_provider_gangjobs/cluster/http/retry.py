@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
     from airflow_provider_gangjobs.cluster.http.transport import Exchange, Transport
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -40,26 +44,32 @@ class Persistent:
     async def read(self, verb: str, exchange: Exchange, *, timeout_s: float, retry_for_s: float | None = None) -> bytes:
         """Send what changes nothing. Raises the last failure when the deadline has come."""
         limit_s = self._retry_for_s if retry_for_s is None else retry_for_s
-        return await self._repeat(verb, exchange, timeout_s, limit_s, _is_transient)
+        send = partial(self._transport.send, exchange, timeout_s=timeout_s)
+        return await self._repeat(verb, send, limit_s, _is_transient)
+
+    async def read_end(self, verb: str, exchange: Exchange, *, timeout_s: float, bytes_max: int) -> TailBuffer:
+        """As `read`, of a body of any length, of which the end is kept."""
+        send = partial(self._transport.send_for_end, exchange, timeout_s=timeout_s, bytes_max=bytes_max)
+        return await self._repeat(verb, send, self._retry_for_s, _is_transient)
 
     async def write(self, verb: str, exchange: Exchange, *, timeout_s: float) -> bytes:
         """Send what changes something. A failure with `may_have_applied` leaves open whether it did."""
-        return await self._repeat(verb, exchange, timeout_s, self._retry_for_s, _is_not_processed)
+        send = partial(self._transport.send, exchange, timeout_s=timeout_s)
+        return await self._repeat(verb, send, self._retry_for_s, _is_not_processed)
 
     async def _repeat(
         self,
         verb: str,
-        exchange: Exchange,
-        timeout_s: float,
+        send: Callable[[], Awaitable[T]],
         retry_for_s: float,
         may_repeat: Callable[[ClusterError], bool],
-    ) -> bytes:
+    ) -> T:
         deadline = self._timing.monotonic() + retry_for_s
         backoff = Backoff(self._timing, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
         while True:
             self.requests[verb] += 1
             try:
-                return await self._transport.send(exchange, timeout_s=timeout_s)
+                return await send()
             except ClusterError as error:
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
                 if not may_repeat(error) or self._timing.monotonic() + pause_s > deadline:

@@ -33,6 +33,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.cluster.http.bulk_patch import Express, Line
 from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError
+from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
 from airflow_provider_gangjobs.cluster.http.stream_reader import in_gulps
 from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
@@ -113,6 +114,20 @@ class Transport:
             ApiError: the server refused.
             TransportError: there was no complete answer within `timeout_s`.
         """
+        async with self._accepted(exchange, timeout_s) as response:
+            return await response.read()
+
+    async def send_for_end(self, exchange: Exchange, *, timeout_s: float, bytes_max: int) -> TailBuffer:
+        """The end of the body of a successful answer, however long the body is. Raises as `send` does."""
+        end = TailBuffer(bytes_max)
+        async with self._accepted(exchange, timeout_s) as response:
+            async for chunk in response.content.iter_any():
+                end.feed(chunk)
+        return end
+
+    @asynccontextmanager
+    async def _accepted(self, exchange: Exchange, timeout_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer of which the head has come, and is not a refusal."""
         if self._requests is None:
             self._requests = self._session(limit=REQUEST_CONNECTIONS_MAX)
         with _mapped_errors(exchange):
@@ -120,7 +135,7 @@ class Transport:
             async with response:
                 if response.status >= 300:
                     raise await _refusal(exchange, response)
-                return await response.read()
+                yield response
 
     async def express(
         self,

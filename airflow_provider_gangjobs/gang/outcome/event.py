@@ -16,6 +16,7 @@ import msgspec
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling
 from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
+from airflow_provider_gangjobs.kube.text import cut_end, keep_end
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.progress import Counts
@@ -91,6 +92,10 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How many attempts in a row had been lost to disruptions before this one."""
     notes: tuple[str, ...] = ()
     """What else should be known, e.g. that outcomes could not be recorded."""
+    image: str = ""
+    """Of a timeout while an image was pulled: the image."""
+    other_uid: str = ""
+    """Of a Job that was replaced: the uid of the Job that has its name now."""
 
     @property
     def ref(self) -> GangRef:
@@ -139,6 +144,8 @@ def gang_event(
     outcomes: Sequence[Outcome] = (),
     completed_indexes: str = "",
     notes: Sequence[str] = (),
+    image: str = "",
+    other_uid: str = "",
 ) -> GangEvent:
     """Build an event within its bounds: longer texts are cut, of more ranks the most telling are kept."""
     is_cut = len(completed_indexes) > COMPLETED_INDEXES_CHARACTERS_MAX
@@ -151,15 +158,17 @@ def gang_event(
         phase=phase,
         attempt=attempt,
         reason=reason,
-        message=message[:MESSAGE_CHARACTERS_MAX],
-        remedy=remedy[:MESSAGE_CHARACTERS_MAX],
+        message=cut_end(message, MESSAGE_CHARACTERS_MAX),
+        remedy=cut_end(remedy, MESSAGE_CHARACTERS_MAX),
         since=since,
         seconds=seconds,
         counts=_numbers(counts),
         ranks=tuple(map(_rank_end, most_telling(outcomes, RANKS_MAX))),
         completed_indexes="" if is_cut else completed_indexes,
         completed_indexes_cut=is_cut,
-        notes=tuple(note[:MESSAGE_CHARACTERS_MAX] for note in notes[:NOTES_MAX]),
+        notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in notes[:NOTES_MAX]),
+        image=cut_end(image, MESSAGE_CHARACTERS_MAX),
+        other_uid=other_uid,
     )
 
 
@@ -177,7 +186,7 @@ def _rank_end(outcome: Outcome) -> RankEnd:
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         reason=outcome.reason,
-        message=message[-RANK_MESSAGE_CHARACTERS_MAX:],
+        message=keep_end(message, RANK_MESSAGE_CHARACTERS_MAX),
         container=outcome.container,
         node=outcome.node,
         seconds=outcome.seconds,

@@ -105,8 +105,8 @@ def results_of(outcomes: Sequence[Outcome], completed: Completed, wanted: Result
         return None
     ranks = _by_rank(outcomes, completed)
     if wanted is Results.RANK0:
-        return _value(ranks.get(0), ref)
-    return [_value(ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
+        return _value(0, ranks.get(0), ref)
+    return [_value(rank, ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
 
 
 def _by_rank(outcomes: Sequence[Outcome], completed: Completed) -> dict[int, Outcome]:
@@ -124,11 +124,9 @@ def _end(outcome: Outcome) -> tuple[bool, str, str]:
     return outcome.finished is None, outcome.finished.isoformat() if outcome.finished else "", outcome.uid
 
 
-def _value(outcome: Outcome | None, ref: GangRef) -> Any:
+def _value(rank: int, outcome: Outcome | None, ref: GangRef) -> Any:
     if outcome is None:
         return None
     if outcome.message_cut:
-        raise ResultTooLarge(
-            ref=str(ref), rank=outcome.rank or 0, size=len(outcome.message.encode()), limit=RESULT_BYTES_MAX
-        )
+        raise ResultTooLarge(ref=str(ref), rank=rank, size=len(outcome.message.encode()), limit=RESULT_BYTES_MAX)
     return outcome.result

@@ -148,13 +148,13 @@ def has_container_trouble(pod: PodView) -> bool:
     return container_waits(pod, _TROUBLES) is not None
 
 
-def container_waits(pod: PodView, reasons: frozenset[str]) -> Waiting | None:
+def container_waits(pod: PodView, reasons: frozenset[str]) -> tuple[str, Waiting] | None:
     """The first container that waits for one of these reasons."""
     for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
         for status in statuses:
             waiting = status.state.waiting
             if waiting is not None and waiting.reason in reasons:
-                return waiting
+                return status.name, waiting
     return None
 
 

@@ -41,6 +41,8 @@ class Verdict:
     at: datetime | None = None
     """When, by the server's clock; `None` if nobody saw it."""
     completed_indexes: str = ""
+    other_uid: str = ""
+    """Of a Job that was replaced: the uid of the Job that has its name now."""
 
     @property
     def job_is_there(self) -> bool:
@@ -56,7 +58,9 @@ def judge(job: Job | None, ref: GangRef) -> Verdict | None:
     if job is None:
         return Verdict(Ended.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
     if job.ref.uid != ref.uid:
-        return Verdict(Ended.REPLACED, REASON_REPLACED, f"Job {ref} now has uid {job.ref.uid}, not {ref.uid}")
+        other = job.ref.uid
+        said = f"Job {ref} now has uid {other}, not {ref.uid}"
+        return Verdict(Ended.REPLACED, REASON_REPLACED, said, other_uid=other)
     return _conditions_say(job) or _deletion_says(job, ref)
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state import pods as pod_facts
+from airflow_provider_gangjobs.kube.text import cut_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,20 +87,40 @@ def while_assembling(seen: Seen) -> Wait:
 
 
 def _image(seen: Seen) -> str | None:
-    return _container_trouble(seen.pods.troubled.values(), pod_facts.IMAGE_REASONS)
+    return _container_trouble(
+        seen.pods.troubled.values(), pod_facts.IMAGE_REASONS, of=lambda image: f' of image "{image}"' if image else ""
+    )
 
 
 def _config(seen: Seen) -> str | None:
-    return _container_trouble(seen.pods.troubled.values(), pod_facts.CONFIG_REASONS)
+    return _container_trouble(seen.pods.troubled.values(), pod_facts.CONFIG_REASONS, of=lambda image: "")
 
 
-def _container_trouble(pods: Iterable[PodView], reasons: frozenset[str]) -> str | None:
-    found = [(pod, waiting) for pod in pods if (waiting := pod_facts.container_waits(pod, reasons))]
+def _container_trouble(pods: Iterable[PodView], reasons: frozenset[str], *, of: Callable[[str], str]) -> str | None:
+    found = [(pod, *waits) for pod in pods if (waits := pod_facts.container_waits(pod, reasons))]
     if not found:
         return None
-    pod, waiting = min(found, key=lambda item: _rank_order(item[0]))
+    pod, container, waiting = min(found, key=lambda item: _rank_order(item[0]))
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{waiting.reason} at {_who(pod)}{more}: {shorten(waiting.message)}".rstrip(": ")
+    what = f"{waiting.reason}{of(_image_of(pod, container))}"
+    return f"{what} at {_who(pod)}{more}: {shorten(waiting.message)}".rstrip(": ")
+
+
+def _image_of(pod: PodView, container: str) -> str:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return next((one.image for one in containers if one.name == container), "")
+
+
+_NAMED_IMAGE: Final = re.compile(rf'(?:{"|".join(sorted(pod_facts.IMAGE_REASONS))}) of image "([^"]*)" at ')
+
+
+def image_named(text: str) -> str:
+    """Return the image that the evidence of `Cause.IMAGE` names; empty if it names none.
+
+    The note on a halted Job holds the evidence as text only, and a later follower has nothing else.
+    """
+    found = _NAMED_IMAGE.search(text)
+    return found[1] if found else ""
 
 
 def _rank_order(pod: PodView) -> tuple[int, str]:
@@ -184,4 +205,4 @@ def many(count: int, what: str) -> str:
 def shorten(message: str) -> str:
     """The message on one line, cut at `EVIDENCE_CHARACTERS_MAX`."""
     line = " ".join(message.split())
-    return line if len(line) <= EVIDENCE_CHARACTERS_MAX else f"{line[: EVIDENCE_CHARACTERS_MAX - 3]}..."
+    return cut_end(line, EVIDENCE_CHARACTERS_MAX)

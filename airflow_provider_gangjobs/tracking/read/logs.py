@@ -1,7 +1,8 @@
 """Logs: the last lines of the ranks that matter, as far as their nodes still have them.
 
 No finalizer protects a log: the kubelet removes it with the containers of a deleted pod. So logs are
-best effort. What could not be read is said in the log's place, and nothing depends on it.
+best effort. What could not be read is said in the log's place, what was left out is said before the lines
+that were not, and nothing depends on either.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.http.log_tail import LogTail
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import PodView
 
 TAIL_LINES: Final = 1000
 LIMIT_BYTES: Final = 256 * 1024
-"""Of one rank. Airflow keeps the log of a task in one file."""
+"""Of the end of one rank's log. Airflow keeps the log of a task in one file."""
 RANKS_MAX: Final = 20
 """With the limit above, 5 MB at most."""
 READS_IN_FLIGHT_MAX: Final = 4
@@ -36,18 +38,21 @@ FIRST_FAILURES: Final = 4
 
 @dataclass(frozen=True)
 class RankLog:
-    """The tail of one pod's log."""
+    """The end of one pod's log."""
 
     pod: str
     rank: int | None
     text: str = ""
     problem: str = ""
     """Why there is none."""
+    left_out: str = ""
+    """What is missing before `text`, and how to see it; empty if nothing is."""
 
     def lines(self) -> list[str]:
         """For showing several ranks in one log: every line with its rank before it."""
         who = self.pod if self.rank is None else f"rank {self.rank}"
-        said = self.text.splitlines() if not self.problem else [f"(no log: {self.problem})"]
+        missing = [f"(left out: {self.left_out})"] if self.left_out else []
+        said = [*missing, *self.text.splitlines()] if not self.problem else [f"(no log: {self.problem})"]
         return [f"[{who}] {line}" for line in said]
 
 
@@ -113,15 +118,26 @@ def _by_rank(pod: PodView) -> tuple[int, str]:
 
 
 async def _read(client: Client, pod: PodView, *, tail_lines: int, limit_bytes: int) -> RankLog:
-    main = main_container(pod)
+    name, namespace, main = pod.metadata.name, pod.metadata.namespace, main_container(pod)
+    container = main.name if main else None
     try:
-        text = await client.log(
-            pod.metadata.name,
-            pod.metadata.namespace,
-            container=main.name if main else None,
-            tail_lines=tail_lines,
-            limit_bytes=limit_bytes,
-        )
+        tail = await client.log_tail(name, namespace, container=container, tail_lines=tail_lines, bytes_max=limit_bytes)
     except ClusterError as exc:
-        return RankLog(pod.metadata.name, rank_of(pod), problem=str(exc))
-    return RankLog(pod.metadata.name, rank_of(pod), text)
+        return RankLog(name, rank_of(pod), problem=str(exc))
+    missing = _missing(tail)
+    command = f"kubectl logs -n {namespace} {name}{f' -c {container}' if container else ''}"
+    left_out = f"{missing}; `{command}` shows all lines while the pod is there" if missing else ""
+    return RankLog(name, rank_of(pod), tail.text, left_out=left_out)
+
+
+def _missing(tail: LogTail) -> str:
+    """What a reader of the tail does not see, with the counts that are known."""
+    the_lines = f"the last {tail.lines_read:,} lines" if tail.may_have_more else f"its {tail.lines_read:,} lines"
+    missing = []
+    if tail.may_have_more:
+        missing.append(f"any lines before {the_lines if tail.lines_read > 1 else 'this line'}")
+    if tail.lines_left_out:
+        missing.append(f"the first {tail.lines_left_out:,} of {the_lines}")
+    if tail.bytes_left_out:
+        missing.append(f"the first {tail.bytes_left_out:,} bytes of the last line")
+    return " and ".join(missing)

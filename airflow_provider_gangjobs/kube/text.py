@@ -1,0 +1,35 @@
+"""Shortening text for messages: whole words or lines are kept, and an ellipsis stands for what is missing."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+ELLIPSIS: Final = "..."
+_WORD_CHARACTERS_MAX: Final = 64
+"""A longer run without white space, such as a hash or a path, is cut in the middle."""
+
+
+def cut_end(text: str, characters_max: int) -> str:
+    """Return the beginning of a text, at most `characters_max` long; a cut is at the end of a word."""
+    if len(text) <= characters_max:
+        return text
+    kept = text[: characters_max - len(ELLIPSIS) + 1]
+    words, space, word = kept.rpartition(" ")
+    return f"{words if space and len(word) <= _WORD_CHARACTERS_MAX else kept[:-1]}{ELLIPSIS}"
+
+
+def keep_end(text: str, characters_max: int) -> str:
+    """Return the end of a text, at most `characters_max` long; a cut is at the beginning of a line or of a word.
+
+    Lines are preferred unless the cut would leave out most of what fits.
+    """
+    if len(text) <= characters_max:
+        return text
+    kept = text[-(characters_max - len(ELLIPSIS)) :]
+    _, newline, lines = kept.partition("\n")
+    if newline and len(lines) >= len(kept) // 2:
+        return f"{ELLIPSIS}\n{lines}"
+    word = re.match(rf"\S{{0,{_WORD_CHARACTERS_MAX}}}\s+(?=\S)", kept)
+    is_at_word = text[-len(kept) - 1].isspace()
+    return f"{ELLIPSIS}{kept if is_at_word or word is None else kept[word.end() :]}"

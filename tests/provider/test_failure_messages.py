@@ -1,0 +1,130 @@
+"""The whole message of an error whose fields come from what a follower saw in the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.exceptions import AppFailed, GangJobError, ImagePullFailed, JobDeleted, JobReplaced
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.operators.errors import error_of
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import PODS
+from tests.provider.following import Following
+from tests.provider.plane import NAMESPACE, Plane
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+PULL = 'failed to pull and unpack image "docker.io/library/trainer:1": not found'
+START = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+    'unable to start container process: exec: "train": executable file not found in $PATH: unknown'
+)
+
+
+def raised(event: GangEvent) -> GangJobError:
+    """What the task raises that is resumed with the event."""
+    return error_of(GangEvent.from_payload(event.to_payload()))
+
+
+def wait_for_image(plane: Plane, *ranks: int) -> None:
+    """The nodes cannot pull the image of these ranks."""
+    state = {"waiting": {"reason": "ErrImagePull", "message": PULL}}
+    status = {"name": "main", "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    for rank in ranks:
+        name = plane.pod("train", rank)["metadata"]["name"]
+        plane.registry.patch(
+            PODS, name, NAMESPACE, {"status": {"containerStatuses": [status]}}, PatchKind.MERGE, subresource="status"
+        )
+
+
+async def halted_over_image(plane: Plane) -> tuple[GangRef, GangEvent]:
+    ref = plane.submit(workers=2)
+    following = Following(plane, ref, deadlines=Deadlines(assemble_s=60))
+    await plane.until(lambda: [pod["spec"].get("nodeName") for pod in plane.pods()] == ["node-0"] * 2)
+    wait_for_image(plane, 0, 1)
+    await plane.until(lambda: plane.job()["spec"]["suspend"])
+    plane.plays_nodes = True
+    return ref, await following.event()
+
+
+@in_virtual_time
+async def test_image_that_cannot_be_pulled_is_named():
+    async with Plane.running(plays_nodes=False) as plane:
+        _, event = await halted_over_image(plane)
+        error = raised(event)
+        assert isinstance(error, ImagePullFailed)
+        assert error.image == "trainer:1"
+        assert str(error) == (
+            "Gang default/train could not pull image trainer:1 (Deadline.assembling.image). "
+            f'assembling: 2 pods, 2 placed. ErrImagePull of image "trainer:1" at rank 0 and 1 more: {PULL}. '
+            "Check the image's name and tag and image_pull_secrets."
+        )
+
+
+@in_virtual_time
+async def test_image_is_named_by_a_follower_that_finds_the_gang_halted():
+    async with Plane.running(plays_nodes=False) as plane:
+        ref, event = await halted_over_image(plane)
+        await plane.until(lambda: not plane.pods())
+        again = await Following(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
+        assert str(raised(again)) == str(raised(event))
+        assert again.image == "trainer:1"
+
+
+@in_virtual_time
+async def test_deadline_that_a_follower_does_not_know_any_more_is_not_told_as_nought():
+    async with Plane.running(nodes=0) as plane:
+        ref = plane.submit(workers=2)
+        await Following(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
+        again = await Following(plane, ref).event()
+        assert str(raised(again)).startswith("Gang default/train was assembling for longer than it may be. ")
+
+
+@in_virtual_time
+async def test_replaced_job_and_the_one_in_its_place_are_named():
+    async with Plane.running() as plane:
+        ref = plane.submit(workers=1, gang=False)
+        plane.delete_job()
+        await plane.until(lambda: plane.job() is None)
+        other = plane.submit(workers=1, gang=False)
+        error = raised(await Following(plane, ref).event())
+        assert isinstance(error, JobReplaced)
+        assert (error.uid, error.other_uid) == (ref.uid, other.uid)
+        assert str(error) == (
+            f"Job default/train (uid {ref.uid}) was replaced by another one (uid {other.uid}). "
+            f"JobReplaced: Job default/train now has uid {other.uid}, not {ref.uid}. "
+            "Find out who creates Jobs of this name."
+        )
+
+
+@in_virtual_time
+async def test_deleted_job_is_told_with_its_remedy_once():
+    async with Plane.running() as plane:
+        following = Following(plane, ref := plane.submit(workers=1))
+        await plane.until(lambda: plane.running_ranks() == 1)
+        plane.delete_job()
+        error = raised(await following.event())
+        assert isinstance(error, JobDeleted)
+        assert str(error).startswith("Job default/train was deleted while the gang was ")
+        assert str(error).count("Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.") == 1
+        assert str(error).count("Find out") == 1
+        assert ref.name in error.last_seen
+
+
+@in_virtual_time
+async def test_termination_message_begins_with_a_whole_word():
+    async with Plane.running() as plane:
+        following = Following(plane, plane.submit(workers=1))
+        await plane.until(lambda: plane.running_ranks() == 1)
+        plane.finish("train", 0, exit_code=128, message=START)
+        error = raised(await following.event())
+        assert isinstance(error, AppFailed)
+        assert str(error) == (
+            "Rank 0 of gang default/train exited with code 128 (AppFailed). rank 0 exited with code 128 on node-0. "
+            "Look at the log of this rank.\nTermination message of rank 0:\n"
+            '...failed: runc create failed: unable to start container process: exec: "train": executable file not '
+            "found in $PATH: unknown"
+        )
