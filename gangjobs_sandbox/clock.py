@@ -1,7 +1,7 @@
-"""Time as the embedded cluster sees it: the wall clock, or one that tests move.
+"""The time in the embedded cluster: the time of the system, or a virtual time that tests advance.
 
-Everything in the sandbox that needs the time of day asks a `Clock`; timestamps in objects are
-made here, in the two precisions that Kubernetes uses.
+Every part of the sandbox that needs the time reads it from a `Clock`. This module also formats the timestamps in
+objects, in the two precisions that Kubernetes uses.
 """
 
 from __future__ import annotations

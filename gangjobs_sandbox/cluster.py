@@ -1,10 +1,10 @@
-"""One embedded cluster: store, API server, controllers, scheduler and nodes, on one event loop.
+"""One embedded cluster on one event loop: store, API server, controllers, scheduler and nodes.
 
     async with Sandbox(SandboxConfig(nodes=3)) as sandbox:
         ...  # sandbox.url, sandbox.token, sandbox.kubeconfig_path
 
-Inside the `async with` all nodes are ready. At its end, in this order: the nodes end what runs on them, the
-controllers stop, the API server closes. With a `data_dir`, objects, logs and token are there again next time.
+All nodes are ready when the block begins. At its end, the nodes stop their containers, then the controllers stop, then
+the API server closes. With a `data_dir`, the next sandbox finds the objects, the logs and the token again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["Sandbox", "SandboxConfig", "SandboxError"]
 
 READY_S = 60.0
 """How long the nodes may take to join; it takes about a second."""
-FAREWELL_S = 0.05
+TLS_CLOSE_S = 0.05
 """TLS connections take some turns of the loop to close, and the loop may end right after the sandbox."""
 TOKEN_BYTES = 24
 
@@ -134,7 +134,7 @@ class Sandbox:
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
-        await asyncio.sleep(FAREWELL_S)
+        await asyncio.sleep(TLS_CLOSE_S)
         if self._failed.done() and (failure := self._failed.exception()) and error[0] is None:
             raise failure
 

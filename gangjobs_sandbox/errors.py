@@ -1,7 +1,7 @@
-"""The API server's refusals: one exception with the code, reason, message and details of a `Status`.
+"""The errors of the API server: one exception with the code, reason, message and details of a `Status`.
 
-Texts follow `k8s.io/apimachinery/pkg/api/errors` and `.../util/validation/field`, because clients and
-users match on them.
+The texts follow `k8s.io/apimachinery/pkg/api/errors` and `.../util/validation/field`, because clients and users match
+them.
 """
 
 from __future__ import annotations

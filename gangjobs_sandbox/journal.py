@@ -1,9 +1,9 @@
-"""The store on disk: a snapshot, and an append-only log of what changed since.
+"""The store on disk: a snapshot, and an append-only log of the changes since.
 
-Each change is one line, written by one `write` to a file opened for appending, before anybody hears
-of the change: a killed process loses nothing that was answered. A power cut may; nothing is synced.
-A last line without its end was never answered, and is cut off. What cannot be written, as on a full disk, is
-refused, and nothing of it is left.
+Each change is one line, written by one `write` to a file opened for appending, before any client sees the change. A
+killed process therefore loses no change that was answered. A power failure may lose changes, because nothing is synced.
+An incomplete last line belongs to a change that was never answered, and is truncated. A change that cannot be written,
+for example because the disk is full, is refused and leaves nothing behind.
 """
 
 from __future__ import annotations

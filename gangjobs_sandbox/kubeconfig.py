@@ -1,4 +1,4 @@
-"""The kubeconfig file of a sandbox: the address, the token, and nobody else may read it."""
+"""The kubeconfig file of a sandbox. It contains the address and the token, and only its owner can read it."""
 
 from __future__ import annotations
 

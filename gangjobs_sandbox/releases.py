@@ -1,7 +1,7 @@
-"""What differs between Kubernetes releases, as one table.
+"""The differences between Kubernetes releases, as one table.
 
-The Workload API changed shape in each of 1.35, 1.36 and 1.37 (KEP-4671, KEP-5547). `none` is 1.37 as it
-comes, with every gate of the Workload API off: its schema knows the fields, and drops them silently.
+The Workload API changed in each of 1.35, 1.36 and 1.37 (KEP-4671, KEP-5547). `none` is 1.37 with its defaults, in which
+every gate of the Workload API is off: the schema contains the fields, and the server drops them silently.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The kinds of objects that the embedded cluster can hold.
+"""The kinds of objects that the embedded cluster stores.
 
-A `Resource` is an identity (group and plural) with what discovery says of it. Which versions of
-`scheduling.k8s.io` are served depends on the release (see `releases`), so a resource does not name
-them; the storage has no versions at all.
+A `Resource` is identified by group and plural, and carries what discovery says about it. The served versions of
+`scheduling.k8s.io` depend on the release (see `releases`), so a resource does not name them. The storage has no API
+versions.
 """
 
 from __future__ import annotations

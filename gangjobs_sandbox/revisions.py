@@ -1,7 +1,7 @@
-"""Versions of objects, and the changes from one to the next. Neither ever changes.
+"""Immutable versions of objects, and the changes between them.
 
-A new version is a new dict, so lists, watches and old snapshots share them freely, and each is encoded to JSON at most
-once.
+A new version is a new dict. Lists, watches and snapshots therefore share versions, and each version is encoded to JSON
+at most once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The versioned store: objects, one revision counter, and what changed lately.
+"""The versioned store: objects, one revision counter, and the recent changes.
 
-One rule makes it correct: objects in the store never change (see `versions`).
-Knows nothing of what objects mean, of HTTP, or of time.
+Objects in the store never change (see `revisions`). The store knows nothing of the meaning of objects, of HTTP, or of
+time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Run a program that cannot outlive the one who started it, however that one ends.
+"""Runs a program that ends when the process that started it ends, in whatever way.
 
-Between starter and program stands a small process, this module run by `python -m`. The starter holds the
-write end of a pipe, the *lifeline*. When the starter dies, by SIGKILL too, the pipe closes; the program is then
-asked to end, and whatever it has started is killed. On Linux this process is a subreaper, so descendants that
-left their session or lost their parent are found as well; elsewhere those are found as far as `ps` shows them.
+Between the two stands a small process, this module run by `python -m`. The starter holds the write end of a pipe, the
+*lifeline*. When the starter ends, even by SIGKILL, the pipe closes. The small process then sends SIGTERM to the
+program, and kills all its descendants after a grace period. On Linux the small process is a subreaper, so it also finds
+descendants that left their session or lost their parent. Elsewhere it finds the descendants that `ps` shows.
 """
 
 from __future__ import annotations

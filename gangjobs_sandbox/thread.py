@@ -1,6 +1,6 @@
-"""A sandbox in a thread with a loop of its own, for callers that have no loop: tests, and wrapped commands.
+"""Runs a sandbox in a thread with its own event loop, for callers without a loop: tests, and wrapped commands.
 
-The registry belongs to that loop alone; other threads reach it through `SandboxThread.call`.
+The registry belongs to that loop. Other threads access it through `SandboxThread.call`.
 """
 
 from __future__ import annotations

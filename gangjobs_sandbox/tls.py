@@ -1,7 +1,7 @@
-"""The API server's own certificate, which its kubeconfig tells clients to trust.
+"""The certificate of the API server, which clients trust through the kubeconfig.
 
-kubectl sends a token over TLS only, even to loopback, so a server with a token needs a certificate.
-It is self-signed, for loopback names, and worth nothing elsewhere.
+kubectl sends a token over TLS only, even to the loopback interface, so a server with a token needs a certificate. The
+certificate is self-signed and valid for loopback names only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The API server as a Starlette application over a registry."""
+"""The API server: a Starlette application over a registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request bodies and query parameters: read, decoded, checked."""
+"""Reads, decodes and checks request bodies and query parameters."""
 
 from __future__ import annotations
 

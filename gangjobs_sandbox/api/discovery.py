@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources there are, and what the server calls itself."""
+"""Discovery: the API groups, versions and resources that are served, and the version of the server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Faults on demand: an ASGI middleware that answers wrongly, late, half or not at all.
+"""Fault injection: an ASGI middleware that delays, breaks or replaces answers on demand.
 
-A fault is armed for requests that match it, and used up after a number of them. Faults come in pairs around the
-moment that counts: a connection can break before the server has carried the request out, or after.
+A fault applies to the requests that match it, and expires after a given number of them. A connection can break before
+the server executes the request, or after it: these are different faults, because a client has to handle both.
 """
 
 from __future__ import annotations

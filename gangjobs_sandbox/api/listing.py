@@ -1,7 +1,7 @@
-"""Lists: selected, paged, and consistent across pages.
+"""Lists: filtered by selectors, paginated, and consistent across pages.
 
-A continue token names a revision and the last key given; later pages show the state at that revision, from the
-store's history, and end with 410 when the history no longer reaches back.
+A continue token contains a revision and the last key that was returned. Later pages show the state at that revision,
+which is read from the history of the store. They end with 410 when the history no longer contains that revision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`pods/log`: which container, how much of it, and the stream from whoever keeps the logs."""
+"""The `pods/log` subresource: selects the container and the part of its log, and streams the log from a `LogSource`."""
 
 from __future__ import annotations
 

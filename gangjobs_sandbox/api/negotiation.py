@@ -1,6 +1,6 @@
-"""In which form a client wants objects: themselves, rows of a table, or their metadata only.
+"""Content negotiation: objects as such, as rows of a table, or only their metadata.
 
-A list is written in pieces, so that thousands of objects need not be written in one go.
+A list is encoded in pieces, so that thousands of objects are not encoded in one step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verbs on objects: what each method does to a collection, an object or a subresource."""
+"""The verbs on objects: what each HTTP method does to a collection, an object or a subresource."""
 
 from __future__ import annotations
 
@@ -164,12 +164,14 @@ class ObjectsApi:
         options, dry_run = await self._delete_options(request)
         warnings = [_ORPHANS] if target.resource is JOBS and options.propagation is None else []
         name = target.name or ""
-        last, is_gone = self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
+        last, is_gone = self._registry.delete_with_result(
+            target.resource, name, target.namespace, options, dry_run=dry_run
+        )
         if is_gone and not self._registry.returns_deleted(target.resource):
             details = {"name": name, "group": target.group, "kind": target.resource.plural}
             details["uid"] = last["metadata"]["uid"]
-            told = success(details={key: value for key, value in details.items() if value})
-            return json_response(told, warnings=warnings)
+            body = success(details={key: value for key, value in details.items() if value})
+            return json_response(body, warnings=warnings)
         return self._reply(request, target, last, warnings=warnings)
 
     async def _delete_collection(self, request: Request, target: Target) -> Response:
@@ -181,7 +183,7 @@ class ObjectsApi:
         for stored in page.items:
             with _unless_gone():
                 name = stored.obj["metadata"]["name"]
-                self._registry.delete_told(target.resource, name, target.namespace, options, dry_run=dry_run)
+                self._registry.delete_with_result(target.resource, name, target.namespace, options, dry_run=dry_run)
             await time_slice.yield_if_expired()
         return _list_response(self._form(request, target), page)
 

@@ -1,7 +1,7 @@
-"""As much OpenAPI v3 as kubectl asks for: which requests take `fieldValidation`.
+"""The part of OpenAPI v3 that kubectl reads: the requests that support `fieldValidation`.
 
-kubectl looks this up before it leaves the validation of a manifest to the server. The schemas themselves are not
-served: the server knows only names and types (see `registry.schema`), and nothing else reads them here.
+kubectl looks this up before it lets the server validate a manifest. The schemas themselves are not served, because the
+server knows only the names and types of fields (see `registry.schema`) and no other client reads schemas here.
 """
 
 from __future__ import annotations

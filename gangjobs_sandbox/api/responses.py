@@ -1,4 +1,4 @@
-"""Answers: JSON with the right codes, `Status` objects, warnings."""
+"""HTTP responses: JSON with the status codes of the API server, `Status` objects, and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which object, collection or subresource a path names (`RequestInfoFactory` of the API server)."""
+"""Maps a path to the object, collection or subresource that it names (`RequestInfoFactory` of the API server)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which objects a list or watch is about: namespace, name, labels, fields."""
+"""Selects the objects of a list or watch by namespace, name, labels and fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves the application on a port of the loopback interface, inside the caller's event loop."""
+"""Serves the application on a port of the loopback interface, on the event loop of the caller."""
 
 from __future__ import annotations
 

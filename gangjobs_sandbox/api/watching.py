@@ -1,7 +1,7 @@
-"""Watches: each is a cursor over the store's history, woken when its resource changes.
+"""Watches: each watch is a cursor over the history of the store, and wakes up when its resource changes.
 
-No watch has a queue of its own. A slow reader falls behind in the shared history, and gets 410 in the stream
-when the history has moved on, which is what the real server's clients are made for.
+A watch has no queue of its own. A slow reader falls behind in the shared history. When the history no longer contains
+its position, the reader gets 410 in the stream and lists again, as clients of a real API server do.
 """
 
 from __future__ import annotations

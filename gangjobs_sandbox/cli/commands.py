@@ -1,7 +1,7 @@
-"""`gangjobs sandbox`: an embedded cluster, kept up in the foreground or around one command.
+"""`gangjobs sandbox`: runs an embedded cluster in the foreground, or for the duration of one command.
 
-`up` shows what goes on and ends at Ctrl-C or SIGTERM. `run` gives a command the cluster as its kubeconfig and
-its Airflow connection, and ends with the command's exit code.
+`up` shows what happens in the cluster until Ctrl-C or SIGTERM. `run` passes the cluster to a command in KUBECONFIG and
+as an Airflow connection, and returns the exit code of the command.
 """
 
 from __future__ import annotations

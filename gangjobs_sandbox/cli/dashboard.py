@@ -1,7 +1,7 @@
-"""The live picture of a cluster: nodes, Jobs and pods as tables that fit the terminal, however many there are.
+"""The dashboard of a cluster: nodes, Jobs and pods as tables that fit the terminal.
 
-What does not fit is counted. Of pods, those that somebody may want to do something about come first. Names are cut in
-the middle, since those of one Job differ only at the end.
+The tables count the rows that do not fit. Pods that are pending or have failed come first. Long names lose their
+middle, because the names of one Job's pods differ only at the end.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ SETTLED_PHASES = ("Running", "Succeeded")
 
 def tables(snapshot: Snapshot) -> RenderableType:
     """Nodes, Jobs and pods below each other, no higher than the terminal."""
-    return _Picture(snapshot)
+    return _Dashboard(snapshot)
 
 
 @dataclass(frozen=True)
-class _Picture:
+class _Dashboard:
     snapshot: Snapshot
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -1,4 +1,4 @@
-"""The foreground of `gangjobs sandbox up`: how to use the cluster, then what goes on in it."""
+"""The foreground of `gangjobs sandbox up`: prints how to use the cluster, then what happens in it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def keep_up(config: SandboxConfig) -> None:
         failure.add_done_callback(lambda _: stop.set())
         _print_how_to_use(sandbox)
         with gc_frozen(sandbox.registry):
-            await (_show_picture if sys.stdout.isatty() else _print_changes)(sandbox, stop)
+            await (_show_dashboard if sys.stdout.isatty() else _print_changes)(sandbox, stop)
         failure.cancel()
         await asyncio.gather(failure, return_exceptions=True)  # if it failed, leaving the sandbox raises it
 
@@ -43,7 +43,7 @@ def _print_how_to_use(sandbox: Sandbox) -> None:
     print("stop it:     Ctrl-C", flush=True)
 
 
-async def _show_picture(sandbox: Sandbox, stop: asyncio.Event) -> None:
+async def _show_dashboard(sandbox: Sandbox, stop: asyncio.Event) -> None:
     from rich.live import Live  # here, with what draws, because rich takes long to import and plain lines do without
 
     from gangjobs_sandbox.cli.dashboard import tables

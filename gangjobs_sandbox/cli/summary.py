@@ -1,7 +1,7 @@
-"""What goes on in a cluster, for a person: the word for where a Job or a pod stands, and a line per change.
+"""A summary of a cluster for people: one word for the phase of each Job and pod, and one line for each change.
 
-Works on plain Kubernetes objects, wherever they come from; the caller fetches them and says what time it is.
-`picture` draws the same as tables.
+The functions work on plain Kubernetes objects. The caller fetches the objects and passes the time. `dashboard` shows
+the same as tables.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Garbage collector: objects whose owners are gone go too, unless they were orphaned or are held by a finalizer.
+"""The garbage collector deletes objects whose owners are gone.
 
-Background: the owner is gone at once, its dependents follow. Foreground: the owner stays, with the finalizer
-`foregroundDeletion`, until the dependents that block it are gone. Orphan: the finalizer `orphan` keeps it until its
-dependents no longer name it. Every deletion carries the uid it means.
+With background propagation, the owner is removed immediately and the collector deletes its dependents. With foreground
+propagation, the owner keeps the finalizer `foregroundDeletion` until the dependents that block it are gone. With orphan
+propagation, the owner keeps the finalizer `orphan` until its dependents no longer name it. Every deletion has a
+precondition on the uid.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs controllers over one registry: feeds them its events, and gives each the keys that are due.
+"""Runs controllers over one registry: passes events to them, and the keys that are due.
 
-The same controllers run in virtual time, driven by `step`, and in real time, by `run`. Nothing polls: `run` has one
-worker for each controller, which sleeps until an event adds a key or a key falls due, and works in short turns. A
-controller that raises is tried again with back-off and never stops the others.
+The same controllers run in virtual time, driven by `step`, and in real time, driven by `run`. Nothing polls: `run` has
+one worker for each controller, which sleeps until an event adds a key or a key becomes due, and works in time slices. A
+controller that raises an error is retried with back-off and does not stop the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading Kubernetes objects: owners, finalizers, conditions, times. Pure; nothing here changes its arguments."""
+"""Reads Kubernetes objects: owners, finalizers, conditions and times. Pure: no function changes its arguments."""
 
 from __future__ import annotations
 

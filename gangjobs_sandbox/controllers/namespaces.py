@@ -1,6 +1,7 @@
-"""Empties a namespace that is being deleted, and then lets it go.
+"""Deletes the content of a namespace that is being deleted, and then finalizes the namespace.
 
-Everything in it is deleted in the background and with its own grace; finalizers of others are waited for.
+Objects are deleted in the background, with their own grace periods. The controller waits for finalizers of other
+parties.
 """
 
 from __future__ import annotations

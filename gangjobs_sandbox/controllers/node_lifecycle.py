@@ -1,7 +1,7 @@
-"""Node lifecycle: a node that stops reporting becomes unreachable, is tainted, and its pods are evicted in time.
+"""Node lifecycle: marks nodes that stop reporting, taints them, and evicts their pods.
 
-A node reports by renewing its Lease or by the heartbeat of its Ready condition. Taints follow the Ready condition; pods
-leave a node with a NoExecute taint as soon as, or as late as, their tolerations allow.
+A node reports by renewing its Lease or by the heartbeat of its Ready condition. Taints follow the Ready condition. The
+tolerations of a pod determine how long the pod stays on a node with a NoExecute taint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who owns whom: every object by its uid, and the dependents of every uid, owned or only named. Kept from events."""
+"""The owner graph, kept up to date by events: all objects by uid, and the dependents of each uid."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""PodGC: pods that nobody else will end.
+"""Pod garbage collection: deletes pods that no other component ends.
 
-Those of nodes that are gone or out of service, those deleted before they had a node, and the oldest finished ones over
-a limit.
-
-Runs every 20 s, on the clock, while there is something that it may have to do.
+These are pods of nodes that do not exist or are out of service, pods that were deleted before they had a node, and the
+oldest finished pods above a limit. The controller runs every 20 s of its clock while there may be such pods.
 """
 
 from __future__ import annotations

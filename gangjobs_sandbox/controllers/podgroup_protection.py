@@ -1,4 +1,4 @@
-"""Lets a PodGroup go once no pod that may still run names it: removes the finalizer that admission has put on it."""
+"""Removes the protection finalizer of a deleted PodGroup when no pod that may still run refers to the group."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Pods by the owner that controls them, and those that nobody controls; kept from the registry's events.
+"""An index of pods by controller, and of pods without a controller, kept up to date by events.
 
-The registry reports each change before the call that made it returns, so the index is never behind.
+The registry delivers each event before the call that caused it returns, so the index is never stale.
 """
 
 from __future__ import annotations

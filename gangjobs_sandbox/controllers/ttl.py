@@ -1,4 +1,4 @@
-"""Deletes finished Jobs when their `ttlSecondsAfterFinished` is over: in the foreground, so their pods go first."""
+"""Deletes finished Jobs after their `ttlSecondsAfterFinished`, with foreground propagation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A work queue over an injected clock: each key at most once, each key not before its time.
+"""A work queue with an injected clock: each key is queued at most once, and never returned before its time.
 
-Same rules as client-go's workqueue: adding a key that is queued keeps the earlier time; failures back off
-exponentially, each key for itself; a success forgets the failures. There is no thread and no timer: the owner asks
-for what is due and when to ask again.
+The rules are those of client-go's workqueue. Adding a key that is queued keeps the earlier time. Failures of a key back
+off exponentially, and a success resets its back-off. The queue has no thread and no timer: its owner asks for the keys
+that are due, and for the time at which to ask again.
 """
 
 from __future__ import annotations

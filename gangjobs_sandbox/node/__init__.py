@@ -1,4 +1,4 @@
-"""The sandbox's node: pods as local processes, for the embedded API server and for a real one.
+"""The node of the sandbox: runs pods as local processes, for the embedded API server and for a real one.
 
-Nothing is imported here, because supervisors of local programs use parts of the shim and must stay small.
+This module imports nothing, because the supervisor of local programs uses parts of the shim and must stay small.
 """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .container_config import MESSAGE_FILE, NoCommandError, assemble
 from .logs import last_text
-from .pod_state import ContainerState, Ended, Waiting
+from .pod_state import ContainerState, Terminated, Waiting
 from .probes import Actions, watch_readiness
 from .process import SPEC_FILE, ContainerProcess
 from .recorder import NORMAL, WARNING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from .container_config import Surroundings
+    from .container_config import ContainerContext
     from .sources import Sources
 
 __all__ = ["ContainerRunner", "Pod", "Stop"]
@@ -69,7 +69,7 @@ class Stop:
 class Pod(Protocol):
     """What a container needs of its pod."""
 
-    around: Surroundings
+    around: ContainerContext
     stop: Stop
     restart_policy: str
     retry_s: float
@@ -113,7 +113,7 @@ class ContainerRunner:
         finally:
             self.begun.set()
 
-    def hurry(self, grace_s: float) -> None:
+    def shorten_grace_period(self, grace_s: float) -> None:
         """Shorten the time that a stop leaves to the process."""
         if self._process is not None:
             self._process.stop(grace_s)
@@ -233,8 +233,8 @@ class ContainerRunner:
         spent = asyncio.get_running_loop().time() - started
         process.stop(max(0.0, self._own_stop.grace_s - spent))
 
-    def _ended(self, ending: Exit, run: Path, container_id: str) -> Ended:
-        return Ended(
+    def _ended(self, ending: Exit, run: Path, container_id: str) -> Terminated:
+        return Terminated(
             exit_code=ending.code,
             reason=ending.reason or ("Error" if ending.code else "Completed"),
             finished=_moment(ending.finished),

@@ -1,8 +1,4 @@
-"""From a container of a pod's spec to what the shim is told: command, environment, folders, mounts.
-
-Touches the pod's folder only. Raises `NoCommandError` for a container that relies on its image, and what
-`environment` and `volumes` raise.
-"""
+"""Translates a container of a pod spec into a shim spec: command, environment, folders and mounts."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
     from .pod_folder import PodFolder
     from .sources import Sources
 
-__all__ = ["DEFAULT_MESSAGE_PATH", "MESSAGE_FILE", "NoCommandError", "Surroundings", "assemble"]
+__all__ = ["DEFAULT_MESSAGE_PATH", "MESSAGE_FILE", "ContainerContext", "NoCommandError", "assemble"]
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
 MESSAGE_FILE = "termination-log"
@@ -38,7 +34,7 @@ class NoCommandError(Exception):
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ContainerContext:
     """What all containers of a pod have in common."""
 
     facts: PodFacts
@@ -56,7 +52,7 @@ class Surroundings:
     """Variables that say which devices a container was given, by its name."""
 
 
-def assemble(container: Mapping[str, Any], around: Surroundings, sources: Sources, run: Path) -> Spec:
+def assemble(container: Mapping[str, Any], around: ContainerContext, sources: Sources, run: Path) -> Spec:
     """The spec for one run of the container, whose files are in the folder `run`."""
     for part in ("work", "tmp", "root"):
         (run / part).mkdir(parents=True, exist_ok=True)
@@ -94,7 +90,7 @@ def _command(container: Mapping[str, Any]) -> list[str]:
     return command
 
 
-def _volume_mounts(container: Mapping[str, Any], around: Surroundings, variables: Mapping[str, str]) -> list[Mount]:
+def _volume_mounts(container: Mapping[str, Any], around: ContainerContext, variables: Mapping[str, str]) -> list[Mount]:
     mounts: list[Mount] = []
     for item in container.get("volumeMounts") or ():
         inside = item.get("subPath") or expand(item.get("subPathExpr") or "", variables)
@@ -121,7 +117,7 @@ def _working_folder(container: Mapping[str, Any], mounts: list[Mount], run: Path
     return str(wanted)
 
 
-def _private(spec: Spec, around: Surroundings, run: Path) -> Spec:
+def _private(spec: Spec, around: ContainerContext, run: Path) -> Spec:
     """Every mount at its true path, and the files of /etc that tell a pod who it is."""
     assert spec.mounts is not None
     (run / "hostname").write_text(f"{around.hostname}\n")
@@ -132,7 +128,7 @@ def _private(spec: Spec, around: Surroundings, run: Path) -> Spec:
     return spec._replace(mounts=[*(mount for mount in own if mount.target not in taken), *spec.mounts])
 
 
-def _rewritten(spec: Spec, around: Surroundings) -> Spec:
+def _rewritten(spec: Spec, around: ContainerContext) -> Spec:
     """No mounts: paths are those of the host, and Python programs resolve names by our module."""
     assert spec.mounts is not None
     folders = {mount.target: mount.source for mount in spec.mounts}

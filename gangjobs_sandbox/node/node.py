@@ -143,10 +143,10 @@ class Node:
             return
         if worker is None:
             worker = self._workers[uid] = PodWorker(pod, host)
-            group.create_task(self._look_after(worker), name=f"pod {pod['metadata']['name']}")
+            group.create_task(self._run_worker(worker), name=f"pod {pod['metadata']['name']}")
         worker.update(pod)
 
-    async def _look_after(self, worker: PodWorker) -> None:
+    async def _run_worker(self, worker: PodWorker) -> None:
         """A pod that cannot be run because of a fault in this program must not take the others with it."""
         try:
             await worker.run()

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from gangjobs_sandbox.clock import parse_time
 
 from .container import ContainerRunner, Stop
-from .container_config import Surroundings
+from .container_config import ContainerContext
 from .dns import PodName, hosts_header
 from .downward_api import PodFacts
 from .fetching import fetch_sources, fetch_tokens
 from .hosts import HostsFile
 from .pod_folder import PodFolder
-from .pod_state import ContainerState, Ended, Kind, PodState, Verdict, Waiting, container_states
+from .pod_state import ContainerState, Kind, PhaseOverride, PodState, Terminated, Waiting, container_states
 from .recorder import WARNING
 from .registration import HOST_IP
 from .sources import SourceMissingError, Sources, environment_references, volume_references
@@ -108,14 +108,14 @@ class PodWorker:
                 if not self._removed.is_set():
                     await first_of(self._writer.settled(), self._removed.wait())
                 self.finished = True
-            self._give_back()
+            self._release_resources()
             await self._deleted.wait()
             if not self._removed.is_set():
                 await delete_pod(self._host.client, self.pod)
             await asyncio.to_thread(self.folder.remove)
             await self._removed.wait()
         finally:
-            self._give_back()
+            self._release_resources()
             await end_tasks(writing)
 
     def has_ended(self, container: str, number: int) -> bool:
@@ -147,7 +147,10 @@ class PodWorker:
     async def _live(self) -> None:
         rejection = self._host.admission.admit(self.folder.uid, self.pod["spec"])
         if rejection:
-            self.state.verdict, self.state.stopped = Verdict("Failed", rejection.reason, rejection.message), True
+            self.state.phase_override, self.state.stopped = (
+                PhaseOverride("Failed", rejection.reason, rejection.message),
+                True,
+            )
             self.event(WARNING, rejection.reason, rejection.message)
             return
         if subdomain := self.pod["spec"].get("subdomain"):
@@ -203,13 +206,13 @@ class PodWorker:
         for container in self.state.containers:
             if {"running", "terminated"} & statuses.get(container.name, {}).keys():
                 message = "The container could not be located when the pod was terminated"
-                container.end(Ended(137, "ContainerStatusUnknown", _now(), message=message))
+                container.end(Terminated(137, "ContainerStatusUnknown", _now(), message=message))
 
     async def _prepare(self) -> bool:
         """Provide the volumes, waiting for what is missing; False if the pod was stopped before."""
         while not self.stop.is_requested():
             try:
-                self.around = await self._surroundings()
+                self.around = await self._container_context()
             except (SourceMissingError, UnsupportedVolumeError, OSError, ValueError) as error:
                 for container in self.state.containers:
                     if container.waiting:
@@ -221,7 +224,7 @@ class PodWorker:
                 return True
         return False
 
-    async def _surroundings(self) -> Surroundings:
+    async def _container_context(self) -> ContainerContext:
         config, spec = self._host.config, self.pod["spec"]
         allocatable = config.allocatable()
         facts = PodFacts(self.pod, self.state.pod_ip, self.state.host_ip, allocatable)
@@ -231,7 +234,7 @@ class PodWorker:
             volume["name"]: place_volume(volume, self.folder.volume(volume["name"]), context)
             for volume in spec.get("volumes") or ()
         }
-        return Surroundings(
+        return ContainerContext(
             facts=facts,
             folder=self.folder,
             hostname=spec.get("hostname") or self.pod["metadata"]["name"],
@@ -280,7 +283,7 @@ class PodWorker:
         began = parse_time(since) if since else self.state.started
         await asyncio.sleep(max(0.0, (began + timedelta(seconds=seconds) - _now()).total_seconds()))
         message = "Pod was active on the node longer than the specified deadline"
-        self.state.verdict = Verdict("Failed", "DeadlineExceeded", message)
+        self.state.phase_override = PhaseOverride("Failed", "DeadlineExceeded", message)
         self.event("Normal", "DeadlineExceeded", message)
         self._request_stop(self._grace_s)
 
@@ -288,7 +291,7 @@ class PodWorker:
         was_requested = self.stop.is_requested()
         if self.stop.request(grace_s) and was_requested:
             for runner in self._runners:
-                runner.hurry(grace_s)
+                runner.shorten_grace_period(grace_s)
 
     async def _shut_down(self) -> None:
         """The node ends: kill what runs, unless it may go on."""
@@ -298,7 +301,7 @@ class PodWorker:
             async with asyncio.timeout(_SHUTDOWN_S):
                 await asyncio.gather(*(runner.kill() for runner in self._runners))
 
-    def _give_back(self) -> None:
+    def _release_resources(self) -> None:
         """Room, address and names, for others; safe to repeat."""
         uid = self.folder.uid
         self._host.admission.release(uid)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-__all__ = ["ContainerState", "Ended", "Kind", "PodState", "Verdict", "Waiting", "container_states"]
+__all__ = ["ContainerState", "Kind", "PhaseOverride", "PodState", "Terminated", "Waiting", "container_states"]
 
 
 class Kind(StrEnum):
@@ -28,7 +28,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Ended:
+class Terminated:
     """How a run of a container ended; `started` is None if it never ran."""
 
     exit_code: int
@@ -40,7 +40,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PhaseOverride:
     """A phase that the node has decided on, whatever the containers say."""
 
     phase: str
@@ -57,8 +57,8 @@ class ContainerState:
     kind: Kind
     waiting: Waiting | None
     running_since: datetime | None = None
-    ended: Ended | None = None
-    last: Ended | None = None
+    ended: Terminated | None = None
+    last: Terminated | None = None
     restarts: int = 0
     ready: bool = False
     container_id: str = ""
@@ -72,7 +72,7 @@ class ContainerState:
         self.container_id = container_id
         self.waiting = self.ended = None
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: Terminated) -> None:
         self.ended, self.ready = ended, False
         self.container_id = ended.container_id or self.container_id
         self.waiting = self.running_since = None
@@ -91,7 +91,7 @@ class ContainerState:
 class PodState:
     """One pod. `stopped` means that nothing will be started any more.
 
-    `verdict` is what the pod has failed of; it becomes the phase once no container runs.
+    `phase_override` is what the pod has failed of; it becomes the phase once no container runs.
     """
 
     containers: list[ContainerState]
@@ -100,7 +100,7 @@ class PodState:
     host_ip: str = ""
     network_ready: bool = False
     stopped: bool = False
-    verdict: Verdict | None = None
+    phase_override: PhaseOverride | None = None
     conditions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The conditions as last written, by type."""
 

@@ -1,7 +1,7 @@
-"""Whether a container runs again, and how long it waits before.
+"""Decides whether a container runs again, and after which delay.
 
-As the kubelet does: the first restart comes at once, then 10 s that double up to five minutes, and a
-container that ran for ten minutes starts from the beginning.
+The rules are those of the kubelet. The first restart is immediate. Later restarts wait for 10 s, doubled each time up
+to five minutes. The delay is reset after a run of ten minutes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The ConfigMaps and Secrets that a pod's containers and volumes name: which, and what is in them.
+"""The ConfigMaps and Secrets to which the containers and volumes of a pod refer, and their content.
 
-Two steps, so that everything that decides is pure: `references` says what to fetch, the node fetches,
-and `Sources` answers. A reference that is not optional and not there raises `SourceMissingError`.
+There are two steps, so that the rules stay pure: `references` names what to fetch, the node fetches it, and `Sources`
+looks values up. A missing source that is not optional raises `SourceMissingError`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The `status` of a pod, made from what the node knows: phase, conditions, container statuses.
+"""Makes the `status` of a pod from the state that the node keeps: phase, conditions and container statuses.
 
-Follows the kubelet's `getPhase` and `GeneratePod*Condition` functions (pkg/kubelet/kubelet_pods.go,
-pkg/kubelet/status/generate.go), because controllers and users match on the words. The scheduler's own
-conditions are not here: the status is merged into the stored one.
+The rules are those of the kubelet's `getPhase` and `GeneratePod*Condition` (pkg/kubelet/kubelet_pods.go,
+pkg/kubelet/status/generate.go), because controllers and users match the texts. The conditions that the scheduler writes
+are not among them: the status is merged into the stored one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import timestamp
 
-from .pod_state import ContainerState, Ended, Kind, PodState, Verdict
+from .pod_state import ContainerState, Kind, PhaseOverride, PodState, Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +41,8 @@ def pod_status(state: PodState, restart_policy: str, now: datetime) -> dict[str,
     }
     if state.pod_ip:
         status |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
-    if verdict := _verdict(state):
-        status |= {key: value for key in ("reason", "message") if (value := getattr(verdict, key))}
+    if phase_override := _override_of(state):
+        status |= {key: value for key in ("reason", "message") if (value := getattr(phase_override, key))}
     for field, kinds in (("initContainerStatuses", (Kind.INIT, Kind.SIDECAR)), ("containerStatuses", (Kind.MAIN,))):
         if found := state.of_kind(*kinds):
             status[field] = [_container_status(container) for container in found]
@@ -51,8 +51,8 @@ def pod_status(state: PodState, restart_policy: str, now: datetime) -> dict[str,
 
 def phase_of(state: PodState, restart_policy: str) -> str:
     """Pending, Running, Succeeded or Failed."""
-    if verdict := _verdict(state):
-        return verdict.phase
+    if phase_override := _override_of(state):
+        return phase_override.phase
     inits, mains = state.of_kind(Kind.INIT, Kind.SIDECAR), state.of_kind(Kind.MAIN)
     if any(_has_failed(container) for container in inits) and (restart_policy == "Never" or state.stopped):
         return "Failed"
@@ -72,13 +72,13 @@ def terminate_unfinished(state: PodState, now: datetime) -> None:
         return
     for container in state.containers:
         if not container.ended:
-            container.end(container.last or Ended(137, "ContainerStatusUnknown", now, message=_LOST))
+            container.end(container.last or Terminated(137, "ContainerStatusUnknown", now, message=_LOST))
 
 
-def _verdict(state: PodState) -> Verdict | None:
+def _override_of(state: PodState) -> PhaseOverride | None:
     """What the node has decided, as soon as it holds."""
     over = state.stopped or all(container.ended for container in state.containers)
-    return state.verdict if over else None
+    return state.phase_override if over else None
 
 
 def _stopped_phase(mains: Iterable[ContainerState], restart_policy: str, *, stopped: bool) -> str:
@@ -162,11 +162,11 @@ def _container_state(container: ContainerState) -> dict[str, Any]:
     if container.running_since:
         return {"running": {"startedAt": timestamp(container.running_since)}}
     assert container.waiting is not None
-    told = {"message": container.waiting.message} if container.waiting.message else {}
-    return {"waiting": {"reason": container.waiting.reason, **told}}
+    waiting = {"message": container.waiting.message} if container.waiting.message else {}
+    return {"waiting": {"reason": container.waiting.reason, **waiting}}
 
 
-def _terminated(ended: Ended) -> dict[str, Any]:
+def _terminated(ended: Terminated) -> dict[str, Any]:
     return {
         "exitCode": ended.exit_code,
         "reason": ended.reason,

@@ -1,7 +1,7 @@
-"""Writes a pod's status to the API server: the latest one, whenever it has changed.
+"""Writes the status of a pod to the API server whenever it changes.
 
-One task per pod does all writing, so statuses arrive in order; states in between may be skipped. It goes
-on until the server has the last one or the pod does not exist any more.
+One task per pod writes all statuses, so they arrive in order. Intermediate statuses may be skipped. The task runs until
+the server has the last status or the pod no longer exists.
 """
 
 from __future__ import annotations

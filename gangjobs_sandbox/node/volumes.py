@@ -1,7 +1,7 @@
-"""Volumes as folders below the pod's own: what is in each, and how it gets there.
+"""Volumes as folders below the folder of the pod.
 
-Contents are written once, when the pod starts; a later change of a ConfigMap does not reach it.
-Raises `SourceMissingError` for something that may still appear, and `UnsupportedVolumeError` for what never will work.
+The content is written once, when the pod starts. A later change of a ConfigMap does not reach it. `SourceMissingError`
+is raised for a source that may still appear, and `UnsupportedVolumeError` for a volume that the sandbox cannot provide.
 """
 
 from __future__ import annotations

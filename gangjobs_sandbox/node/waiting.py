@@ -1,4 +1,4 @@
-"""Waiting for one of several things, and ending what is not waited for any more."""
+"""Waits for the first of several tasks, and cancels tasks that are no longer needed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A list kept up to date by a watch, for as long as the caller iterates.
+"""A list that a watch keeps up to date for as long as the caller iterates.
 
-Resumes from the last version, bookmarks included; lists again after 410, and then says so with a
-`Listed`, from which the caller sees what is gone; waits with jitter while the server cannot be reached.
+The watch resumes from the last version, including bookmarks. After 410 it lists again and yields a `Listed`, from which
+the caller sees which objects are gone. It waits with jitter while the server cannot be reached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the API server does with objects, without HTTP: `Registry` and the rules of each resource."""
+"""The API server without HTTP: `Registry`, and the rules of each resource."""
 
 from gangjobs_sandbox.registry.deletion import Propagation
 from gangjobs_sandbox.registry.patching import PatchKind

@@ -1,4 +1,4 @@
-"""The small resources: namespaces, nodes, services, config maps, secrets, events, leases."""
+"""The rules of the small resources: namespaces, nodes, services, config maps, secrets, events and leases."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a DELETE does to one object, as a pure function.
 
-The object is removed at once, or it is marked and waits: for its grace period (pods), for its finalizers,
-or for the garbage collector, whose orders (`orphan`, `foregroundDeletion`) are finalizers too.
-Follows `rest.BeforeDelete` and the generic registry's `Delete`.
+The object is removed immediately, or it is marked and waits: for its grace period (pods), for its finalizers, or for
+the garbage collector, which uses the finalizers `orphan` and `foregroundDeletion`. The rules are those of
+`rest.BeforeDelete` and of the generic registry's `Delete`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields whose feature gate is off: dropped at creation, without a word, as `DropDisabledFields` does it."""
+"""Fields whose feature gate is off. They are silently dropped at creation, as `DropDisabledFields` does."""
 
 from __future__ import annotations
 

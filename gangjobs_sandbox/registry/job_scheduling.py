@@ -1,4 +1,4 @@
-"""`Job.spec.scheduling` of 1.37: how the Job controller shall group the pods (KEP-5547, "API Validation")."""
+"""`Job.spec.scheduling` of 1.37: how the Job controller groups the pods (KEP-5547, "API Validation")."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the status of a Job may say, and how it may change.
+"""Validates the status of a Job and its changes.
 
-A finished Job stays finished, nothing runs in it, and everything has been counted (KEP-2307, KEP-4368;
-`validateJobStatus` and `getStatusValidationOptions`, whose checks apply to what the write changes).
+A finished Job stays finished, has no running pods, and has counted all its pods (KEP-2307, KEP-4368). The checks are
+those of `validateJobStatus` and `getStatusValidationOptions`, and apply to what the write changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which strategy each resource has, and the objects that every cluster has from the start."""
+"""The strategy of each resource, and the objects that every cluster contains from the start."""
 
 from __future__ import annotations
 

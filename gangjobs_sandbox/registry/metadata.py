@@ -1,6 +1,6 @@
-"""`ObjectMeta`: what the server fills in, what it keeps, and what it refuses.
+"""`ObjectMeta`: the fields that the server sets, keeps and rejects.
 
-Follows `ValidateObjectMeta` and `BeforeCreate`/`BeforeUpdate` of the API server. Knows nothing of specs.
+The rules are those of `ValidateObjectMeta`, `BeforeCreate` and `BeforeUpdate` of the API server.
 """
 
 from __future__ import annotations

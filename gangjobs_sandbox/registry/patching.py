@@ -1,4 +1,4 @@
-"""The three patch types, applied to one object."""
+"""Applies a patch of one of the three supported types to an object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults of a pod spec, for pods and for the template of a Job alike (`pkg/apis/core/v1/defaults.go`)."""
+"""The defaults of a pod spec, for pods and for the template of a Job (`pkg/apis/core/v1/defaults.go`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What is wrong with a pod spec, for pods and for the template of a Job alike.
+"""Validates a pod spec, for pods and for the template of a Job.
 
-The part of `ValidatePodSpec` that a submission can meet: names, images, environment, volumes, resources,
-policies and the group link. What is not checked here is accepted, which a real API server may not.
+The checks are those of `ValidatePodSpec` that matter to a submission: names, images, environment, volumes, resources,
+policies and the reference to the group. The sandbox accepts what is not checked here, although a real API server may
+reject it.
 """
 
 from __future__ import annotations

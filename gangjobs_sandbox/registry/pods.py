@@ -1,6 +1,7 @@
-"""Pods: defaults, admission, what may change, and their two-step deletion.
+"""Pods: defaults, admission, the fields that may change, and the graceful deletion.
 
-Follows `pkg/registry/core/pod/strategy.go`, and the admission plugins Priority and DefaultTolerationSeconds.
+The rules are those of `pkg/registry/core/pod/strategy.go` and of the admission plugins Priority and
+DefaultTolerationSeconds.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def bound(pod: Object, node: str, now: str, annotations: Mapping[str, str] | Non
 
 def disrupted(pod: Object, now: str) -> Object:
     """The pod with the note that it was evicted."""
-    told = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-    return {**pod, "status": _with_condition(pod.get("status") or {}, "DisruptionTarget", now, **told)}
+    condition = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    return {**pod, "status": _with_condition(pod.get("status") or {}, "DisruptionTarget", now, **condition)}
 
 
 def _with_condition(status: Object, kind: str, now: str, **more: str) -> Object:

@@ -1,7 +1,7 @@
-"""The canonical form of a quantity: what the API server makes of `1024Mi` (`1Gi`) and `1.5` (`1500m`).
+"""The canonical form of a quantity: the API server stores `1024Mi` as `1Gi` and `1.5` as `1500m`.
 
-The value is kept, and so is the family of its suffix; the suffix is the largest that leaves a whole number.
-Follows `Quantity.CanonicalizeBytes` of `k8s.io/apimachinery/pkg/api/resource`.
+The value and the family of its suffix stay the same. The suffix is the largest that leaves a whole number. The rules
+are those of `Quantity.CanonicalizeBytes` of `k8s.io/apimachinery/pkg/api/resource`.
 """
 
 from __future__ import annotations

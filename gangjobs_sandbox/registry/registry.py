@@ -1,8 +1,8 @@
 """The API server without HTTP: every rule about objects, over one store.
 
-Synchronous on purpose: a change is decided and written between two awaits of the one loop that owns it,
-so nothing is ever seen half done. Objects handed out are shared with the store and everybody else: copy
-(`objects_copy`) before changing one.
+The registry is synchronous: a change is decided and written between two awaits of the event loop that owns it, so no
+other task sees a partial change. The store and all callers share the objects that the registry returns. Copy an object
+with `objects_copy` before you change it.
 """
 
 from __future__ import annotations
@@ -211,9 +211,9 @@ class Registry:
             uid=uid,
             resource_version=resource_version,
         )
-        return self.delete_told(resource, name, namespace, options, dry_run=dry_run)[0]
+        return self.delete_with_result(resource, name, namespace, options, dry_run=dry_run)[0]
 
-    def delete_told(
+    def delete_with_result(
         self,
         resource: str | Resource,
         name: str,

@@ -1,7 +1,8 @@
-"""Which fields each kind has in each release, and what becomes of a body that has others.
+"""The fields of each kind in each release, and the decoding of request bodies.
 
-The table (`fields.json`, made by `scripts/make_fields.py`) holds names and types only. Decoding does what the
-API server's decoder does: a wrong type is refused, an unknown field is dropped and reported, null is absence.
+The table (`fields.json`, made by `scripts/make_fields.py`) contains only names and types. Decoding does what the
+decoder of the API server does: it rejects a value of the wrong type, drops and reports an unknown field, and treats
+null as absence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Field selectors: which fields each resource can be selected by, and how their text is read."""
+"""Field selectors: the fields by which each resource can be selected, and how a selector is parsed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What every resource has in common, and the places where one may differ.
+"""The rules that all resources share, and the methods in which a resource may differ.
 
-A strategy is pure: it gets private copies of objects and a `Context`, changes the new one, and names what is
-wrong with it. Order on create: `default`, `prepare_create`, `validate_create`, `validate`; on update: `default`,
+A strategy is pure: it gets private copies of objects and a `Context`, changes the new object, and returns the errors.
+The order on create is `default`, `prepare_create`, `validate_create`, `validate`; on update it is `default`,
 `prepare_update` (or `prepare_status`), `validate`, `validate_update` (or `validate_status`).
 """
 

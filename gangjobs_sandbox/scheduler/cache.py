@@ -1,7 +1,7 @@
-"""What the scheduler knows of the cluster, kept from events: room on nodes, pods that wait, members of groups.
+"""The scheduler's view of the cluster, kept up to date by events: free resources, waiting pods, members of groups.
 
-A pod takes room from its binding until it is terminal or gone; being deleted frees nothing. A pod that has been
-promised a node but not bound to it (only in 1.35) takes room as well.
+A pod uses resources from its binding until it is terminal or removed; a pod that is being deleted still uses them. A
+pod that is assumed to be on a node but not bound (only in 1.35) uses resources as well.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ClusterCache:
 
     def drop_pod(self, pod: Obj) -> None:
         uid = uid_of(pod)
-        self._give_back(uid)
+        self._subtract(uid)
         self.pods.pop(uid, None)
         self.waiting.pop(uid, None)
         group = group_key(pod)
@@ -80,14 +80,14 @@ class ClusterCache:
             if not self._members[group]:
                 del self._members[group]
 
-    def promise(self, uid: str, node: str, request: ResourceList) -> None:
+    def assume(self, uid: str, node: str, request: ResourceList) -> None:
         """Keep room on the node for a pod that is not bound yet; it does not wait any more."""
         self._take(uid, node, request)
         self.waiting.pop(uid, None)
 
-    def withdraw(self, uid: str) -> None:
+    def forget_assumed(self, uid: str) -> None:
         """Give back the promised room; the pod, if it is still there, waits again."""
-        self._give_back(uid)
+        self._subtract(uid)
         if uid in self.pods:
             self.put_pod(self.pods[uid])
 
@@ -105,13 +105,13 @@ class ClusterCache:
         return [pod for pod in self.members_of(group) if uid_of(pod) in self.waiting]
 
     def _take(self, uid: str, node: str, request: ResourceList) -> None:
-        self._give_back(uid)
+        self._subtract(uid)
         self.losses += 1
         self._taken[uid] = (node, request)
         if node in self.nodes:
             self.nodes[node].take(request)
 
-    def _give_back(self, uid: str) -> None:
+    def _subtract(self, uid: str) -> None:
         node, request = self._taken.pop(uid, ("", {}))
         if node in self.nodes:
             self.nodes[node].give_back(request)

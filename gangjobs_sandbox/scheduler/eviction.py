@@ -1,4 +1,4 @@
-"""Carries out preemption: looks who may be evicted for a unit that does not fit, and evicts them."""
+"""Carries out preemption: finds the pods that may be evicted for a unit that does not fit, and evicts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a node does not suit a pod, in the words of the real scheduler's filter plugins. Pure."""
+"""Why a node does not suit a pod, in the texts of the filter plugins of kube-scheduler. Pure."""
 
 from __future__ import annotations
 

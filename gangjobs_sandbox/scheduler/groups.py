@@ -1,4 +1,4 @@
-"""The groups that pods name, as the release at hand keeps them: PodGroup objects, or entries of a Workload in 1.35."""
+"""The groups to which pods refer: PodGroup objects or, in 1.35, entries of a Workload."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the scheduler of each release says of a pod or a gang that found no place. Pure.
+"""What the scheduler of each release says about a pod or a gang that does not fit. Pure.
 
-The texts are those of the real ones, tails about preemption included; the conformance tests compare them.
+The texts are those of kube-scheduler, including the part about preemption. The conformance tests compare them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Gang:
     bound: int
 
 
-class Wording:
+class Messages:
     """The texts of one release."""
 
     def __init__(self, release: Release) -> None:
@@ -75,16 +75,18 @@ class Wording:
     ) -> dict[str, str]:
         """Of each pod of a group that stays without a node, by uid; `pods` in the order in which they were tried."""
         if not self._is_gang_native:
-            told = {uid: self.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
-            return told if placement.is_feasible else {uid_of(pod): told.get(uid_of(pod), _WAITS) for pod in pods}
-        told = {uid: refusal.text for uid, refusal in placement.refused.items()}
+            messages = {uid: self.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
+            return (
+                messages if placement.is_feasible else {uid_of(pod): messages.get(uid_of(pod), _WAITS) for pod in pods}
+            )
+        messages = {uid: refusal.text for uid, refusal in placement.refused.items()}
         if placement.shortfall is None:
-            return told
+            return messages
         group = f"{_GROUP}, {self.group(gang, placement, eviction)}"
         tried = len(pods) - placement.shortfall.remaining
         lacking = self._lacking(gang, placement)
         return {
-            **{uid_of(pod): told.get(uid_of(pod), group) for pod in pods[:tried]},
+            **{uid_of(pod): messages.get(uid_of(pod), group) for pod in pods[:tried]},
             **{uid_of(pod): lacking for pod in pods[tried:]},
         }
 

@@ -1,4 +1,4 @@
-"""A node as the scheduler sees it: what it offers and what is taken. Knows nothing of gangs."""
+"""A node as the scheduler sees it: its allocatable resources, and the resources in use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Permit of 1.35: a gang's pods are placed one by one and wait, holding their places, until minCount of them have one.
+"""The Permit phase of 1.35: the pods of a gang are placed one by one and wait until minCount of them have a node.
 
-So a gang that cannot fit keeps others from the room it holds, for five minutes at a time. 1.36 replaced it.
+A waiting pod keeps its resources. A gang that cannot fit therefore blocks other pods, for five minutes at a time. 1.36
+replaced this phase.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Permits:
         return [permit for group in late for permit in self.allow(group)]
 
     def drop_if_over(self, pod: Obj) -> bool:
-        """Drop the permit of a pod that is being deleted, or was bound by another. Returns whether its promise ends."""
+        """Drop the permit of a pod that is being deleted, or was bound by another. Returns whether an assumed placement ends."""
         if uid_of(pod) not in self._group_of or not (is_deleting(pod) or node_of(pod)):
             return False
         self.drop(pod)

@@ -1,7 +1,7 @@
-"""Placing pods on one snapshot of the nodes: all that are needed, or none. Pure.
+"""Places pods on one snapshot of the nodes: as many as needed, or none. Pure.
 
-Pods are tried in the order given, each on the node that it leaves least allocated; a pod placed takes its room from the
-later ones. The result is a proposal: the snapshot is copied, and nothing is bound here. A large gang takes turns.
+Pods are tried in the given order, each on the node that it leaves least allocated. The result is a proposal: the
+snapshot is a copy, and nothing is bound here. The placement of a large gang is cooperative.
 """
 
 from __future__ import annotations

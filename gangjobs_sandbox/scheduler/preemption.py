@@ -1,7 +1,7 @@
-"""Who has to go so that something more important can run: the fewest and least important victims. Pure.
+"""Chooses the victims of a preemption: as few as possible, and the least important ones. Pure.
 
-A victim is a pod, or all pods of a group whose disruption mode says that it lives or dies as one (KEP-5710). Room of
-pods that are going already counts as free, so waiting for them costs nobody else a place.
+A victim is a pod, or all pods of a group whose disruption mode is to be disrupted as a whole (KEP-5710). The resources
+of pods that are already being deleted count as free, so that no other pod is evicted for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the scheduler tells: conditions of pods and PodGroups, and events. Writes only what changes something."""
+"""Writes the conditions of pods and PodGroups and records Events. Writes only what has changed."""
 
 from __future__ import annotations
 

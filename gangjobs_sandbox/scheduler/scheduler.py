@@ -1,9 +1,9 @@
-"""The gang scheduler: which pods to try when, and what to do with the answer.
+"""The gang scheduler: decides which pods to try at which time, and acts on the result.
 
-A unit is a pod by itself or all waiting pods of a group. It is tried when it is new or when something has changed that
-may help it, not before its back-off is over, and never given up. A group is not tried, and nothing is written about it,
-until it exists and has its minCount pods. Then its pods are placed on one snapshot, all that are needed or none (1.36
-and later). That takes turns: if nodes or members were lost meanwhile, nothing is bound and the unit is tried anew.
+A unit is a single pod, or all waiting pods of a group. The scheduler tries a unit when it is new or when a change may
+help it, but not before its back-off is over, and never gives it up. It ignores a group until the group exists and has
+minCount pods. Then it places the pods on one snapshot, as many as needed or none (1.36 and later). Placement is
+cooperative: if nodes or members were lost in the meantime, the scheduler binds nothing and tries the unit again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gangjobs_sandbox.scheduler.cache import (
     priority_of,
 )
 from gangjobs_sandbox.scheduler.eviction import Evictor
-from gangjobs_sandbox.scheduler.messages import Gang, Wording, priorities_differ
+from gangjobs_sandbox.scheduler.messages import Gang, Messages, priorities_differ
 from gangjobs_sandbox.scheduler.permit import Permits
 from gangjobs_sandbox.scheduler.placement import Candidate, Placement, place, place_cooperatively
 from gangjobs_sandbox.scheduler.report import Reporter
@@ -60,7 +60,7 @@ class Scheduler:
         self._registry = registry
         self._release = registry.release
         self._cache = ClusterCache()
-        self._wording = Wording(registry.release)
+        self._messages = Messages(registry.release)
         self._report = Reporter(registry, clock, self._release.pod_group_condition)
         self._permits = Permits(clock)
         self._evictor = Evictor(registry, clock, self._cache)
@@ -133,8 +133,8 @@ class Scheduler:
         eviction = None
         if not placement.is_feasible:
             eviction = yield from self._evictor.make_room(candidates, needed=1)
-        told = {uid: self._wording.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
-        yield from self._settle(unit, [pod], placement, told)
+        messages = {uid: self._messages.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
+        yield from self._settle(unit, [pod], placement, messages)
 
     def _try_group(self, unit: Unit, key: GroupKey) -> Cooperative[None]:
         group = self._ready_group(key)
@@ -157,13 +157,13 @@ class Scheduler:
         if not placement.is_feasible:
             as_one = group.pod_group if self._release.schedules_groups else None
             eviction = yield from self._evictor.make_room(candidates, needed=needed, pod_group=as_one)
-        yield from self._settle(unit, pods, placement, self._wording.members(pods, gang, placement, eviction))
+        yield from self._settle(unit, pods, placement, self._messages.members(pods, gang, placement, eviction))
         if group.pod_group is None:
             return
         if placement.is_feasible:
             self._report.group_placed(group.pod_group)
         else:
-            self._report.group_refused(group.pod_group, self._wording.group(gang, placement, eviction))
+            self._report.group_refused(group.pod_group, self._messages.group(gang, placement, eviction))
 
     def _is_refused_for_priority(self, unit: Unit, pods: list[Obj], group: Group) -> Cooperative[bool]:
         if group.pod_group is None or not self._release.schedules_groups:
@@ -185,18 +185,20 @@ class Scheduler:
             return None
         return group
 
-    def _settle(self, unit: Unit, pods: list[Obj], placement: Placement, told: Mapping[str, str]) -> Cooperative[None]:
+    def _settle(
+        self, unit: Unit, pods: list[Obj], placement: Placement, messages: Mapping[str, str]
+    ) -> Cooperative[None]:
         """Bind what may be bound, tell of the rest, and decide when to look again.
 
         Args:
-            told: by pod uid, what to say of a pod that stays without a node.
+            messages: by pod uid, what to say of a pod that stays without a node.
         """
         for pod in pods:
             node = placement.nodes.get(uid_of(pod)) if placement.is_feasible else None
             if node is not None:
                 yield from self._accept(pod, node)
             else:
-                self._report.refused(pod, told[uid_of(pod)])
+                self._report.refused(pod, messages[uid_of(pod)])
             yield
         if placement.is_feasible and not placement.refused:
             self._backlog.forget(unit)
@@ -211,7 +213,7 @@ class Scheduler:
             return
         group = self._ready_group(key)
         assert group is not None, "a group is looked up before its pods are placed"
-        self._cache.promise(uid_of(pod), node, Candidate.of(pod).request)
+        self._cache.assume(uid_of(pod), node, Candidate.of(pod).request)
         self._permits.wait(key, pod, node)
         if self._cache.bound_count(key) + len(self._permits.of(key)) >= (group.min_count or 1):
             for permit in self._permits.allow(key):
@@ -232,7 +234,7 @@ class Scheduler:
         """1.35: give back the places of gangs that did not come together in time."""
         for permit in self._permits.expire():
             uid = uid_of(permit.pod)
-            self._cache.withdraw(uid)
+            self._cache.forget_assumed(uid)
             self._report.refused(self._cache.pods[uid], permit.timeout_message)
             self._backlog.failed(("pod", uid))
             self._room_changed()
@@ -254,7 +256,7 @@ class Scheduler:
         held_room = old is not None and node_of(old) is not None and not is_terminal(old)
         self._cache.put_pod(pod)
         if self._permits.drop_if_over(pod):
-            self._cache.withdraw(uid_of(pod))
+            self._cache.forget_assumed(uid_of(pod))
             self._room_changed()
         if held_room and is_terminal(pod):
             self._room_changed()

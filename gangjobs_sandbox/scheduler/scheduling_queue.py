@@ -1,4 +1,4 @@
-"""Which units are to be tried, and when: those that are new or that something may help, after their back-off."""
+"""The units to try and when: new units, and units that a change may help, after their back-off."""
 
 from __future__ import annotations
 

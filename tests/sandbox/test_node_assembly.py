@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gangjobs_sandbox.node.container_config import NoCommandError, Surroundings, assemble
+from gangjobs_sandbox.node.container_config import ContainerContext, NoCommandError, assemble
 from gangjobs_sandbox.node.isolation import Isolation
 from gangjobs_sandbox.node.pod_folder import PodFolder
 from gangjobs_sandbox.node.sources import Sources
@@ -23,7 +23,7 @@ PRIVATE, REWRITTEN = Isolation.NAMESPACES, Isolation.REWRITTEN_PATHS
 def assembled(folder: Path, of: dict[str, Any], isolation: Isolation = PRIVATE) -> Spec:
     """A container of a pod with one volume, `data`; its run is in `<folder>/run`."""
     (folder / "data").mkdir(exist_ok=True)
-    around = Surroundings(facts(), PodFolder(folder, "u"), "pod-0", isolation, {"data": str(folder / "data")})
+    around = ContainerContext(facts(), PodFolder(folder, "u"), "pod-0", isolation, {"data": str(folder / "data")})
     return assemble(of, around, Sources("default"), folder / "run")
 
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.kube import quantity
 from gangjobs_sandbox.node.admission import Admission
 from gangjobs_sandbox.node.config import GPU
-from gangjobs_sandbox.node.pod_state import Ended, Kind, PodState, Verdict, Waiting, container_states
+from gangjobs_sandbox.node.pod_state import Kind, PhaseOverride, PodState, Terminated, Waiting, container_states
 from gangjobs_sandbox.node.restart import Backoff, is_restarted
 from gangjobs_sandbox.node.status import phase_of, pod_status, terminate_unfinished
 from tests.sandbox.node_builders import container, pod
@@ -31,10 +31,10 @@ def state_of(*states: str, inits: tuple[str, ...] = (), stopped: bool = False) -
         if "running" in word:
             part.run(T0, "id", ready=True)
         elif word == "crashed":
-            part.end(Ended(1, "Error", T1, T0))
+            part.end(Terminated(1, "Error", T1, T0))
             part.wait(Waiting("CrashLoopBackOff"))
         elif word.isdigit():
-            part.end(Ended(int(word), "Error" if int(word) else "Completed", T1, T0))
+            part.end(Terminated(int(word), "Error" if int(word) else "Completed", T1, T0))
     return made
 
 
@@ -130,7 +130,7 @@ def test_unready_containers_are_named() -> None:
 def test_transition_time_changes_with_value_only() -> None:
     state = state_of("running")
     pod_status(state, "Never", T0)
-    state.containers[0].end(Ended(0, "Completed", T1, T0))
+    state.containers[0].end(Terminated(0, "Completed", T1, T0))
     status = pod_status(state, "Never", T1)
     times = {item["type"]: item["lastTransitionTime"] for item in status["conditions"]}
     assert times["Initialized"] == "2026-01-01T00:00:00Z"
@@ -140,7 +140,7 @@ def test_transition_time_changes_with_value_only() -> None:
 def test_terminated_container_is_shaped_like_a_kubelets() -> None:
     state = state_of("running")
     state.pod_ip, state.host_ip = "127.64.0.9", "127.0.0.1"
-    state.containers[0].end(Ended(137, "OOMKilled", T1, T0, "last words", "process://abc"))
+    state.containers[0].end(Terminated(137, "OOMKilled", T1, T0, "last words", "process://abc"))
     status = pod_status(state, "Never", T1)
     del status["conditions"]
     assert status == {
@@ -184,9 +184,9 @@ def test_crashed_container_keeps_its_last_state() -> None:
 
 def test_verdict_is_told_once_nothing_runs() -> None:
     state = state_of("running")
-    state.verdict = Verdict("Failed", "DeadlineExceeded", "too long")
+    state.phase_override = PhaseOverride("Failed", "DeadlineExceeded", "too long")
     assert pod_status(state, "Never", T1)["phase"] == "Running"
-    state.containers[0].end(Ended(143, "Error", T1, T0))
+    state.containers[0].end(Terminated(143, "Error", T1, T0))
     status = pod_status(state, "Never", T1)
     assert (status["phase"], status["reason"], status["message"]) == ("Failed", "DeadlineExceeded", "too long")
 

@@ -1,4 +1,4 @@
-"""The row of a pod: what its containers' states come to in one word (`printPod` of the API server)."""
+"""The table row of a pod, whose STATUS summarizes the states of its containers (`printPod` of the API server)."""
 
 from __future__ import annotations
 

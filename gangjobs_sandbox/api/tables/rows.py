@@ -1,4 +1,4 @@
-"""Columns and rows of each resource, as kubectl's users know them (`pkg/printers/internalversion`)."""
+"""The columns and rows of each resource, as `kubectl get` prints them (`pkg/printers/internalversion`)."""
 
 from __future__ import annotations
 

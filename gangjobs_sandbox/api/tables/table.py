@@ -1,4 +1,4 @@
-"""The `Table` of meta.k8s.io/v1: columns once, and a row for each object."""
+"""The `Table` of meta.k8s.io/v1: the columns once, and one row for each object."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The Job controller: KEP-2307 as Kubernetes codes it (pkg/controller/job), in pure parts and one thin sync."""
+"""The Job controller (KEP-2307, pkg/controller/job): pure functions, and one sync that calls them."""

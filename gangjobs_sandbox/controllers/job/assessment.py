@@ -1,4 +1,4 @@
-"""One look at a Job and its pods: what has ended, what runs, and whether the Job's fate is decided. Pure."""
+"""Assesses a Job and its pods: which pods have ended, which run, and whether the result of the Job is decided. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a Job waits before it replaces a failed pod: 10 s, doubled by each failure in a row, to 10 min. Pure."""
+"""The delay before a Job replaces a failed pod: 10 s, doubled by each consecutive failure, at most 10 min. Pure."""
 
 from __future__ import annotations
 

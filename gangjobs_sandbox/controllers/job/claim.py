@@ -1,4 +1,4 @@
-"""Which pods are a Job's: those it controls and still selects, and the free ones that it selects and adopts."""
+"""Claims the pods of a Job: adopts pods without a controller that match the selector, and releases pods that do not."""
 
 from __future__ import annotations
 

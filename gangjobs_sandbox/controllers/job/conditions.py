@@ -1,7 +1,7 @@
-"""Conditions of a Job: the interim ones that decide its fate, and the final ones that follow. Pure.
+"""The conditions of a Job: the interim conditions that decide its result, and the final conditions that follow. Pure.
 
-`SuccessCriteriaMet` and `FailureTarget` say how the Job will end while pods may still run; `Complete` and `Failed`
-follow once every pod is terminal and counted (KEP-3939, KEP-4368; both always on since 1.35).
+`SuccessCriteriaMet` and `FailureTarget` say how the Job will end while pods may still run. `Complete` and `Failed`
+follow when every pod is terminal and counted (KEP-3939 and KEP-4368, both always on since 1.35).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Job controller: which events make it look at which Job, and which pods it lets go because no Job counts them."""
+"""The Job controller: which events queue which Job, and which pods lose their finalizer because no Job counts them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Counting each pod exactly once, though any step may be the last before a crash (KEP-2307). Pure.
+"""Counts each pod exactly once, even if the controller crashes after any step (KEP-2307). Pure.
 
-A finished pod's UID is first written to `status.uncountedTerminatedPods`, then its finalizer is removed, then the UID
-moves into a counter. A UID in the list is not listed again; a UID without finalizer is moved. Successes of an Indexed
-Job need no UID: adding an index twice changes nothing.
+The controller first writes the UID of a finished pod to `status.uncountedTerminatedPods`, then removes the pod's
+finalizer, then moves the UID into a counter. A UID in the list is not added again. A UID whose pod has no finalizer is
+moved into the counter. The successes of an Indexed Job need no UIDs, because adding an index twice changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNCOUNTED_MAX = 500
 
 
 @dataclass
-class Ended:
+class EndedPods:
     """What one pass over the pods found."""
 
     release: list[Obj] = field(default_factory=list)
@@ -52,9 +52,9 @@ def move_counted(status: Obj, uids_with_finalizer: Collection[str]) -> bool:
     return moved
 
 
-def collect_ended(job: Obj, classified: ClassifiedPods, assessment: Assessment) -> Ended:
+def collect_ended(job: Obj, classified: ClassifiedPods, assessment: Assessment) -> EndedPods:
     """Find the pods to count and release, up to the limit; those of low index first."""
-    ended = Ended()
+    ended = EndedPods()
     uncounted = job["status"]["uncountedTerminatedPods"]
     known_succeeded, known_failed = set(uncounted.get("succeeded", ())), set(uncounted.get("failed", ()))
     for pod in _releasable(job, classified, assessment):
@@ -70,7 +70,7 @@ def collect_ended(job: Obj, classified: ClassifiedPods, assessment: Assessment) 
     return ended
 
 
-def note(job: Obj, assessment: Assessment, ended: Ended) -> bool:
+def note(job: Obj, assessment: Assessment, ended: EndedPods) -> bool:
     """Write what was found into the status, before any finalizer goes. Returns whether the status changed."""
     status = job["status"]
     uncounted = status["uncountedTerminatedPods"]
@@ -115,7 +115,7 @@ def _must_hand_on(pod: Obj, assessment: Assessment) -> bool:
     return held is not None and uid_of(held) == uid_of(pod)
 
 
-def _note_success(job: Obj, pod: Obj, assessment: Assessment, ended: Ended, known: Collection[str]) -> None:
+def _note_success(job: Obj, pod: Obj, assessment: Assessment, ended: EndedPods, known: Collection[str]) -> None:
     if assessment.indexes is not None:
         index = valid_index(pod, job["spec"]["completions"])
         if index is not None and index not in assessment.indexes.previously_succeeded:

@@ -1,4 +1,4 @@
-"""Pod failure policy (KEP-3329): which rule a failed pod matches, and what follows. Pure."""
+"""Pod failure policy (KEP-3329): the first rule that a failed pod matches, and the action of the rule. Pure."""
 
 from __future__ import annotations
 

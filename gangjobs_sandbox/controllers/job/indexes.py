@@ -1,4 +1,4 @@
-"""Completion indexes, kept as intervals and written as the Job's status has them: "0,2-5"."""
+"""Completion indexes as intervals, in the notation of a Job's status: "0,2-5"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""backoffLimitPerIndex (KEP-3850): failures counted for each index, handed from a pod to its replacement. Pure.
+"""backoffLimitPerIndex (KEP-3850): the number of failures of each index. Pure.
 
-The count travels in an annotation of the pods, so a failed pod keeps its finalizer until its replacement, which carries
-the next count, exists.
+The number is an annotation of the pods. A failed pod therefore keeps its finalizer until its replacement exists, which
+carries the next number.
 """
 
 from __future__ import annotations

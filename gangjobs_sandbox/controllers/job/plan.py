@@ -1,6 +1,6 @@
-"""How many pods a Job should have, and so which to delete or create in this sync. Pure.
+"""Plans how many pods a sync creates or deletes. Pure.
 
-Either deletes or creates, never both in one sync, and at most 500 of them, as the real one.
+As in Kubernetes, one sync either creates or deletes pods, never both, and at most 500 of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the Job controller does to pods, each with the event that tells of it; many of them in turns."""
+"""Creates, deletes, releases and adopts pods for the Job controller, and records an Event for each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Success policy (KEP-3998): an Indexed Job may succeed by some of its indexes. Pure."""
+"""Success policy (KEP-3998): some indexes of an Indexed Job are enough for its success. Pure."""
 
 from __future__ import annotations
 

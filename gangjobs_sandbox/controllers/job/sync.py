@@ -1,10 +1,10 @@
-"""One sync of one Job: look, decide, act, count. Follows `syncJob` of Kubernetes 1.36.
+"""One sync of one Job: read, decide, act, count. It follows `syncJob` of Kubernetes 1.36.
 
-A sync is about the Job and the pods as they were at its beginning, and others may write in between. As in the real
-one, each write then says what it is about: pods are written by their uid, and the status by the Job's version. A
-conflict ends the sync, and the next one finds what this one did. It is simpler where the registry makes a rule
-needless: what a sync finds at its beginning is never stale, so there are no expectations of creations, deletions or
-removed finalizers.
+A sync works on the Job and the pods as they were at its beginning, and other writers may change them in the meantime.
+As in Kubernetes, each write names the version that it is for: pods are written by uid, and the status by the
+resourceVersion of the Job. A conflict ends the sync, and the next sync sees what this one did. The state at the
+beginning of a sync is never stale, so, unlike Kubernetes, the controller keeps no expectations of creations, deletions
+or removed finalizers.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class JobSync:
         if reached and assessment.active == 0:
             assessment.decision = conditions.completions_reached(self._clock.now())
         elif not is_deleting(job):
-            self._tell_suspension(job)
+            self._record_suspension(job)
         return refusal, retry_s
 
     def _manage(
@@ -144,7 +144,7 @@ class JobSync:
             pod["spec"]["schedulingGroup"] = {"podGroupName": group}
         return pod
 
-    def _tell_suspension(self, job: Obj) -> None:
+    def _record_suspension(self, job: Obj) -> None:
         now = self._clock.now()
         if is_suspended(job):
             if self._registry.release.forgets_start:

@@ -1,7 +1,7 @@
-"""The pod of a Job: copied from its template, owned by the Job, tracked by a finalizer, and given its index. Pure.
+"""Makes a pod from the template of a Job, with an owner reference, the tracking finalizer and an index. Pure.
 
-As `GetPodFromTemplate` does, only labels, annotations, finalizers and the spec are copied; foreign finalizers come
-along and are nobody's business here.
+As `GetPodFromTemplate` does, it copies labels, annotations, finalizers and the spec of the template. The Job controller
+never removes finalizers of other parties.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Writes the Job's status and releases its pods, in the order that makes each step safe to repeat (KEP-2307).
+"""Writes the status of a Job and releases its pods, in an order in which each step is safe to repeat (KEP-2307).
 
-1. UIDs whose finalizers are gone move from the uncounted list into the counters.
-2. Newly ended pods are added to the list, at most 500.
-3. The status is written, with the interim condition if the fate is decided.
+1. UIDs of pods without the finalizer move from the uncounted list into the counters.
+2. The UIDs of pods that have ended since are added to the list, at most 500.
+3. The status is written, with the interim condition if the result is decided.
 4. The finalizers of those pods are removed.
 5. Their UIDs move into the counters.
-6. If nothing is uncounted and no pod is terminating, the final condition is added; the status is written.
+6. If nothing is uncounted and no pod is terminating, the final condition is added, and the status is written.
 
-A crash after 3 repeats 4 and 5 from the list; a crash before it has changed nothing.
+After a crash behind step 3, steps 4 and 5 are repeated from the list. A crash before step 3 has changed nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Tracking:
         if refusal is not None:
             raise refusal
         if finished:
-            self._tell_end(job)
+            self._record_end(job)
 
     def _finish(self, job: Obj, assessment: Assessment) -> bool:
         if assessment.decision is None or counting.uncounted_total(job["status"]) or assessment.terminating:
@@ -81,16 +81,16 @@ class Tracking:
             job["status"]["completionTime"] = final["lastTransitionTime"]
         return True
 
-    def _tell_end(self, job: Obj) -> None:
+    def _record_end(self, job: Obj) -> None:
         if has_condition(job, conditions.COMPLETE):
-            self._warn_of_too_many(job)
+            self._record_too_many_pods(job)
             self._registry.record_event(job, "Normal", "Completed", "Job completed", COMPONENT)
             return
         failed = find_condition(job, conditions.FAILED)
         assert failed is not None, "a finished Job is complete or failed"
         self._registry.record_event(job, "Warning", failed["reason"], failed["message"], COMPONENT)
 
-    def _warn_of_too_many(self, job: Obj) -> None:
+    def _record_too_many_pods(self, job: Obj) -> None:
         completions = job["spec"].get("completions")
         if completions is not None and job["status"].get("succeeded", 0) > completions:
             message = "Too many succeeded pods running after completion count reached"

@@ -1,8 +1,8 @@
-"""Workload and PodGroup made by the Job controller itself (KEP-5547, gate WorkloadWithJob), as in 1.36 and 1.37.
+"""Workloads and PodGroups that the Job controller creates itself (KEP-5547, gate WorkloadWithJob), as in 1.36 and 1.37.
 
 1.36 makes a gang of any Indexed Job whose completions equal its parallelism. 1.37 follows `spec.scheduling`, and gives
-every other Job a group without a gang. A pod template that names its group is the user's affair in both, and so is, in
-1.37, a Job that has a controller. Delegation by annotation (JobSet) is not reproduced.
+every other Job a group without a gang policy. In both releases the controller creates nothing for a pod template that
+names its group; in 1.37, neither for a Job that has a controller. Delegation by annotation (JobSet) is not reproduced.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class WorkloadWithJob:
         except StatusError as exc:
             if self._release.min_count_mutable:
                 message = f"Failed to create Workload for Job {name_of(job)}: {exc.message}"
-                self._tell(job, "FailedWorkloadCreate", message, kind="Warning")
+                self._record_event(job, "FailedWorkloadCreate", message, kind="Warning")
             raise
-        self._tell(job, "WorkloadCreated", f"Created Workload {name_of(created)} for Job {name_of(job)}")
+        self._record_event(job, "WorkloadCreated", f"Created Workload {name_of(created)} for Job {name_of(job)}")
         return created
 
     def _ensure_pod_group(self, job: Obj, workload: Obj, *, is_new: bool) -> Obj | None:
@@ -124,7 +124,7 @@ class WorkloadWithJob:
         }
         created = self._registry.create(PODGROUPS, body, namespace_of(job))
         if not self._release.infers_gangs:
-            self._tell(job, "PodGroupCreated", f"Created PodGroup {name_of(created)} for Job {name_of(job)}")
+            self._record_event(job, "PodGroupCreated", f"Created PodGroup {name_of(created)} for Job {name_of(job)}")
         return created
 
     def _follow_min_count(self, job: Obj, workload: Obj, pod_group: Obj) -> None:
@@ -144,7 +144,7 @@ class WorkloadWithJob:
                 PODGROUPS, name_of(pod_group), namespace_of(job), {"spec": {"schedulingPolicy": policy}}
             )
 
-    def _tell(self, job: Obj, reason: str, message: str, *, kind: str = "Normal") -> None:
+    def _record_event(self, job: Obj, reason: str, message: str, *, kind: str = "Normal") -> None:
         self._registry.record_event(job, kind, reason, message, COMPONENT)
 
 

@@ -1,5 +1,5 @@
-"""The program that stands between the node and one container's process.
+"""The shim: the program between the node and the process of one container.
 
-It is run as `python -I -S <this folder> <spec.json>`, imports the standard library only, and
-outlives neither its container nor, unless told so, the node. It knows nothing of Kubernetes.
+It runs as `python -I -S <this folder> <spec.json>` and imports only the standard library. It ends with its container
+and, unless the spec says otherwise, with the node. It knows nothing of Kubernetes.
 """

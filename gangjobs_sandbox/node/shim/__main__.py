@@ -1,4 +1,4 @@
-"""Start the shim from its folder, without site-packages and without the package around it."""
+"""Starts the shim from its folder, without site-packages and without the package around it."""
 
 import importlib.util
 import os

@@ -1,6 +1,6 @@
-"""The few Linux calls that Python 3.11 has no function for.
+"""The Linux system calls for which Python 3.11 has no function. Linux only.
 
-Raises OSError with the call and its target in the message. Not for other operating systems.
+They raise OSError with the call and its target in the message.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""Start the container's process: from fork to exec, and what the child must do in between.
+"""Starts the process of a container: fork, the set-up in the child, and exec.
 
-The child reports a failure through a pipe that exec closes, so `launch` returns only when the
-program really runs, and otherwise knows why it does not.
+The child reports a failure through a pipe that exec closes. `launch` therefore returns only when the program runs, and
+raises the reason otherwise.
 """
 
 import os

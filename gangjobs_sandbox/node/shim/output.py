@@ -1,8 +1,8 @@
-"""What a container prints, line by line into one file, in the format of the container runtime interface.
+"""Writes the output of a container to one file, line by line, in the log format of the container runtime interface.
 
-A line is `<RFC 3339 time with nanoseconds> <stdout|stderr> <F|P> <text>`; P marks a part of a line
-that is longer than `LINE_BYTES_MAX`. When the file exceeds its limit it becomes `<path>.1`, and the
-one before is dropped, so a container holds at most twice the limit on disk.
+A line is `<RFC 3339 time with nanoseconds> <stdout|stderr> <F|P> <text>`; P marks a part of a line that is longer than
+`LINE_BYTES_MAX`. A file that exceeds its limit is renamed to `<path>.1`, which replaces the previous one, so a
+container uses at most twice the limit on disk.
 """
 
 import os

@@ -1,8 +1,7 @@
-"""The descendants of the shim: who they are, how much memory they hold, and how they all end.
+"""The descendants of the shim: finds them, measures their memory, and kills them.
 
-On Linux the shim is a subreaper, so every descendant, also one that left its session, is found
-below it. Elsewhere the tree is read from `ps`, and a grandchild whose parent has ended and that
-left its process group is not found.
+On Linux the shim is a subreaper, so all descendants stay below it, even those that left their session. Elsewhere the
+process tree comes from `ps`, which misses a grandchild whose parent has ended and that left its process group.
 """
 
 import contextlib

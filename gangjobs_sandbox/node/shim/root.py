@@ -1,9 +1,9 @@
-"""A root folder of its own for a container, assembled from the host's by bind mounts.
+"""A root folder for one container, assembled from the folders of the host by bind mounts.
 
-The host's file system is seen as it is, except where something is mounted. A mount point that the
-host does not have cannot be made there, so the deepest existing folder above it is *expanded*:
-replaced by an empty one into which each of its entries is bound one by one. This is a private view,
-not a security boundary. Linux only; needs a mount namespace, for which a user namespace is enough.
+The container sees the file system of the host, except at its mounts. A mount point that does not exist on the host
+cannot be created there. Therefore the deepest existing folder above it is *expanded*: an empty folder replaces it, and
+each of its entries is bound into the empty folder. This is a private view and no security boundary. It requires Linux
+and a mount namespace; a user namespace is sufficient to create one.
 """
 
 import contextlib

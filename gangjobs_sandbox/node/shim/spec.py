@@ -1,7 +1,7 @@
-"""What the node tells the shim, and what the shim leaves behind.
+"""The files that the node and the shim exchange: the spec, and the record of the exit.
 
-All of it are files in the container's own folder, so that a node that was started again finds
-everything there. Files are written whole: a reader sees the old one or the new one.
+They are in the container's own folder, so that a restarted node finds them. Files are replaced atomically: a reader
+sees the old content or the new content.
 """
 
 import json

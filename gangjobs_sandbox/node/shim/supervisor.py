@@ -79,7 +79,7 @@ class Supervisor:
         self._process = process
         self._output = output
         self._streams = {process.stdout: "stdout", process.stderr: "stderr"}
-        self._handlers = {control: self._obey, wakeup: self._note_signal}
+        self._handlers = {control: self._handle_command, wakeup: self._note_signal}
         self._poll = select.poll()
         for fd in (*self._streams, *self._handlers):
             self._poll.register(fd, select.POLLIN)
@@ -123,7 +123,7 @@ class Supervisor:
             self._poll.unregister(fd)
             del self._streams[fd]
 
-    def _obey(self, control: int) -> None:
+    def _handle_command(self, control: int) -> None:
         for command in os.read(control, _READ_BYTES).decode().splitlines():
             verb, _, argument = command.partition(" ")
             if verb == "stop":
