@@ -16,7 +16,7 @@ _SECONDS_CHARS, _MICROSECONDS_CHARS = len("2026-01-01T00:00:00"), len("2026-01-0
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of the current time."""
 
     def now(self) -> datetime:
         """The time now, in UTC."""
@@ -24,14 +24,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the system."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
 
 class VirtualClock:
-    """A clock that stands still until it is moved."""
+    """A clock whose time changes only by `advance`."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start
@@ -40,26 +40,26 @@ class VirtualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the time forward; it never goes back."""
+        """Move the time forward. The time never goes back."""
         assert seconds >= 0, "time does not go back"
         self._now += timedelta(seconds=seconds)
 
 
 def timestamp(moment: datetime) -> str:
-    """The `metav1.Time` text: RFC 3339 in whole seconds."""
+    """The text of a `metav1.Time`: RFC 3339 in whole seconds."""
     return moment.astimezone(UTC).isoformat(timespec="seconds")[:_SECONDS_CHARS] + "Z"
 
 
 def micro_time(moment: datetime) -> str:
-    """The `metav1.MicroTime` text: RFC 3339 in microseconds, as in events.k8s.io and leases."""
+    """The text of a `metav1.MicroTime`: RFC 3339 in microseconds, as in Leases."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")[:_MICROSECONDS_CHARS] + "Z"
 
 
 def parse_time(text: str) -> datetime:
-    """The moment that either text names.
+    """Parse a `metav1.Time` or `metav1.MicroTime`.
 
     Raises:
-        ValueError: the text is no RFC 3339 timestamp.
+        ValueError: the text is not an RFC 3339 timestamp.
     """
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -43,38 +43,46 @@ if TYPE_CHECKING:
 __all__ = ["Sandbox", "SandboxConfig", "SandboxError"]
 
 READY_S = 60.0
-"""How long the nodes may take to join; it takes about a second."""
+"""How long the nodes may take to join the cluster. They usually take a second."""
 TLS_CLOSE_S = 0.05
-"""TLS connections take some turns of the loop to close, and the loop may end right after the sandbox."""
+"""TLS connections need some iterations of the event loop to close, and the loop may end right after the sandbox."""
 TOKEN_BYTES = 24
 
 
 class SandboxError(Exception):
-    """The sandbox cannot start as it was asked to; the message says why."""
+    """The sandbox cannot start with this configuration. The message says why, and what to change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxConfig:
-    """What a sandbox looks like. Resources are those of each node; they decide about placement and limit nothing."""
+    """The configuration of a sandbox.
+
+    `cpu` (cores), `memory` (a quantity) and `gpu` (a count) are the resources of each node. They determine the
+    placement of pods; containers may use more CPU.
+    """
 
     nodes: int = 2
     cpu: str | float = 4
     memory: str = "8Gi"
     gpu: int = 0
     kubernetes: str = "1.37"
-    """Release whose Workload API is served, or `none`."""
+    """The release whose Workload API is served (1.35, 1.36 or 1.37), or `none`."""
     port: int = 0
-    """Of the API server; 0 takes a free one."""
+    """The port of the API server. 0 means a free port."""
     data_dir: Path | None = None
-    """None keeps everything in memory and in a temporary folder."""
+    """The folder that keeps objects, logs, token and kubeconfig. None means memory and a temporary folder."""
     token: str | None = field(default=None, repr=False)
-    """None takes that of the data_dir, or a random one."""
+    """The bearer token that the API server accepts. None means the token in `data_dir`, or a random one."""
     workload_with_job: bool = False
-    """The gate WorkloadWithJob: the Job controller makes Workloads and PodGroups itself (KEP-5547), and 1.37 keeps
-    `Job.spec.scheduling`. In 1.36 and 1.37 only."""
+    """Whether the feature gate WorkloadWithJob is on (1.36 and 1.37 only). With the gate on, the Job controller creates
+    Workloads and PodGroups (KEP-5547), and 1.37 stores `Job.spec.scheduling`."""
 
     def check(self) -> None:
-        """Raises SandboxError, naming the field."""
+        """Check the values.
+
+        Raises:
+            SandboxError: a value is not valid. The message names the field.
+        """
         for name, value in (("cpu", self.cpu), ("memory", self.memory), ("gpu", self.gpu)):
             try:
                 is_amount = quantity.parse(value) >= 0
@@ -85,11 +93,13 @@ class SandboxConfig:
         if self.kubernetes not in RELEASES:
             raise SandboxError(f"kubernetes: {self.kubernetes!r} is not one of {', '.join(RELEASES)}")
         if self.workload_with_job and not RELEASES[self.kubernetes].has_pod_groups:
-            raise SandboxError(f"workload_with_job: {self.kubernetes!r} has no such gate, 1.36 and 1.37 have")
+            raise SandboxError(
+                f"workload_with_job: {self.kubernetes!r} does not have this feature gate. Choose 1.36 or 1.37."
+            )
 
 
 class Sandbox:
-    """A cluster, running while inside `async with`; to be entered once."""
+    """A cluster that runs while an `async with` block runs. A `Sandbox` can be entered once."""
 
     registry: Registry
     url: str
@@ -103,10 +113,10 @@ class Sandbox:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start everything, and wait for the nodes.
+        """Start all parts of the cluster, and wait until the nodes are ready.
 
         Raises:
-            SandboxError: the configuration makes no sense, the port or the data_dir is taken, or a node does not join.
+            SandboxError: the configuration is not valid, the port or the data_dir is in use, or a node does not join.
         """
         self.config.check()
         self._failed = asyncio.get_running_loop().create_future()
@@ -139,19 +149,19 @@ class Sandbox:
             raise failure
 
     async def wait_failed(self) -> None:
-        """Wait until a part of the sandbox fails, which it should not, and raise what it raised."""
+        """Wait until a part of the sandbox fails unexpectedly, and raise its error."""
         await asyncio.shield(self._failed)
 
     async def open(self, namespace: str, pod: str, container: str, **options: Any) -> AsyncIterator[bytes]:
-        """The log of a container, from the node that runs its pod: the source of the API's `log` subresource.
+        """The log of a container, read from the node that runs its pod. This makes the sandbox a `LogSource`.
 
         Raises:
-            LookupError: the pod or its node is gone.
+            LookupError: the pod or its node does not exist.
         """
         found = self.registry.find(PODS, namespace, pod)
         name = found["spec"].get("nodeName") if found else None
         if name not in self.nodes:
-            raise LookupError(f"node {name} is gone" if found else f"pod {pod} is gone")
+            raise LookupError(f"node {name} does not exist" if found else f"pod {pod} does not exist")
         async for piece in self.nodes[name].logs.open(namespace, pod, container, **options):
             yield piece
 
@@ -174,7 +184,7 @@ class Sandbox:
 
     @asynccontextmanager
     async def _running(self, work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-        """Work beside the body, cancelled and waited for at its end."""
+        """Run the work in a task while the block runs; cancel the task at its end and wait for it."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._note_failure)
         try:
@@ -200,7 +210,7 @@ async def _serving(app: Starlette, port: int, certificate: tls.Certificate) -> A
 
 @contextmanager
 def _folder(data_dir: Path | None) -> Iterator[Path]:
-    """The folder of everything on disk, for its owner only; a temporary one is removed at the end."""
+    """The folder of all files, which only its owner can read. A temporary folder is removed at the end."""
     if data_dir is None:
         folder = Path(tempfile.mkdtemp(prefix="gangjobs-"))
         try:
@@ -209,7 +219,7 @@ def _folder(data_dir: Path | None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         return
     if data_dir.exists() and not data_dir.is_dir():
-        raise SandboxError(f"data_dir {data_dir} is no folder. Choose another name.")
+        raise SandboxError(f"data_dir {data_dir} is not a folder. Choose another name.")
     with _writing(data_dir):
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     yield data_dir.resolve()
@@ -217,7 +227,7 @@ def _folder(data_dir: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _writing(data_dir: Path | None) -> Iterator[None]:
-    """Tell what cannot be read or written, with the name of the file."""
+    """Raise an OSError as a SandboxError that names the file and says what to do."""
     try:
         yield
     except OSError as error:
@@ -230,7 +240,7 @@ def _writing(data_dir: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _registry(config: SandboxConfig, folder: Path) -> Iterator[Registry]:
-    """The registry over a store in memory or, with a data_dir, in its journal."""
+    """The registry, whose store is in memory or, with a data_dir, in the journal there."""
     if config.data_dir is None:
         yield Registry(Store(), clock=SystemClock(), release=_release(config))
         return
@@ -256,7 +266,7 @@ def _release(config: SandboxConfig) -> Release:
 
 
 def _kept_token(path: Path) -> str:
-    """The token of last time, or a new one. It is written whole or not at all: an empty one would open the API."""
+    """The stored token, or a new one. The file is replaced atomically, because an empty token would open the API."""
     kept = path.read_text() if path.exists() else ""
     if kept:
         return kept

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SNAPSHOT = "snapshot.jsonl"
 LOG = "log.jsonl"
 LOG_BYTES_MAX = 64 * 1024 * 1024
-"""A log above this size is folded into a new snapshot: reading it back takes about a second."""
+"""The size of the log above which a new snapshot replaces it. Reading a log of this size takes about a second."""
 
 
 class CorruptJournalError(Exception):
@@ -41,15 +41,15 @@ class CorruptJournalError(Exception):
 
 
 class UnwritableJournalError(Exception):
-    """A change cannot be kept, and was not made. It may be tried again when there is room."""
+    """A change cannot be written and was not made. It can be retried when the disk has room."""
 
     def __init__(self, directory: Path, error: OSError) -> None:
-        super().__init__(f"{directory} cannot be written: {error.strerror}. Nothing is changed until it can.")
+        super().__init__(f"{directory} cannot be written: {error.strerror}. Changes are refused until it is writable.")
         self.directory = directory
 
 
 class Record(NamedTuple):
-    """One change: the object as it is from this revision on, or None if it is gone."""
+    """One change: the object from this revision on, or None if the object was deleted."""
 
     revision: int
     resource: str
@@ -60,7 +60,7 @@ class Record(NamedTuple):
 
 
 class Journal:
-    """Owns one data directory; a second owner is refused."""
+    """The files in one data directory. A lock prevents a second owner."""
 
     def __init__(self, directory: Path, *, log_bytes_max: int = LOG_BYTES_MAX) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -77,30 +77,30 @@ class Journal:
         self._compact_at = log_bytes_max
 
     def load(self) -> Iterator[Record]:
-        """Every record that counts, oldest first: the snapshot's, then those of the log that are newer.
+        """The records of the snapshot, then the newer records of the log, oldest first.
 
         Raises:
-            CorruptJournalError: a line other than an unfinished last one cannot be read.
+            CorruptJournalError: a line cannot be read and is not an incomplete last line.
         """
         base = 0
         for record in self._read(SNAPSHOT):
             base = max(base, record.revision)
             yield record
-        # After a crash between writing a snapshot and emptying the log, the log repeats what the snapshot holds.
+        # After a crash between writing the snapshot and truncating the log, the log repeats records of the snapshot.
         for record in self._read(LOG):
             if record.revision > base:
                 yield record
 
     def append(self, record: Record) -> None:
-        """Write one change; it is in the file when this returns.
+        """Append one change to the log.
 
         Raises:
-            UnwritableJournalError: it is not, and the file is as before.
+            UnwritableJournalError: the change cannot be written. The file is as before.
         """
         line = msgspec.json.encode(record) + b"\n"
         try:
             if os.write(self._log, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # only a full disk takes a part
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # only a full disk causes a partial write
         except OSError as exc:
             os.ftruncate(self._log, self._log_bytes)
             raise UnwritableJournalError(self.directory, exc) from exc
@@ -108,21 +108,25 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is time to `compact`."""
+        """Whether the log is long enough to call `compact`."""
         return self._log_bytes > self._compact_at
 
     def compact(self, revision: int, records: Iterable[Record]) -> None:
-        """Replace everything by these records, which are the state at this revision; if that fails, all stays."""
+        """Replace snapshot and log by these records, the state at this revision. An error leaves both as they are."""
         temporary = self.directory / f"{SNAPSHOT}.new"
         try:
             with temporary.open("wb") as file:
                 for record in records:
                     file.write(msgspec.json.encode(record) + b"\n")
-                # A record without a resource keeps the revision when the state is empty or its newest objects are gone.
+                # A record without a resource stores the revision, because the newest objects may have been deleted.
                 file.write(msgspec.json.encode(Record(revision, "", "", "", None)) + b"\n")
             temporary.replace(self.directory / SNAPSHOT)
         except OSError as exc:
-            log.warning("%s cannot be written: %s. Its log goes on growing.", temporary, exc.strerror)
+            log.warning(
+                "%s cannot be written: %s. The log keeps growing until a later attempt succeeds.",
+                temporary,
+                exc.strerror,
+            )
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             self._compact_at = self._log_bytes + self.log_bytes_max
@@ -131,7 +135,7 @@ class Journal:
         self._log_bytes, self._compact_at = 0, self.log_bytes_max
 
     def close(self) -> None:
-        """Give the directory free; safe to repeat."""
+        """Release the data directory. Safe to repeat."""
         for descriptor in (self._log, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)

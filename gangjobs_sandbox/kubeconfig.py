@@ -19,7 +19,7 @@ NAME = "sandbox"
 def kubeconfig(
     url: str, token: str | None, *, authority: bytes | None = None, namespace: str = "default"
 ) -> dict[str, Any]:
-    """The content of the file; `authority` is the certificate (PEM) that clients shall trust."""
+    """The content of a kubeconfig. `authority` is the certificate (PEM) that clients trust."""
     cluster = {"server": url}
     if authority is not None:
         cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
@@ -36,7 +36,7 @@ def kubeconfig(
 def write_kubeconfig(
     path: Path, url: str, token: str | None, *, authority: bytes | None = None, namespace: str = "default"
 ) -> Path:
-    """Write the file with mode 0600, whole or not at all; returns its path."""
+    """Write the file atomically with mode 0600. Returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -21,7 +21,7 @@ __all__ = ["Event", "EventType", "Key", "Object", "Stored", "key_of", "objects_c
 
 Object = dict[str, Any]
 Key = tuple[str, str]
-"""Namespace ("" for cluster-wide objects) and name."""
+"""The namespace ("" for a cluster-scoped object) and the name."""
 
 
 class EventType(StrEnum):
@@ -31,7 +31,7 @@ class EventType(StrEnum):
 
 
 class Stored:
-    """One version of one object, with its JSON."""
+    """One version of one object, and its JSON."""
 
     __slots__ = ("_encoded", "obj", "revision")
 
@@ -42,11 +42,11 @@ class Stored:
 
     @property
     def json(self) -> bytes:
-        """The object as JSON, encoded once however many read it."""
+        """The object as JSON. It is encoded once."""
         return self.json_as("", lambda obj: obj)
 
     def json_as(self, view: str, convert: Callable[[Object], Object]) -> bytes:
-        """The JSON of the object as seen through one API version, encoded once per view."""
+        """The JSON of the object in one API version. It is encoded once per version."""
         encoded = self._encoded.get(view)
         if encoded is None:
             encoded = self._encoded[view] = msgspec.json.encode(convert(self.obj))
@@ -59,7 +59,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change. For DELETED, `obj` is the last version under the revision of its removal."""
+    """One change of an object. For DELETED, `obj` is the last version, under the revision of the removal."""
 
     type: EventType
     resource: Resource
@@ -80,7 +80,7 @@ class Event:
 
 
 def objects_copy(value: Any) -> Any:
-    """A copy of a JSON value that may be changed freely; several times faster than `copy.deepcopy`."""
+    """A deep copy of a JSON value, several times faster than `copy.deepcopy`."""
     if isinstance(value, dict):
         return {name: objects_copy(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -89,6 +89,6 @@ def objects_copy(value: Any) -> Any:
 
 
 def key_of(obj: Object) -> Key:
-    """Where the object is kept."""
+    """The key of the object in the store."""
     metadata = obj["metadata"]
     return metadata.get("namespace") or "", metadata["name"]

@@ -27,14 +27,14 @@ Events = list["Event"]
 Observer = Callable[[Event], None]
 
 WINDOW = 10_000
-"""Changes kept per resource. A client that is further behind gets 410 and lists again."""
+"""The number of changes that are kept per resource. A client that is further behind gets 410 and lists again."""
 
 HOT_LABELS = frozenset({"batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid", "job-name"})
-"""Labels that controllers and watchers select by all the time: kept in an index."""
+"""The labels by which controllers and watches select most often. They are indexed."""
 
 
 class Store:
-    """Objects by resource, namespace and name; see the module for what it promises."""
+    """Objects by resource, namespace and name, with their history. See the module docstring for the guarantees."""
 
     def __init__(
         self, journal: Journal | None = None, *, window: int = WINDOW, indexed_labels: frozenset[str] = HOT_LABELS
@@ -53,7 +53,7 @@ class Store:
         return self._indexes[resource].objects.get((namespace, name))
 
     def list(self, resource: Resource, namespace: str | None = None, selector: Selector | None = None) -> Versions:
-        """The objects of a namespace (None: of all) that carry these labels, ordered by namespace and name."""
+        """The objects of a namespace (None means all) that match the selector, ordered by namespace and name."""
         index = self._indexes[resource]
         found = [index.objects[key] for key in index.candidates(namespace, selector)]
         if selector is None or not selector.requirements:
@@ -61,10 +61,10 @@ class Store:
         return [stored for stored in found if selector.matches(stored.labels)]
 
     def list_at(self, resource: Resource, revision: int, namespace: str | None = None) -> Versions:
-        """What `list` would have said at an earlier revision.
+        """The objects of a namespace (None means all) as they were at an earlier revision.
 
         Raises:
-            Expired: that revision is older than what is still kept.
+            Expired: the history no longer contains that revision.
         """
         return self._indexes[resource].at(revision, namespace)
 
@@ -75,12 +75,12 @@ class Store:
         """All changes after this revision, oldest first.
 
         Raises:
-            Expired: some of them are no longer kept.
+            Expired: the history no longer contains all of them.
         """
         return self._indexes[resource].since(revision)
 
     def put(self, resource: Resource, obj: Object) -> Stored:
-        """Keep this version, new or changed, under the next revision. The dict is the store's from now on."""
+        """Store a new or changed object under the next revision. The caller must not change the dict afterwards."""
         key = key_of(obj)
         old = self._indexes[resource].objects.get(key)
         stored = _stamped(obj, self.revision + 1)
@@ -89,7 +89,7 @@ class Store:
         return stored
 
     def remove(self, resource: Resource, namespace: str, name: str) -> Stored:
-        """Drop an object; what is returned is its last version under the revision of the removal."""
+        """Remove an object. Returns its last version, under the revision of the removal."""
         old = self._indexes[resource].objects[namespace, name]
         stored = _stamped(old.obj, self.revision + 1)
         self._write(resource, (namespace, name), stored, deleted=True)
@@ -97,9 +97,9 @@ class Store:
         return stored
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Call this after each change, in order of revision; returns what stops it.
+        """Call the observer after each change, in order of revision. Returns a function that ends this.
 
-        An observer may write: the change is done at once, and delivered after the present one.
+        An observer may write. Its change is made immediately, and delivered after the current one.
         """
         self._observers.append(observer)
 
@@ -110,17 +110,17 @@ class Store:
         return stop
 
     def close(self) -> None:
-        """Release the data directory; safe to repeat."""
+        """Release the data directory. Safe to repeat."""
         if self._journal is not None:
             self._journal.close()
 
     def forget(self, resource: Resource | None = None) -> None:
-        """Drop the history, as the API server's compaction does: older watches and pages get 410."""
+        """Drop the history, as the compaction of etcd does. Older watches and continue tokens get 410."""
         for index in self._indexes.values() if resource is None else [self._indexes[resource]]:
             index.forget(self.revision)
 
     def statistics(self) -> dict[str, int]:
-        """Number of objects by resource key."""
+        """The number of objects by resource key."""
         return {resource.key: len(index.objects) for resource, index in self._indexes.items()}
 
     def _write(self, resource: Resource, key: Key, stored: Stored, *, deleted: bool) -> None:
@@ -165,7 +165,7 @@ class Store:
     def _replay(self, journal: Journal) -> None:
         for record in sorted(journal.load(), key=lambda record: record.revision):
             if not record.resource:
-                # The end of the snapshot: of what came before, only the result is known.
+                # This record ends the snapshot. The history before it is unknown.
                 self.revision = max(self.revision, record.revision)
                 self.forget()
                 continue

@@ -29,25 +29,25 @@ __all__ = ["Supervised", "start"]
 
 GRACE_S = 10.0
 KILL_TIMEOUT_S = 5.0
-"""How long to go on killing: a process stuck in the kernel cannot be waited for forever."""
+"""How long to retry SIGKILL. A process that is stuck in the kernel may never end."""
 
 
 @dataclass
 class Supervised:
-    """A running program, and the lifeline that keeps it running."""
+    """A running program, and the lifeline whose closing ends it."""
 
     process: subprocess.Popen[bytes]
     lifeline: int = field(repr=False)
 
     def poll(self) -> int | None:
-        """Exit code of the program, or None while it or anything it started still runs."""
+        """The exit code of the program, or None while the program or a descendant runs."""
         return self.process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
         return self.process.wait(timeout_s)
 
     def stop(self) -> None:
-        """Ask the program to end; it has its grace period, then it is killed with all that it started."""
+        """Send SIGTERM to the program. After the grace period, kill the program and its descendants."""
         if self.lifeline >= 0:
             os.close(self.lifeline)
             self.lifeline = -1
@@ -62,17 +62,18 @@ def start(
     own_session: bool = True,
     held: Sequence[int] = (),
 ) -> Supervised:
-    """Start a program that ends with the calling process at the latest.
+    """Start a program that ends at the latest when the calling process ends.
 
-    With `own_session` the terminal's signals do not reach it, and its input is empty. Without `output`
-    it writes to where the caller writes. The file descriptors `held`, of locks for example, stay open
-    until everything has ended, and are not seen by the program.
+    With `own_session`, signals of the terminal do not reach the program, and its standard input is empty. Without
+    `output`, the program writes to the standard output of the caller. `grace_s` is the time in seconds between SIGTERM
+    and SIGKILL. The file descriptors `held`, for example of locks, stay open until all descendants have ended; the
+    program does not inherit them.
 
     Raises:
-        OSError: no process can be started.
+        OSError: the process cannot be started.
     """
     reading, writing = os.pipe()
-    # -P: a file in the caller's folder must not be taken for a module.
+    # -P: Python must not import a file in the caller's folder instead of a module.
     command = [sys.executable, "-P", "-m", __name__, f"--lifeline={reading}", f"--grace={grace_s}", "--", *argv]
     try:
         process = subprocess.Popen(
@@ -119,10 +120,10 @@ def main() -> int:
 
 
 def _supervise(child: subprocess.Popen[bytes], lifeline: int, wakeup: int, grace_s: float, family: set[int]) -> int:
-    """Wait for the program's end, or ask for it when the lifeline closes or SIGTERM comes; returns the exit code.
+    """Wait until the program ends, and return its exit code. Stop it when the lifeline closes or SIGTERM arrives.
 
-    SIGINT is left to the program: a terminal sends it to both. Before asking, the program's descendants
-    are noted in `family`: without a subreaper they cannot be found once their parents are gone.
+    This process ignores SIGINT, because a terminal sends SIGINT to the program as well. Before SIGTERM, the descendants
+    of the program are added to `family`: without a subreaper they cannot be found after their parents have ended.
     """
     kill_at: float | None = None
     watched = [lifeline, wakeup]
@@ -142,7 +143,7 @@ def _supervise(child: subprocess.Popen[bytes], lifeline: int, wakeup: int, grace
 
 
 def _ended(child: subprocess.Popen[bytes]) -> int | None:
-    """Exit code of the program as a shell gives it, or None. Reaps orphans, too; nobody else may reap the program."""
+    """The exit code of the program as a shell reports it, or None while it runs. Also reaps orphans."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child.pid:
@@ -153,7 +154,7 @@ def _ended(child: subprocess.Popen[bytes]) -> int | None:
 
 
 def _kill(family: set[int]) -> None:
-    """Kill the noted processes and all below this one, until none is left."""
+    """Kill the processes in `family` and all descendants of this process, until none is left."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while time.monotonic() < deadline and (alive := family | set(descendants(os.getpid()))):
         for pid in alive:

@@ -22,11 +22,11 @@ __all__ = ["SandboxThread", "running"]
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 30.0
-"""How long a call waits for its turn on the loop, which is never busy for long."""
+"""How long a call waits for the event loop, which is never busy for that long."""
 
 
 class SandboxThread:
-    """A running sandbox, seen from other threads."""
+    """Access to a running sandbox from other threads."""
 
     def __init__(self, sandbox: Sandbox, loop: asyncio.AbstractEventLoop) -> None:
         self._sandbox = sandbox
@@ -49,7 +49,7 @@ class SandboxThread:
         return self._sandbox.kubeconfig_path
 
     def call(self, function: Callable[[Sandbox], T]) -> T:
-        """Run the function on the sandbox's loop, between two of its steps, and return what it returns or raise."""
+        """Run the function on the sandbox's event loop. Returns its result, or raises its error."""
 
         async def on_loop() -> T:
             return function(self._sandbox)
@@ -59,10 +59,10 @@ class SandboxThread:
 
 @contextmanager
 def running(config: SandboxConfig | None = None) -> Iterator[SandboxThread]:
-    """Start a sandbox, ready to use, and stop it at the end.
+    """Run a sandbox while the block runs. It is ready when the block begins.
 
     Raises:
-        SandboxError: it cannot be started.
+        SandboxError: the sandbox cannot start.
     """
     started: Future[SandboxThread] = Future()
     stop: Future[None] = Future()
@@ -71,13 +71,13 @@ def running(config: SandboxConfig | None = None) -> Iterator[SandboxThread]:
     try:
         yield started.result()
     finally:
-        with suppress(InvalidStateError):  # it has ended by itself
+        with suppress(InvalidStateError):  # the sandbox has already ended
             stop.set_result(None)
         thread.join()
 
 
 def _run(config: SandboxConfig, started: Future[SandboxThread], stop: Future[None]) -> None:
-    """Body of the thread. What goes wrong before the sandbox is up is raised where it was started."""
+    """The body of the thread. An error before the sandbox is ready is raised in the thread that started it."""
 
     async def body() -> None:
         async with Sandbox(config) as sandbox:
@@ -85,7 +85,7 @@ def _run(config: SandboxConfig, started: Future[SandboxThread], stop: Future[Non
             failure = asyncio.create_task(sandbox.wait_failed(), name="failure of the sandbox")
             await asyncio.wait([failure, asyncio.wrap_future(stop)], return_when=asyncio.FIRST_COMPLETED)
             failure.cancel()
-            await asyncio.gather(failure, return_exceptions=True)  # if it failed, leaving the sandbox raises it
+            await asyncio.gather(failure, return_exceptions=True)  # the exit of the sandbox raises its error
 
     try:
         asyncio.run(body())

@@ -27,13 +27,13 @@ HOSTS = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate with its key, both as PEM; the certificate is its own authority."""
+    """A self-signed certificate and its key, both as PEM."""
 
     certificate: bytes
     key: bytes = field(repr=False)
 
     def server_context(self) -> ssl.SSLContext:
-        """TLS for the server. The key is on disk, for its owner only, just while OpenSSL reads it."""
+        """The TLS context of the server. The key is on disk only while OpenSSL reads it, readable only by its owner."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         descriptor, name = tempfile.mkstemp(suffix=".pem")
         try:
@@ -45,12 +45,12 @@ class Certificate:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """TLS for a client that trusts this server and no other."""
+        """The TLS context of a client that trusts only this server."""
         return ssl.create_default_context(cadata=self.certificate.decode())
 
 
 def issue(hosts: tuple[str, ...] = HOSTS) -> Certificate:
-    """A new certificate for these names and addresses."""
+    """Issue a new certificate for these names and addresses."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gangjobs sandbox")])
     now = datetime.now(UTC)
@@ -61,7 +61,7 @@ def issue(hosts: tuple[str, ...] = HOSTS) -> Certificate:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # An hour of difference between two clocks must not make a fresh certificate invalid.
+        # A new certificate must be valid on a machine whose clock is up to an hour behind.
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + VALID)
         .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
@@ -78,7 +78,7 @@ def issue(hosts: tuple[str, ...] = HOSTS) -> Certificate:
 
 
 def _key_usage() -> x509.KeyUsage:
-    """Signing, also of itself as authority: Python 3.13 and later insist on it (VERIFY_X509_STRICT)."""
+    """The key usage, with `key_cert_sign`, which Python 3.13 and later require (VERIFY_X509_STRICT)."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -100,7 +100,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def kept(path: Path) -> Certificate:
-    """The certificate in this file (key and certificate), made and written there the first time."""
+    """The certificate from this file, which contains key and certificate. A missing file is created first."""
     if not path.exists():
         fresh = issue()
         temporary = path.with_name(f"{path.name}.new")

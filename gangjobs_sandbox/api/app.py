@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["BOOKMARK_S", "create_app"]
 
 BOOKMARK_S = 60.0
-"""How often a watch that asks for bookmarks gets one; the API server's own interval."""
+"""The interval of bookmarks in a watch, in seconds; the same as that of the API server."""
 
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
@@ -51,9 +51,9 @@ def create_app(
     faults: Faults | None = None,
     bookmark_s: float = BOOKMARK_S,
 ) -> Starlette:
-    """The application.
+    """Make the application.
 
-    With a `token`, everything but health and version needs it as bearer token. `app.state.hub` is the `WatchHub`,
+    With a `token`, all paths except health and version require it as a bearer token. `app.state.hub` is the `WatchHub`,
     whose `close` ends all watches; `app.state.faults` are the `Faults` that can be armed.
     """
     hub = WatchHub(registry.store)
@@ -81,7 +81,7 @@ def create_app(
 
 
 class _Date:
-    """Gives each answer the time, by the clock that also writes the times in objects."""
+    """Adds the Date header to each response, from the clock that also writes the times in objects."""
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
         self._app = app
@@ -98,7 +98,7 @@ class _Date:
 
 
 class _Authentication:
-    """Lets only requests with the token pass."""
+    """Refuses requests without the bearer token."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
@@ -173,7 +173,7 @@ class _Server:
         return await manage_faults(request, self._faults)
 
     async def _review(self, request: Request) -> Response:
-        """Whoever has the token may do everything."""
+        """Allow everything: the sandbox has no authorization beyond the token."""
         if request.method != "POST":
             raise errors.method_not_allowed()
         review = await bodies.read_object(request, "SelfSubjectAccessReview")
@@ -206,12 +206,12 @@ async def _on_status_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_unwritable(request: Request, error: Exception) -> Response:
-    """What the real one answers when its etcd has no room."""
+    """The response of the API server when its etcd has no room."""
     return failure(StatusError(500, "InternalError", f"Internal error occurred: {error}"))
 
 
 async def _on_client_gone(request: Request, error: Exception) -> Response:
-    """It left before it had sent the whole request: nothing was done, and nobody reads this."""
+    """The client disconnected before the end of its request. Nothing was done, and nobody reads the response."""
     return failure(errors.bad_request("the client has gone"))
 
 
@@ -224,5 +224,5 @@ async def _on_wrong_method(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    """A bug of ours: the client gets a 500 in the usual form. The server around logs the traceback."""
+    """A bug in the sandbox: the client gets a `Status` with code 500, and the server logs the traceback."""
     return failure(StatusError(500, "InternalError", f"Internal error occurred: {type(error).__name__}"))

@@ -31,20 +31,20 @@ HISTORY_MAX = 1000
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """The kinds of faults."""
 
     STATUS = "status"
-    """The request is refused with `code`, and not carried out."""
+    """The request is not executed, and answered with `code`."""
     STATUS_AFTER = "status-after"
-    """The request is carried out, and answered with `code`."""
+    """The request is executed, and answered with `code`."""
     DROP_BEFORE = "drop-before"
-    """The connection breaks before the request is carried out."""
+    """The connection breaks before the request is executed."""
     DROP_AFTER = "drop-after"
-    """The request is carried out, and the connection breaks before the answer (or after `chunks` pieces of it)."""
+    """The request is executed, and the connection breaks before the response, or after `chunks` pieces of it."""
     DELAY = "delay"
-    """The request is carried out `delay_s` late."""
+    """The request is executed after `delay_s` seconds."""
     HALF_OPEN = "half-open"
-    """The answer stops after `chunks` pieces, and the connection stays: silence until the client gives up."""
+    """The response stops after `chunks` pieces, and the connection stays open until the client closes it."""
 
 
 _REASONS = {
@@ -64,18 +64,18 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, for which requests, and how often. Empty conditions hold for every request."""
+    """A fault, the requests that it applies to, and how often. An empty condition matches every request."""
 
     kind: FaultKind
     method: str = ""
     path: str = ""
-    """A regular expression to be found in the path."""
+    """A regular expression that is searched in the path."""
     query: str = ""
-    """A regular expression to be found in the query, such as `watch=`."""
+    """A regular expression that is searched in the query, such as `watch=`."""
     times: int | None = 1
-    """How many requests are hit; None: all of them."""
+    """The number of requests that the fault applies to. None means all."""
     skip: int = 0
-    """How many matching requests pass before the first is hit."""
+    """The number of matching requests before the first to which the fault applies."""
     code: int = 500
     retry_after_s: int | None = None
     message: str = "injected fault"
@@ -92,26 +92,26 @@ class Fault:
 
 
 class Faults:
-    """The faults that are armed, and what they have done."""
+    """The armed faults, and how often each was applied."""
 
     def __init__(self, *armed: Fault) -> None:
         self._armed: list[Fault] = list(armed)
         self.history: list[dict[str, Any]] = []
 
     def add(self, fault: Fault) -> Fault:
-        """Arm a fault; the oldest that matches a request hits it."""
+        """Arm a fault. Of several faults that match a request, the oldest applies."""
         self._armed.append(fault)
         return fault
 
     def remove(self, fault_id: int | None = None) -> None:
-        """Disarm one fault, or all; to repeat it changes nothing."""
+        """Disarm one fault, or all faults. Safe to repeat."""
         self._armed = [fault for fault in self._armed if fault_id is not None and fault.id != fault_id]
 
     def armed(self) -> tuple[Fault, ...]:
         return tuple(self._armed)
 
     def take(self, method: str, path: str, query: str) -> Fault | None:
-        """The fault that hits this request, now used once; None if it is spared."""
+        """The fault that applies to this request, counted as applied; None if there is none."""
         for position, fault in enumerate(self._armed):
             if not fault.matches(method, path, query):
                 continue
@@ -129,7 +129,7 @@ class Faults:
 
 
 class FaultMiddleware:
-    """Applies faults to the requests of an application; its own endpoints are spared."""
+    """Applies faults to the requests of an application, except for requests that manage faults."""
 
     def __init__(self, app: ASGIApp, faults: Faults, *, spared: str) -> None:
         self._app = app
@@ -165,7 +165,7 @@ class FaultMiddleware:
         return self._faults.take(scope["method"], scope["path"], scope["query_string"].decode())
 
     async def _cut(self, fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application work, and pass on only the first pieces of what it says."""
+        """Run the application, and send only the first pieces of its response."""
         left = fault.chunks
         cut = asyncio.Event()
 
@@ -197,7 +197,7 @@ class FaultMiddleware:
 
 
 async def _discard(message: Message) -> None:
-    """Drop the application's answer."""
+    """Discard the response of the application."""
 
 
 def _refusal(fault: Fault) -> Response:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["Render", "Watch", "WatchHub"]
 
 Render = Callable[[Stored], bytes]
-"""How the object of an event is written: as itself, or as rows of a table."""
+"""Encodes the object of an event: as such, or as a row of a table."""
 
 TIMEOUT_S = 1800
-"""A watch without a timeout ends after this time, or up to twice as long, so that not all end at once."""
+"""A watch without a timeout ends after a random time between this time and its double, so that watches end apart."""
 BATCH_EVENTS_MAX = 128
-"""Events written in one piece, which takes some milliseconds; in between, others get their turn."""
+"""The number of events written in one step, which takes some milliseconds. Other tasks run between the steps."""
 BOOKMARK_BEFORE_END_S = 2
-"""A last bookmark comes this long before the end, so that the next watch starts where this one stopped."""
+"""How long before its end a watch sends its last bookmark, from which the next watch can start."""
 
 
 class WatchHub:
@@ -51,7 +51,7 @@ class WatchHub:
             waiter.set()
 
     def subscribe(self, resource: Resource) -> asyncio.Event:
-        """A flag that is set on each change of the resource, until `unsubscribe`."""
+        """An event that is set on each change of the resource, until `unsubscribe`."""
         waiter = asyncio.Event()
         self._waiting.setdefault(resource, set()).add(waiter)
         return waiter
@@ -60,11 +60,11 @@ class WatchHub:
         self._waiting[resource].discard(waiter)
 
     def count(self) -> int:
-        """Number of open watches."""
+        """The number of open watches."""
         return sum(len(waiters) for waiters in self._waiting.values())
 
     def close(self) -> None:
-        """End all watches, and start no new ones."""
+        """End all watches, and refuse new ones."""
         self._stop()
         self.closing.set()
         for waiters in self._waiting.values():
@@ -73,7 +73,7 @@ class WatchHub:
 
 
 class Watch:
-    """One watch request, checked; `stream` gives its body."""
+    """One validated watch request. `stream` yields the body of the response."""
 
     def __init__(self, hub: WatchHub, target: Target, query: Mapping[str, str], *, bookmark_s: float) -> None:
         self.hub = hub
@@ -88,7 +88,7 @@ class Watch:
         self.timeout_s: float = timeout_s or TIMEOUT_S * (1 + random.random())  # noqa: S311 - spreads reconnects
 
     async def stream(self, render: Render) -> AsyncIterator[bytes]:
-        """The lines of the watch, many at a time."""
+        """The lines of the watch, several in each piece."""
         resource = self.target.resource
         waiter = self.hub.subscribe(resource)
         try:
@@ -129,7 +129,7 @@ class Watch:
                     yield lines
                 await asyncio.sleep(0)
             if self.bookmarks and loop.time() >= bookmark_at:
-                # Nothing that this watch would show has happened since, so it has seen the newest revision.
+                # No change since then matches this watch, so the watch has seen the newest revision.
                 if not waiter.is_set():
                     cursor = self.hub.store.revision
                 yield self._bookmark(cursor)
@@ -139,7 +139,7 @@ class Watch:
     def _since(self, cursor: int) -> list[Event]:
         store = self.hub.store
         if cursor > store.revision:
-            # The client knows another life of this server. Waiting would hide every change from it.
+            # The revision is from another data directory of this server. Waiting would hide changes from the client.
             raise Expired(cursor, store.revision)
         return store.events_since(self.target.resource, cursor)
 
@@ -179,7 +179,7 @@ def _error_line(message: str) -> bytes:
 
 
 async def _wait(waiter: asyncio.Event, seconds: float) -> None:
-    """Until something changes or the time is up."""
+    """Wait until a change, or until the time is over."""
     if seconds <= 0:
         return
     try:

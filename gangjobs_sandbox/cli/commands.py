@@ -28,13 +28,13 @@ PORT_MAX = 65535
 
 
 class CommandError(Exception):
-    """The command cannot do what it was asked for. The message says why, and what to do."""
+    """The command fails. The message says why, and what to do."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments, and set `run`: a function from the parsed arguments to the exit code."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    upper = actions.add_parser("up", help="start a cluster and show what goes on in it until Ctrl-C")
+    upper = actions.add_parser("up", help="start a cluster and show what happens in it until Ctrl-C")
     upper.set_defaults(run=partial(_with_errors_shown, up))
     runner = actions.add_parser(
         "run",
@@ -56,7 +56,7 @@ def _with_errors_shown(action: Callable[[argparse.Namespace], int], options: arg
 
 
 def up(options: argparse.Namespace) -> int:
-    """Keep a cluster up until SIGINT or SIGTERM; 0 then."""
+    """Run a cluster until SIGINT or SIGTERM. Returns the exit code 0."""
     import asyncio
 
     from gangjobs_sandbox.cli.foreground import keep_up
@@ -67,7 +67,7 @@ def up(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command with a cluster of its own; its exit code."""
+    """Run a command with its own cluster. Returns the exit code of the command."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise CommandError("which command? For example: gangjobs sandbox run -- kubectl get nodes")
@@ -78,17 +78,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def variables(kubeconfig: Path) -> dict[str, str]:
-    """What tells kubectl, client libraries and Airflow where the cluster is."""
+    """The environment variables by which kubectl, client libraries and Airflow find the cluster."""
     connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
     return {"KUBECONFIG": str(kubeconfig), "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection)}
 
 
 def _run_command(command: list[str], env: Mapping[str, str]) -> int:
-    """Run in the foreground, under a supervisor; signals sent to this process go to the command."""
+    """Run the command in the foreground, under a supervisor. Signals to this process are passed to the command."""
     from gangjobs_sandbox import supervise
 
     program = supervise.start(command, env=env, own_session=False)
-    # A terminal sends SIGINT to the command as well, which knows best what it means.
+    # A terminal sends SIGINT to the command as well, so this process leaves SIGINT to the command.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: program.stop())
@@ -97,8 +97,8 @@ def _run_command(command: list[str], env: Mapping[str, str]) -> int:
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=_count, default=2, metavar="N", help="number of nodes (default: 2)")
-    parser.add_argument("--cpu", default="4", metavar="C", help="cores of each node, for placement only (default: 4)")
-    parser.add_argument("--memory", default="8Gi", metavar="M", help="memory of each node, likewise (default: 8Gi)")
+    parser.add_argument("--cpu", default="4", metavar="C", help="cores of each node (default: 4)")
+    parser.add_argument("--memory", default="8Gi", metavar="M", help="memory of each node (default: 8Gi)")
     parser.add_argument("--gpu", type=int, default=0, metavar="G", help="nvidia.com/gpu of each node (default: 0)")
     parser.add_argument(
         "--kubernetes",
@@ -109,17 +109,17 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workload-with-job",
         action="store_true",
-        help="switch on the gate of this name: the Job controller makes Workloads and PodGroups itself (1.36 and 1.37)",
+        help="enable this feature gate: the Job controller creates Workloads and PodGroups (1.36 and 1.37)",
     )
     parser.add_argument("--port", type=_port, default=0, metavar="P", help="port of the API (default: a free one)")
     parser.add_argument(
         "--data-dir",
         type=Path,
         metavar="DIR",
-        help="keep objects, logs and kubeconfig here, so that they survive a restart (default: a temporary folder)",
+        help="keep objects, logs and kubeconfig in this folder across restarts (default: a temporary folder)",
     )
     parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="holds the bearer token to accept (default: a random one)"
+        "--token-file", type=Path, metavar="FILE", help="file with the bearer token to accept (default: a random token)"
     )
 
 
@@ -147,12 +147,12 @@ def _config(options: argparse.Namespace) -> SandboxConfig:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn what keeps a sandbox from starting into a message without traceback."""
+    """Raise a SandboxError as a CommandError, which is printed without a traceback."""
     import logging
 
     from gangjobs_sandbox.cluster import SandboxError
 
-    # Its only message here is that watches were still open at the end, which they always are.
+    # uvicorn reports the watches that are still open at the end, which is normal here.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     try:
         yield
@@ -170,5 +170,5 @@ def _count(text: str) -> int:
 def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {PORT_MAX}")
+        raise argparse.ArgumentTypeError(f"{text} is not a port: 0 to {PORT_MAX}")
     return number

@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 __all__ = ["tables"]
 
 HEAD_LINES = 2
-"""Of a table: the names of its columns, and a rule."""
+"""The lines of a table above its rows: the names of the columns, and a rule."""
 FRAME_LINES = 3 * HEAD_LINES + 4
-"""All that is not a row: the heads, two empty lines, the sum of the pods, and the line in which the cursor stands."""
+"""The lines that are not rows: the heads, two empty lines, the sum of the pods, and the line of the cursor."""
 ROWS_MIN = 2
-"""A table is not squeezed below this."""
+"""The minimum number of rows of a table."""
 SETTLED_PHASES = ("Running", "Succeeded")
-"""Of which pods are shown last, in this order: all others wait for something, or have failed."""
+"""The phases of the pods that are shown last, in this order. All other pods are waiting or have failed."""
 
 
 def tables(snapshot: Snapshot) -> RenderableType:
-    """Nodes, Jobs and pods below each other, no higher than the terminal."""
+    """The tables of nodes, Jobs and pods, which together fit the height of the terminal."""
     return _Dashboard(snapshot)
 
 
@@ -66,7 +66,7 @@ class _Dashboard:
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Rows for each table: what it wants if that is within its share, and what is left for those that want more."""
+    """The number of rows of each table. Tables that need less than an equal share leave the rest to the others."""
     given = [0] * len(wanted)
     left = max(room, ROWS_MIN * len(wanted))
     for place, position in enumerate(sorted(range(len(wanted)), key=lambda position: wanted[position])):
@@ -76,7 +76,7 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def middle_cut(name: str, width: int) -> str:
-    """The name in so many characters, without its middle if it is longer."""
+    """The name in at most `width` characters, without its middle if it is longer."""
     if len(name) <= width:
         return name
     tail = (width - 1) * 2 // 3
@@ -84,7 +84,7 @@ def middle_cut(name: str, width: int) -> str:
 
 
 class _Name:
-    """A name in as much room as its column has."""
+    """A name that is cut to the width of its column."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -140,7 +140,7 @@ def _table(*columns: str) -> Table:
 
 
 def _fitting(objects: Sequence[Object], rows: int) -> tuple[Sequence[Object], int]:
-    """Those that are shown, and how many are not: the line that says so takes a row too."""
+    """The objects to show, and the number of hidden objects. The line with that number is one of the rows."""
     if len(objects) <= rows:
         return objects, 0
     return objects[: rows - 1], len(objects) - rows + 1
@@ -157,16 +157,16 @@ def _creation(obj: Object) -> tuple[str, str]:
 
 
 def _attention(pod: Object) -> tuple[int, str, str]:
-    """Who has something to tell comes first; then the order of names, by which a gang's pods are in order of index."""
+    """The sort key of a pod: pods that wait or have failed come first, then creation time and name."""
     phase = pod_phase(pod)
     settled = SETTLED_PHASES.index(phase) + 1 if phase in SETTLED_PHASES else 0
     return settled, *_creation(pod)
 
 
 def _held_by_node(pods: Iterable[Object]) -> tuple[Counter[str], dict[str, ResourceList]]:
-    """How many pods hold resources of each node, and what these are in sum.
+    """The number of pods that use resources of each node, and the sum of their requests by node.
 
-    Pods of one gang ask for the same, so each different request is read once and multiplied.
+    The pods of a gang have equal requests, so each distinct request is parsed once and multiplied.
     """
     held: Counter[str] = Counter()
     alike: Counter[tuple[str, str]] = Counter()

@@ -20,7 +20,7 @@ REFRESH_S = 0.5
 
 
 async def keep_up(config: SandboxConfig) -> None:
-    """Run a sandbox and show it until SIGINT or SIGTERM; a terminal gets a live picture, anything else lines."""
+    """Run a sandbox until SIGINT or SIGTERM, and show a dashboard on a terminal, or else one line per change."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -32,7 +32,7 @@ async def keep_up(config: SandboxConfig) -> None:
         with gc_frozen(sandbox.registry):
             await (_show_dashboard if sys.stdout.isatty() else _print_changes)(sandbox, stop)
         failure.cancel()
-        await asyncio.gather(failure, return_exceptions=True)  # if it failed, leaving the sandbox raises it
+        await asyncio.gather(failure, return_exceptions=True)  # the exit of the sandbox raises its error
 
 
 def _print_how_to_use(sandbox: Sandbox) -> None:
@@ -44,7 +44,7 @@ def _print_how_to_use(sandbox: Sandbox) -> None:
 
 
 async def _show_dashboard(sandbox: Sandbox, stop: asyncio.Event) -> None:
-    from rich.live import Live  # here, with what draws, because rich takes long to import and plain lines do without
+    from rich.live import Live  # imported here because rich is slow to import and the plain lines do not need it
 
     from gangjobs_sandbox.cli.dashboard import tables
 
@@ -60,13 +60,13 @@ async def _print_changes(sandbox: Sandbox, stop: asyncio.Event) -> None:
         try:
             for line in changes(before, now):
                 print(f"{now.now:%H:%M:%S} {line}", flush=True)
-        except BrokenPipeError:  # nobody reads any more, which is no reason to stop the cluster
+        except BrokenPipeError:  # the reader of the pipe has ended; the cluster keeps running
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115, ASYNC230 - open until the end
         before = now
 
 
 def snapshot(sandbox: Sandbox) -> Snapshot:
-    """What the sandbox holds now."""
+    """The objects in the sandbox now."""
     registry = sandbox.registry
     return Snapshot(registry.list(NODES), registry.list(JOBS), registry.list(PODS), datetime.now(UTC))
 

@@ -32,7 +32,7 @@ COLORS = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The objects to show, as they were at one moment."""
+    """The objects of a cluster at one time."""
 
     nodes: Sequence[Object]
     jobs: Sequence[Object]
@@ -41,7 +41,7 @@ class Snapshot:
 
 
 def job_phase(job: Object) -> str:
-    """One word for where a Job stands."""
+    """The phase of a Job in one word."""
     status, spec = job.get("status") or {}, job.get("spec") or {}
     true = {c["type"] for c in status.get("conditions") or () if c["status"] == "True"}
     if job["metadata"].get("deletionTimestamp"):
@@ -55,7 +55,7 @@ def job_phase(job: Object) -> str:
 
 
 def pod_phase(pod: Object) -> str:
-    """The pod's phase, or the reason that says more than the phase."""
+    """The phase of a pod, or the reason why a container waits."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") and status.get("phase") not in {"Succeeded", "Failed"}:
         return "Terminating"
@@ -66,11 +66,11 @@ def pod_phase(pod: Object) -> str:
 
 
 def changes(before: Snapshot | None, after: Snapshot) -> list[str]:
-    """A line per Job or pod that is new, looks different, or is gone."""
+    """One line for each node, Job and pod that was added, changed or deleted."""
     old = {} if before is None else _lines(before)
     new = _lines(after)
-    told = [line for name, line in new.items() if old.get(name) != line]
-    return told + [f"{name} gone" for name in old if name not in new]
+    changed = [line for name, line in new.items() if old.get(name) != line]
+    return changed + [f"{name} gone" for name in old if name not in new]
 
 
 def _lines(snapshot: Snapshot) -> dict[str, str]:
@@ -96,7 +96,7 @@ def node_phase(node: Object) -> str:
 
 
 def progress_of(job: Object) -> str:
-    """How many of a Job's pods are ready, or have ended, of how many."""
+    """The number of pods of a Job that are ready, or have ended, out of all its pods."""
     status, spec = job.get("status") or {}, job.get("spec") or {}
     total = spec.get("parallelism") or 1
     if status.get("succeeded") or status.get("failed"):

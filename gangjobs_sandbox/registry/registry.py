@@ -33,14 +33,14 @@ __all__ = ["Registry"]
 Objects = list[Object]
 Warnings = list[str]
 Decode = Callable[[Object], Object]
-"""Checks an object against the schema and copies it without the fields that are not kept; may raise StatusError."""
+"""Checks an object against the schema, and copies it without unknown fields. May raise StatusError."""
 
 _NO_CONTENT = frozenset({"metadata", "status"})
 _OPTIMISTIC_LOCK = "the object has been modified; please apply your changes to the latest version and try again"
 
 
 class Registry:
-    """All operations on objects of one embedded cluster."""
+    """The operations on the objects of one embedded cluster."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Registry:
     # Reading
 
     def find(self, resource: str | Resource, namespace: str | None, name: str) -> Object | None:
-        """The object, or None."""
+        """The object, or None if it does not exist."""
         kind = by_key(resource)
         stored = self.store.get(kind, (namespace or "") if kind.namespaced else "", name)
         return stored.obj if stored else None
@@ -84,7 +84,7 @@ class Registry:
         label_selector: str | Selector | None = None,
         field_selector: str | FieldSelector | None = None,
     ) -> Objects:
-        """The objects of a namespace (None: of all) that match, ordered by namespace and name."""
+        """The objects of a namespace (None means all) that match, ordered by namespace and name."""
         kind = by_key(resource)
         labels = selectors.parse(label_selector) if isinstance(label_selector, str) else label_selector
         fields = selectors.parse_fields(field_selector) if isinstance(field_selector, str) else field_selector
@@ -93,7 +93,7 @@ class Registry:
         return [obj for obj in found if selection.matches_fields(obj, fields)] if fields else found
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Call this with an `Event` after each change; returns what stops it. See `Store.observe`."""
+        """Call the observer with an `Event` after each change. Returns a function that ends this; see `Store`."""
         return self.store.observe(observer)
 
     # Writing
@@ -108,10 +108,11 @@ class Registry:
         decode: Decode | None = None,
         warnings: Warnings | None = None,
     ) -> Object:
-        """Keep a new object; `namespace` is that of the request (None: the object's own, else `default`).
+        """Create an object. `namespace` is that of the request (None means the object's own, or `default`).
 
         Raises:
-            StatusError: 409 it exists, 404 no such namespace, 403 the namespace is being deleted, 422, 400.
+            StatusError: 409 the object exists, 404 the namespace does not exist, 403 the namespace is being deleted,
+                422 or 400 the object is not valid.
         """
         kind, strategy, context = self._open(resource)
         new: Object = decode(obj) if decode else objects_copy(obj)
@@ -144,7 +145,7 @@ class Registry:
     ) -> Object:
         """Replace an object (its spec and metadata), or with `subresource` its status.
 
-        A resourceVersion in the object must be the present one; so must a uid.
+        A resourceVersion or uid in the object must be the current one.
 
         Raises:
             StatusError: 404, 409 another version or another object, 422, 400.
@@ -170,7 +171,7 @@ class Registry:
         dry_run: bool = False,
         decode: Decode | None = None,
     ) -> Object:
-        """Change an object by a patch, which may carry a resourceVersion as precondition.
+        """Patch an object. The patch may contain a resourceVersion as a precondition.
 
         Raises:
             StatusError: 404, 409 another version, 422 (also another uid), 400.
@@ -198,9 +199,9 @@ class Registry:
         grace_period_s: int | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Remove an object, or mark it until its grace period, finalizers and dependents allow it.
+        """Delete an object, or mark it for deletion if a grace period, finalizers or dependents delay the deletion.
 
-        Returns its last version; it has gone if `find` says so.
+        Returns the last version of the object.
 
         Raises:
             StatusError: 404, 409 a precondition does not hold.
@@ -222,7 +223,7 @@ class Registry:
         *,
         dry_run: bool = False,
     ) -> tuple[Object, bool]:
-        """As `delete`; also tells whether the object is gone (or would be)."""
+        """As `delete`. Also returns whether the object is removed (with `dry_run`: would be)."""
         kind, strategy, context = self._open(resource)
         old = self.get(kind, name, namespace)
         deletion.check_preconditions(kind, old, options)
@@ -238,7 +239,7 @@ class Registry:
         return self._carry_out(kind, outcome, dry_run=dry_run), outcome.is_removed
 
     def bind(self, name: str, namespace: str, node: str, *, annotations: dict[str, str] | None = None) -> Object:
-        """Give a pod to a node, once (what `pods/binding` does).
+        """Bind a pod to a node, as `pods/binding` does.
 
         Raises:
             StatusError: 404, 409 the pod has a node already or is being deleted.
@@ -255,7 +256,7 @@ class Registry:
         grace_period_s: int | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Delete a pod and say that it was disrupted (what `pods/eviction` does).
+        """Evict a pod, as `pods/eviction` does: add the condition DisruptionTarget and delete the pod.
 
         Raises:
             StatusError: 404, 409 a precondition does not hold.
@@ -267,7 +268,7 @@ class Registry:
         return self.delete(PODS, name, namespace, uid=uid, grace_period_s=grace_period_s, dry_run=dry_run)
 
     def returns_deleted(self, resource: str | Resource) -> bool:
-        """Whether a DELETE that removed an object answers with it."""
+        """Whether the response to a DELETE contains the removed object."""
         return STRATEGIES[by_key(resource)].returns_deleted
 
     def record_event(
@@ -278,7 +279,7 @@ class Registry:
         message: str,
         component: str,
     ) -> None:
-        """Tell users a fact about an object, as a Kubernetes Event; see `Recorder.record`."""
+        """Record a Kubernetes Event about an object. See `Recorder.record`."""
         self._recorder.record(involved, type, reason, message, component)
 
     def suffix(self) -> str:
@@ -295,7 +296,7 @@ class Registry:
         return self.find(resource, namespace, name)
 
     def _identify(self, kind: Resource, obj: Object) -> None:
-        """Objects are stored under one apiVersion, whichever they were sent in."""
+        """Set the apiVersion under which objects are stored, and the kind."""
         versions = kind.versions or self.release.scheduling_versions or ("v1alpha1",)
         obj["apiVersion"], obj["kind"] = kind.api_version(versions[0]), kind.kind
 
@@ -310,7 +311,7 @@ class Registry:
             raise errors.forbidden(kind, meta.get("name", ""), why, [cause])
 
     def _replace(self, kind: Resource, old: Object, new: Object, *, subresource: str | None, dry_run: bool) -> Object:
-        """Check and write a new version of `old`; the same content again writes nothing."""
+        """Check and write a new version of `old`. Unchanged content is not written."""
         _, strategy, context = self._open(kind)
         self._identify(kind, new)
         self._check_version(kind, strategy, new.get("metadata") or {}, old["metadata"])
@@ -370,7 +371,7 @@ class Registry:
         return reply or obj
 
     def _bootstrap(self) -> None:
-        """What every cluster has from the start; nothing is changed in one that was read from disk."""
+        """Create the objects that every cluster contains, except for those that were read from disk."""
         for kind, obj in first_objects():
             if self.find(kind, None, obj["metadata"]["name"]) is None:
                 self.create(kind, obj)

@@ -68,7 +68,10 @@ class Permits:
         return [permit for group in late for permit in self.allow(group)]
 
     def drop_if_over(self, pod: Obj) -> bool:
-        """Drop the permit of a pod that is being deleted, or was bound by another. Returns whether an assumed placement ends."""
+        """Drop the permit of a pod that is being deleted, or that another scheduler has bound.
+
+        Returns whether the pod was assumed to be on a node.
+        """
         if uid_of(pod) not in self._group_of or not (is_deleting(pod) or node_of(pod)):
             return False
         self.drop(pod)

@@ -162,7 +162,7 @@ def test_folder_in_use_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("taken", "complaint"),
-    [(".", "is no folder"), ("objects", "objects: File exists"), ("token", "token: Is a directory")],
+    [(".", "is not a folder"), ("objects", "objects: File exists"), ("token", "token: Is a directory")],
     ids=["the folder", "the store", "the token"],
 )
 def test_folder_that_cannot_be_used_is_told_by_name(tmp_path, taken, complaint):

@@ -229,4 +229,4 @@ def test_snapshot_that_cannot_be_written_leaves_the_log(tmp_path: Path, caplog: 
     store.close()
     assert reopened(tmp_path) == state
     assert [path.name for path in tmp_path.glob("*.new")] == []
-    assert "Its log goes on growing" in caplog.text
+    assert "The log keeps growing" in caplog.text

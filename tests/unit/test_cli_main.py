@@ -43,7 +43,7 @@ def test_every_command_has_its_module():
         (["fly"], "invalid choice: 'fly'"),
         (["sandbox", "up", "--kubernetes", "1.20"], "invalid choice: '1.20'"),
         (["sandbox", "up", "--nodes", "-1"], "-1 is less than 0"),
-        (["sandbox", "up", "--port", "70000"], "70000 is no port"),
+        (["sandbox", "up", "--port", "70000"], "70000 is not a port"),
     ],
     ids=["no command", "unknown command", "unknown release", "negative nodes", "port out of range"],
 )
@@ -62,7 +62,7 @@ def test_senseless_call_is_refused_with_code_2(arguments, complaint, capsys):
         (["sandbox", "run", "--cpu", "many", "--", "true"], "gangjobs: cpu: 'many' is not a quantity"),
         (
             ["sandbox", "run", "--kubernetes", "1.35", "--workload-with-job", "--", "true"],
-            "gangjobs: workload_with_job: '1.35' has no such gate",
+            "gangjobs: workload_with_job: '1.35' does not have this feature gate",
         ),
     ],
     ids=["nothing to run", "no token file", "cpu is no number", "gate of a later release"],
