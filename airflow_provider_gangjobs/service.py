@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, LABEL_TASK
+from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission import ending, operations
 from airflow_provider_gangjobs.submission import uploads as uploading
 from airflow_provider_gangjobs.submission.capabilities import Abilities, abilities
 from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
 from airflow_provider_gangjobs.submission.cleanup import HALF_SUBMITTED_FOR, Tidied, tidy
 from airflow_provider_gangjobs.submission.deletion import PODS_GONE_WITHIN_S, forget
-from airflow_provider_gangjobs.submission.jobs import JobState, annotation, ref_of, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from airflow_provider_gangjobs.tracking.read import outcomes as ledger
 from airflow_provider_gangjobs.tracking.read.logs import RankLog, read_logs
@@ -216,10 +217,9 @@ class Gangs:
 
         What their pods that still ran come to is not recorded.
         """
-        jobs = await self.client.list(JOBS, namespace or self.namespace, label_selector=f"{LABEL_TASK}={key.digest}")
-        ours = [
-            ref_of(job) for job in jobs if state_of(job) is JobState.LIVE and annotation(job, ANNOTATION_CLAIM) == claim
-        ]
+        found = await self.client.list(JOBS, namespace or self.namespace, label_selector=task_selector(key.digest))
+        jobs = [read_job(stored) for stored in found]
+        ours = [job.ref for job in jobs if state_of(job) is JobState.LIVE and job.holds_claim(claim)]
         for ref in ours:
             await (self.delete(ref) if delete else self.halt(ref, reason=reason))
             await self.let_go(ref)

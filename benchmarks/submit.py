@@ -27,7 +27,7 @@ from airflow_provider_gangjobs.gang.render.job import group_of, render_job
 from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission import submit
+from airflow_provider_gangjobs.submission.submit import submit
 from benchmarks.harness import Report, arguments, median
 from benchmarks.world import api_server, many, tenant_of
 

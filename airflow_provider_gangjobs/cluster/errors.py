@@ -29,6 +29,7 @@ There are three outcomes of a request, never two: `may_have_applied` is the thir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -175,7 +176,7 @@ class AlreadyExists(ApiError):
 
 
 class Conflict(ApiError):
-    """A precondition (uid, resourceVersion) does not hold."""
+    """A precondition (uid, resourceVersion) does not hold, or too many wrote at once. See `is_of_another_uid`."""
 
 
 class Gone(ApiError):
@@ -278,6 +279,21 @@ def error_from_event(status_object: bytes | memoryview, *, request: str) -> ApiE
     """The error for a watch event of type ERROR, whose object is a Status."""
     parsed = _parse_status(status_object)
     return error_from_reply(parsed.code if parsed and parsed.code else 500, status_object, request=request)
+
+
+def is_of_another_uid(error: ClusterError) -> bool:
+    """Whether a write was refused because the object of that name has another uid than the request names.
+
+    A patch gets 422 for the field `metadata.uid`, which never changes. A delete and a PUT get 409, and the message
+    names the precondition. The reason, Conflict, is also that of a stale resourceVersion and of too many writers at
+    once, which say nothing about the uid. So False does not prove that the uid is the same.
+    """
+    if isinstance(error, Invalid):
+        return any(cause.get("field") == "metadata.uid" for cause in error.details.get("causes") or ())
+    return isinstance(error, Conflict) and _UID_PRECONDITION.search(error.message) is not None
+
+
+_UID_PRECONDITION = re.compile(r"UID in (?:the )?precondition")
 
 
 def parse_retry_after(header: str | None, *, now: datetime | None = None) -> float | None:

@@ -1,7 +1,4 @@
-"""Submission: into the cluster exactly once. Knows what a gang is and what a cluster is, not what Airflow is."""
+"""Submission: into the cluster exactly once. Knows what a gang is and what a cluster is, not what Airflow is.
 
-from airflow_provider_gangjobs.submission.claim import claim, holds_claim, mark_delivered
-from airflow_provider_gangjobs.submission.ending import delete, halt
-from airflow_provider_gangjobs.submission.submit import Submission, SubmissionState, submit
-
-__all__ = ["Submission", "SubmissionState", "claim", "delete", "halt", "holds_claim", "mark_delivered", "submit"]
+Nothing is imported here, so that the rules (`record`, `adopt`, `jobs`) can be imported without an HTTP library.
+"""

@@ -10,21 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_SPEC_HASH
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.submission.jobs import (
-    Job,
-    JobState,
-    annotation,
-    attempt_number,
-    given_digests,
-    has_condition,
-    never_ran,
-    state_of,
-)
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 
 @dataclass(frozen=True)
@@ -88,8 +80,8 @@ def choose(
     3. With no live one, a success that nobody was told of is adopted if the policy says so; and so is, where
        `tell_failure` is asked for, a failure of the last attempt, so that somebody looks at what it came of.
     """
-    newest = sorted(jobs, key=attempt_number, reverse=True)
-    own = [job for job in newest if annotation(job, ANNOTATION_CLAIM) == claim]
+    newest = sorted(jobs, key=_attempt, reverse=True)
+    own = [job for job in newest if job.holds_claim(claim)]
     live = [job for job in newest if state_of(job) is JobState.LIVE]
     number = _next_number(jobs, least_number)
     candidates = [job for job in live if job in own] or (live if reattach is not Reattach.NEVER else [])
@@ -115,8 +107,8 @@ def choose_after(jobs: Sequence[Job], *, lost: Lost, claim: str, spec_hash: str,
     """What to do after an attempt was lost, within the try that `claim` stands for: the next one, unless another try
     of the task has taken the lost one over, or has submitted the next one itself.
     """
-    since = [job for job in jobs if attempt_number(job) >= lost.attempt and state_of(job) is not JobState.DROPPED]
-    theirs = next((job for job in since if annotation(job, ANNOTATION_CLAIM) != claim), None)
+    since = [job for job in jobs if job.attempt_number >= lost.attempt and state_of(job) is not JobState.DROPPED]
+    theirs = next((job for job in since if not job.holds_claim(claim)), None)
     if theirs is not None:
         return LeaveAlone(theirs)
     least_number = max(least_number, lost.attempt + 1)
@@ -129,7 +121,7 @@ def choose_operation(jobs: Sequence[Job], *, spec_hash: str, least_number: int =
     One that stands and was made from other parameters is refused. One that has failed, was halted or is
     being deleted stands no more: the next attempt takes its place, from whatever parameters.
     """
-    standing = [job for job in sorted(jobs, key=attempt_number, reverse=True) if _stands(job)]
+    standing = [job for job in sorted(jobs, key=_attempt, reverse=True) if _stands(job)]
     if not standing:
         return SubmitNew(_next_number(jobs, least_number))
     same = next((job for job in standing if _same(job, spec_hash)), None)
@@ -141,11 +133,11 @@ def choose_operation(jobs: Sequence[Job], *, spec_hash: str, least_number: int =
 def _stands(job: Job) -> bool:
     state = state_of(job)
     given_up = state in {JobState.TERMINATING, JobState.DROPPED}
-    return state is JobState.LIVE or (has_condition(job, "Complete") and not given_up)
+    return state is JobState.LIVE or (job.complete is not None and not given_up)
 
 
 def _next_number(jobs: Sequence[Job], least_number: int) -> int:
-    return max([least_number, *(attempt_number(job) + 1 for job in jobs)])
+    return max([least_number, *(job.attempt_number + 1 for job in jobs)])
 
 
 def _among(candidates: list[Job], live: list[Job], spec_hash: str, number: int) -> Choice:
@@ -153,17 +145,21 @@ def _among(candidates: list[Job], live: list[Job], spec_hash: str, number: int) 
     same = next((job for job in candidates if _same(job, spec_hash)), None)
     if same is not None:
         return Adopt(same, tuple(job for job in live if job is not same))
-    ran = next((job for job in candidates if not never_ran(job)), None)
+    ran = next((job for job in candidates if not job.never_ran), None)
     return SubmitNew(number, tuple(live)) if ran is None else Refuse(ran)
 
 
 def differing(spec: GangSpec, job: Job) -> tuple[str, ...]:
     """Parameters whose digests differ between the spec and what the Job was made from."""
-    ours, theirs = spec.field_digests, given_digests(job)
+    ours, theirs = spec.field_digests, job.field_digests
     if not theirs:
         return ()
     return tuple(sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)))
 
 
 def _same(job: Job, spec_hash: str) -> bool:
-    return annotation(job, ANNOTATION_SPEC_HASH) == spec_hash
+    return job.spec_hash == spec_hash
+
+
+def _attempt(job: Job) -> int:
+    return job.attempt_number

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
-from airflow_provider_gangjobs.submission.jobs import annotation
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Calls, Object
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def claim(client: Api, ref: GangRef, claim_id: str, *, timing: Timing | No
         job = await _stored(client, ref)
         if job is None:
             return False
-        if annotation(job, ANNOTATION_CLAIM) == claim_id:
+        if read_job(job).holds_claim(claim_id):
             return True
         try:
             await client.patch(JOBS, ref.name, ref.namespace, claim_patch(job, claim_id), kind=Patch.MERGE)
@@ -68,7 +68,7 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
         ClusterError: that is not known.
     """
     job = await _stored(client, ref)
-    return job is not None and annotation(job, ANNOTATION_CLAIM) == claim_id
+    return job is not None and read_job(job).holds_claim(claim_id)
 
 
 async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, timing: Timing | None = None) -> bool:

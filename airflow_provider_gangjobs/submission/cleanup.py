@@ -19,21 +19,15 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_TASK, LABEL_DROPPED, LABEL_TASK
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
+from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
+from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.deletion import groups_of
 from airflow_provider_gangjobs.submission.ending import TIDIED
-from airflow_provider_gangjobs.submission.jobs import (
-    Job,
-    JobState,
-    annotation,
-    is_left_to_others,
-    never_ran,
-    ref_of,
-    state_of,
-)
-from airflow_provider_gangjobs.submission.requests import Api, Calls
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,24 +61,24 @@ class Tidied:
 
 def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool:
     """Whether its submission stopped before it was let run, that long ago. One that we began to remove counts too."""
-    if is_left_to_others(job) or not never_ran(job):
+    if job.is_started_by_others or not job.never_ran:
         return False
     if state_of(job) is JobState.HALTED:
-        return annotation(job, ANNOTATION_HALTED) == TIDIED
-    created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
-    return state_of(job) is JobState.LIVE and now - created >= older_than
+        return job.halt_note == TIDIED
+    assert job.created_at is not None, "a stored Job has a creation time"
+    return state_of(job) is JobState.LIVE and now - job.created_at >= older_than
 
 
 def decide(job: Job, *, missing: bool) -> Verdict:
     """What to do about a half-submitted gang, of which parts are `missing` or not."""
     begun = state_of(job) is JobState.HALTED
-    of_task = annotation(job, ANNOTATION_TASK) is not None
+    of_task = job.task is not None
     return Verdict.REMOVE if begun or of_task or missing else Verdict.COMPLETE
 
 
-def parts_of(job: Job) -> Iterator[tuple[Resource, str]]:
-    """What must exist before a Job may run: kind and name."""
-    name, pod = ref_of(job).name, job["spec"]["template"]["spec"]
+def parts_of(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
+    """What must exist before a Job may run: kind and name. `pod` is the spec of its pods."""
+    name = job.ref.name
     for resource in groups_of(job):
         yield resource, name
     if pod.get("subdomain") == name:
@@ -110,17 +104,18 @@ async def tidy(
     Raises:
         ClusterError: the Jobs could not be listed.
     """
-    jobs = await client.list(JOBS, namespace, label_selector=f"{LABEL_TASK},!{LABEL_DROPPED}")
+    jobs = await client.list(JOBS, namespace, label_selector=ALL_GANGS)
     at = now or datetime.now(UTC)
     tidied = Tidied(looked_at=len(jobs))
-    for job in jobs:
+    for stored in jobs:
+        job = read_job(stored)
         if not is_half_submitted(job, now=at, older_than=older_than):
             continue
-        ref = ref_of(job)
+        ref = job.ref
         calls = Calls(client, ref.namespace, timing=timing)
         try:
-            verdict = decide(job, missing=await _is_incomplete(calls, job))
-            done = dry_run or await _ACTIONS[verdict](calls, job)
+            verdict = decide(job, missing=await _is_incomplete(calls, job, stored))
+            done = dry_run or await _ACTIONS[verdict](calls, stored)
         except ClusterError as error:
             tidied.failures[ref] = str(error)
         else:
@@ -129,25 +124,23 @@ async def tidy(
     return tidied
 
 
-async def _is_incomplete(calls: Calls, job: Job) -> bool:
-    uid = ref_of(job).uid
-    for resource, name in parts_of(job):
-        stored = await calls.find(resource, name)
-        owners = (stored or {"metadata": {}})["metadata"].get("ownerReferences") or ()
-        is_shared = resource is CONFIGMAPS and name != config_map_name(ref_of(job).name)
-        if stored is None or not (is_shared or any(owner["uid"] == uid for owner in owners)):
+async def _is_incomplete(calls: Calls, job: Job, stored: Object) -> bool:
+    for resource, name in parts_of(job, stored["spec"]["template"]["spec"]):
+        part = await calls.find(resource, name)
+        is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)
+        if part is None or not (is_shared or is_owned_by(part["metadata"], job.ref.uid)):
             return True
     return False
 
 
-async def _complete(calls: Calls, job: Job) -> bool:
+async def _complete(calls: Calls, job: Object) -> bool:
     return await calls.patch_as_seen(job, {"spec": {"suspend": False}})
 
 
-async def _remove(calls: Calls, job: Job) -> bool:
+async def _remove(calls: Calls, job: Object) -> bool:
     # The mark comes first: a submitter that goes on with this Job now is stopped by it, or has stopped us.
-    marked = state_of(job) is JobState.HALTED or await calls.patch_as_seen(job, halt_patch(TIDIED))
-    return marked and await calls.remove_job(ref_of(job))
+    marked = state_of(read_job(job)) is JobState.HALTED or await calls.patch_as_seen(job, halt_patch(TIDIED))
+    return marked and await calls.remove_job(read_job(job).ref)
 
 
 _ACTIONS: Final = {Verdict.COMPLETE: _complete, Verdict.REMOVE: _remove}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job import group_of
 from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
-from airflow_provider_gangjobs.submission.jobs import ref_of
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
@@ -41,7 +41,12 @@ class Progress:
     @property
     def ref(self) -> GangRef:
         """The Job, once it exists."""
-        return ref_of(self.job)
+        return self.stored.ref
+
+    @property
+    def stored(self) -> Job:
+        """What the Job says, as it was last seen. The Job must exist."""
+        return read_job(self.job)
 
     @property
     def where(self) -> str:

@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, FINALIZER_HARVEST, LABEL_DROPPED, LABEL_GANG
+from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.render.dialects import by_name
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
+from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
-from airflow_provider_gangjobs.submission.jobs import Job, JobState, annotation, is_queued, ref_of, state_of
+from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
+from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.operations import jobs_of
 from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 
@@ -53,28 +58,28 @@ async def forget(
     """
     calls = Calls(client, namespace, timing=timing)
     try:
-        jobs = await jobs_of(calls, trigger_id)
+        jobs = [read_job(found) for found in await jobs_of(calls, trigger_id)]
         for stored in jobs:
             await _end(calls, stored, release, timeout_s)
-            await (calls.remove_job(ref_of(stored)) if job else _drop(calls, stored))
+            await (calls.remove_job(stored.ref) if job else _drop(calls, stored))
     except ClusterError as error:
         where = f"{namespace}/{trigger_id}"
         raise SubmissionFailed(where, "delete the submission", str(error), error.transient) from error
-    return tuple(map(ref_of, jobs))
+    return tuple(stored.ref for stored in jobs)
 
 
-async def _end(calls: Calls, job: Object, release: Callable[[GangRef], Awaitable[object]], timeout_s: float) -> None:
+async def _end(calls: Calls, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float) -> None:
     """Afterwards none of its pods runs or is held by us."""
-    ref, state = ref_of(job), state_of(job)
+    ref, state = job.ref, state_of(job)
     ongoing = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await calls.mark_job(ref, halt_patch(REASON, queued=is_queued(job)))
+        await calls.mark_job(ref, halt_patch(REASON, queued=job.is_queued_by_kueue))
     deadline = calls.timing.monotonic() + timeout_s
     backoff = calls.backoff()
     while True:
         await release(ref)
-        pods = await calls.list(PODS, f"{LABEL_GANG}={ref.name}")
-        if not any(_is_held(pod) or (ongoing and not _has_ended(pod)) for pod in pods):
+        pods = [view(PodView, pod) for pod in await calls.list(PODS, gang_selector(ref.name))]
+        if not any(is_held(pod) or (ongoing and not is_terminal(pod)) for pod in pods):
             return
         if calls.timing.monotonic() >= deadline:
             cause = f"some still ran, or could not be released, after {timeout_s:g} s"
@@ -83,27 +88,19 @@ async def _end(calls: Calls, job: Object, release: Callable[[GangRef], Awaitable
         await calls.timing.sleep(backoff.next())
 
 
-def _is_held(pod: Object) -> bool:
-    return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
-
-
-def _has_ended(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
-
-
-async def _drop(calls: Calls, job: Object) -> None:
+async def _drop(calls: Calls, job: Job) -> None:
     """Delete what the Job owns of ours, then mark it. Nothing is deleted that this very Job does not own."""
     for resource in groups_of(job):
         await _remove_owned(calls, resource, job)
     await _remove_owned(calls, SERVICES, job)
-    for config_map in await calls.list(CONFIGMAPS, f"{LABEL_GANG}={ref_of(job).name}"):
+    for config_map in await calls.list(CONFIGMAPS, gang_selector(job.ref.name)):
         await _remove_if_owned(calls, CONFIGMAPS, config_map, job)
-    await calls.mark_job(ref_of(job), {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+    await calls.mark_job(job.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
 def groups_of(job: Job) -> tuple[Resource, ...]:
     """PodGroup and Workload, where they are ours. What the Job controller made is the Job controller's."""
-    decision = Decision.parse(annotation(job, ANNOTATION_GANG) or "off")
+    decision = Decision.parse(job.decision or "off")
     dialect = by_name(decision.detail) if decision.placement is Placement.GANG else None
     if dialect is None:
         return ()
@@ -111,13 +108,13 @@ def groups_of(job: Job) -> tuple[Resource, ...]:
     return tuple(resource for plural, resource in kinds.items() if plural in dialect.needs)
 
 
-async def _remove_owned(calls: Calls, resource: Resource, job: Object) -> None:
-    stored = await calls.find(resource, ref_of(job).name)
+async def _remove_owned(calls: Calls, resource: Resource, job: Job) -> None:
+    stored = await calls.find(resource, job.ref.name)
     if stored is not None:
         await _remove_if_owned(calls, resource, stored, job)
 
 
-async def _remove_if_owned(calls: Calls, resource: Resource, stored: Object, job: Object) -> None:
+async def _remove_if_owned(calls: Calls, resource: Resource, stored: Object, job: Job) -> None:
     metadata = stored["metadata"]
-    if any(owner["uid"] == ref_of(job).uid for owner in metadata.get("ownerReferences") or ()):
+    if is_owned_by(metadata, job.ref.uid):
         await calls.remove(resource, metadata["name"], metadata["uid"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
-from airflow_provider_gangjobs.submission.jobs import is_queued
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.requests import Api, Calls
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ async def halt(client: Api, ref: GangRef, *, reason: str, timing: Timing | None 
     """
     calls = Calls(client, ref.namespace, timing=timing)
     job = await calls.find(JOBS, ref.name)
-    return job is not None and await calls.mark_job(ref, halt_patch(reason, queued=is_queued(job)))
+    return job is not None and await calls.mark_job(ref, halt_patch(reason, queued=read_job(job).is_queued_by_kueue))
 
 
 def note_of(error: GangJobError) -> str:

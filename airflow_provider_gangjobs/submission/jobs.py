@@ -1,118 +1,40 @@
-"""What a stored Job tells about its submission. Pure."""
+"""Where a Job stands for the next submission of the same task. Pure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import (
-    ANNOTATION_DELIVERED,
-    ANNOTATION_DISRUPTIONS,
-    ANNOTATION_HALTED,
-    ANNOTATION_SPEC_FIELDS,
-    LABEL_ATTEMPT,
-    LABEL_DROPPED,
-    LABEL_KUEUE_QUEUE,
-)
-
-Job = Mapping[str, Any]
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 
 class JobState(StrEnum):
-    """Where a Job stands, as far as another submission of the same task is concerned."""
+    """What another submission of the same task has to know about a Job."""
 
     LIVE = "live"
-    """Submitted, perhaps half, and not ended."""
+    """Submitted, perhaps not completely, and not ended."""
     SUCCEEDED = "succeeded"
-    """Complete, and nobody has been told yet."""
+    """The Job is complete, and its outcome was not delivered."""
     FAILED = "failed"
     DELIVERED = "delivered"
-    """Ended, and its outcome was handed over."""
+    """The Job ended, and its outcome was delivered."""
     HALTED = "halted"
-    """Suspended for good."""
+    """The Job was suspended for good."""
     TERMINATING = "terminating"
+    """The Job is being deleted, however it ended: it can neither be adopted nor delivered."""
     DROPPED = "dropped"
-    """Its submission was deleted; the Job was kept, and is nobody's."""
+    """The submission was deleted and the Job was kept. The Job belongs to nobody."""
 
 
 def state_of(job: Job) -> JobState:
-    """The state; only final conditions count, interim ones are still live."""
-    metadata = job["metadata"]
-    if "deletionTimestamp" in metadata:
-        return JobState.TERMINATING
-    if LABEL_DROPPED in (metadata.get("labels") or {}):
-        return JobState.DROPPED
-    if annotation(job, ANNOTATION_DELIVERED) is not None:
-        return JobState.DELIVERED
-    if has_condition(job, "Complete"):
-        return JobState.SUCCEEDED
-    if has_condition(job, "Failed"):
-        return JobState.FAILED
-    return JobState.LIVE if annotation(job, ANNOTATION_HALTED) is None else JobState.HALTED
-
-
-def has_condition(job: Job, kind: str) -> bool:
-    """Whether a condition is True."""
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)
-
-
-def annotation(job: Job, name: str) -> str | None:
-    """An annotation's value, or None."""
-    value = (job["metadata"].get("annotations") or {}).get(name)
-    return None if value is None else str(value)
-
-
-def attempt_number(job: Job) -> int:
-    """The attempt; 0 if the label was taken away."""
-    value = str((job["metadata"].get("labels") or {}).get(LABEL_ATTEMPT, ""))
-    return int(value) if value.isdecimal() else 0
-
-
-def disruptions_before(job: Job) -> int:
-    """How many attempts in a row were lost to disruptions before this one."""
-    value = annotation(job, ANNOTATION_DISRUPTIONS) or ""
-    return int(value) if value.isdecimal() else 0
-
-
-def is_suspended(job: Job) -> bool:
-    """Whether the Job has not been let run, or not any more."""
-    return bool(job["spec"].get("suspend"))
-
-
-def never_ran(job: Job) -> bool:
-    """Whether the Job is as it was created: suspended, and nothing was ever started by it.
-
-    One in a queue of Kueue is not counted as such: Kueue may have stopped it after it ran.
-    """
-    status = job.get("status") or {}
-    started = any(status.get(name) for name in ("startTime", "active", "succeeded", "failed", "terminating"))
-    return is_suspended(job) and not started and not is_queued(job)
-
-
-def is_queued(job: Job) -> bool:
-    """Whether Kueue decides when the Job runs."""
-    return LABEL_KUEUE_QUEUE in (job["metadata"].get("labels") or {})
-
-
-def is_left_to_others(job: Job) -> bool:
-    """Whether someone else starts the Job: Kueue, or the user who submitted it with `keep_suspended`."""
-    return is_queued(job) or "keep_suspended" in given_digests(job)
-
-
-def given_digests(job: Job) -> dict[str, str]:
-    """Digest of each parameter that the Job was submitted with; empty if it does not tell."""
-    try:
-        given = json.loads(annotation(job, ANNOTATION_SPEC_FIELDS) or "null")
-    except ValueError:
-        return {}
-    return given if isinstance(given, dict) else {}
-
-
-def ref_of(job: Job) -> GangRef:
-    """Namespace, name and uid."""
-    metadata = job["metadata"]
-    return GangRef(metadata["namespace"], metadata["name"], metadata["uid"])
+    """Return the state. Only final conditions count: a Job whose fate is announced is still live."""
+    states = (
+        (job.is_being_deleted, JobState.TERMINATING),
+        (job.is_dropped, JobState.DROPPED),
+        (job.is_delivered, JobState.DELIVERED),
+        (job.complete is not None, JobState.SUCCEEDED),
+        (job.failed is not None, JobState.FAILED),
+        (job.is_halted, JobState.HALTED),
+    )
+    return next((state for holds, state in states if holds), JobState.LIVE)

@@ -14,11 +14,10 @@ import msgspec
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, parts_of_default
-from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT, LABEL_DROPPED, LABEL_TASK
+from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, submission_selector
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import choose_operation
-from airflow_provider_gangjobs.submission.jobs import attempt_number
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
 from airflow_provider_gangjobs.submission.requests import Api, Calls, Objects
 from airflow_provider_gangjobs.submission.submit import Submission, Wish, submit_by
@@ -76,14 +75,13 @@ def problem_with_trigger_id(trigger_id: str) -> Problem | None:
 def selector_of(trigger_id: str) -> str:
     """The label selector of all Jobs of an id, be it chosen by a client or a task's default one."""
     digest, attempt = parts_of_default(trigger_id) or (OperationKey(trigger_id).digest, None)
-    selector = f"{LABEL_TASK}={digest},!{LABEL_DROPPED}"
-    return selector if attempt is None else f"{selector},{LABEL_ATTEMPT}={attempt}"
+    return submission_selector(digest, attempt)
 
 
 async def jobs_of(calls: Calls, trigger_id: str) -> Objects:
     """All Jobs of an id, the newest attempt first. One request."""
     jobs = await calls.list(JOBS, selector_of(trigger_id))
-    return sorted(jobs, key=attempt_number, reverse=True)
+    return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
 
 
 async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRecord | None:
@@ -119,11 +117,10 @@ async def page(
         Gone: the token is too old; begin again.
         ClusterError: the list could not be read.
     """
-    ours = f"{LABEL_TASK},!{LABEL_DROPPED}"
     raw = await client.list_page(
         JOBS,
         namespace,
-        label_selector=f"{ours},{selector}" if selector else ours,
+        label_selector=f"{ALL_GANGS},{selector}" if selector else ALL_GANGS,
         limit=limit,
         continue_token=continue_token,
     )

@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.cluster.resources import podgroups, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.render.dialects import Dialect, Native, choose
 from airflow_provider_gangjobs.gang.render.job import group_of
+from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.policy import Decision, Placement, decide
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps import CreateOwned
@@ -136,8 +137,7 @@ class AwaitController:
         deadline = calls.timing.monotonic() + CONTROLLER_TIMEOUT_S
         while calls.timing.monotonic() < deadline:
             for workload in await calls.list(workloads(Native.version)):
-                owners = workload["metadata"].get("ownerReferences") or ()
-                if any(owner["uid"] == progress.ref.uid for owner in owners):
+                if is_owned_by(workload["metadata"], progress.ref.uid):
                     return progress.job
             await calls.timing.sleep(CONTROLLER_PAUSE_S)
         reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Patch, Propagation
 from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Calls:
         except (NotFound, Conflict):
             return False
         except Invalid as error:
-            if _is_of_another_uid(error):
+            if is_of_another_uid(error):
                 return False
             raise
         return True
@@ -179,12 +179,12 @@ class Calls:
                 return await self._insist(action)
             except NotFound:
                 return False
-            except Invalid as error:
-                if _is_of_another_uid(error):
+            except (Invalid, Conflict) as error:
+                if is_of_another_uid(error):
                     return False
-                raise
-            except Conflict:
-                # A 409 says also that the object was just changed by someone: only its uid tells whether it is gone.
+                if isinstance(error, Invalid):
+                    raise
+                # Someone changed the object at the same time: only its uid tells whether it is gone.
                 stored = await self.find(resource, name)
                 if stored is None or stored["metadata"]["uid"] != uid:
                     return False
@@ -202,9 +202,3 @@ class Calls:
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
             await self.timing.sleep(pause_s)
         return await action()
-
-
-def _is_of_another_uid(error: Invalid) -> bool:
-    """Whether a patch was refused because the object of that name has another uid than the patch says."""
-    causes = error.details.get("causes") or ()
-    return any(cause.get("field") == "metadata.uid" for cause in causes)

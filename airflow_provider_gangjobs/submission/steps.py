@@ -15,15 +15,14 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_GANG,
-    ANNOTATION_HALTED,
-    ANNOTATION_SPEC_HASH,
-    ANNOTATION_TRIGGER_ID,
 )
 from airflow_provider_gangjobs.gang.render.job import render_job
+from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.adopt import differing
 from airflow_provider_gangjobs.submission.context import Progress, StartOver
 from airflow_provider_gangjobs.submission.ending import TIDIED
-from airflow_provider_gangjobs.submission.jobs import JobState, annotation, is_suspended, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Object
 
 if TYPE_CHECKING:
@@ -148,30 +147,29 @@ class CreateJob:
 
     def accept(self, progress: Progress, stored: Object) -> bool:
         """Ours if it has our submission id and was made from the same parameters."""
-        if "deletionTimestamp" in stored["metadata"]:
+        job = read_job(stored)
+        if job.is_being_deleted:
             raise StartOver(f"{progress.where} is being deleted", least_number=progress.attempt.number + 1)
-        if state_of(stored) is JobState.DROPPED:
+        if state_of(job) is JobState.DROPPED:
             raise StartOver(
                 f"{progress.where} is kept from a deleted submission", least_number=progress.attempt.number + 1
             )
-        theirs = annotation(stored, ANNOTATION_TRIGGER_ID), annotation(stored, ANNOTATION_SPEC_HASH)
-        if theirs != (progress.attempt.trigger_id, progress.spec.hash):
-            raise conflict(progress.spec, progress.attempt.trigger_id, stored)
+        if (job.trigger_id, job.spec_hash) != (progress.attempt.trigger_id, progress.spec.hash):
+            raise conflict(progress.spec, progress.attempt.trigger_id, job)
         progress.job = stored
         return True
 
 
-def conflict(spec: GangSpec, trigger_id: str, job: Object) -> SubmissionConflict:
+def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
     """The error of a Job that stands in the way of this spec."""
-    metadata = job["metadata"]
     return SubmissionConflict(
-        ref=f"{metadata['namespace']}/{metadata['name']}",
-        uid=metadata["uid"],
+        ref=str(job.ref),
+        uid=job.ref.uid,
         ours_hash=spec.hash,
-        theirs_hash=annotation(job, ANNOTATION_SPEC_HASH),
+        theirs_hash=job.spec_hash,
         fields=differing(spec, job),
         trigger_id=trigger_id,
-        theirs_trigger_id=annotation(job, ANNOTATION_TRIGGER_ID),
+        theirs_trigger_id=job.trigger_id,
     )
 
 
@@ -205,8 +203,7 @@ class CreateOwned:
     def accept(self, progress: Progress, stored: Object) -> bool:
         """Ours if this very Job owns it. What an earlier bearer of the name left behind is not waited for."""
         metadata = stored["metadata"]
-        owners = {owner["uid"] for owner in metadata.get("ownerReferences") or ()}
-        if progress.ref.uid not in owners or "deletionTimestamp" in metadata:
+        if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
             reason = f"{self.resource.kind} {metadata['name']} is left from another Job of this name"
             raise StartOver(reason, least_number=progress.attempt.number + 1)
         self.taken(progress, metadata["uid"])
@@ -230,7 +227,7 @@ class Unsuspend:
     def is_needed(self, progress: Progress) -> bool:
         """Not if someone else starts it, and not if it was started."""
         left_to_others = progress.spec.keep_suspended or progress.shape.kueue_queue
-        return not left_to_others and is_suspended(progress.job)
+        return not left_to_others and progress.stored.is_suspended
 
     async def apply(self, progress: Progress) -> Object:
         """Patch it. A comparison that fails is answered as 422."""
@@ -250,11 +247,12 @@ class Unsuspend:
 
     def accept(self, progress: Progress, stored: Object) -> bool:
         """Done if it runs."""
-        if "deletionTimestamp" in stored["metadata"]:
+        job = read_job(stored)
+        if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", "It was deleted before it was let run")
-        if annotation(stored, ANNOTATION_HALTED) == TIDIED:
+        if job.halt_note == TIDIED:
             raise StartOver("it was tidied away in the meantime", least_number=progress.attempt.number + 1)
-        if annotation(stored, ANNOTATION_HALTED) is not None:
+        if job.is_halted:
             raise progress.failed(self.name, "it was halted in the meantime", transient=True)
         progress.job = stored
-        return not is_suspended(stored)
+        return not job.is_suspended

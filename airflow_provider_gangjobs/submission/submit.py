@@ -23,13 +23,14 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, Key, TaskKey, attempt_of
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_GANG, ANNOTATION_TRIGGER_ID, LABEL_TASK
 from airflow_provider_gangjobs.gang.render.dialects import by_name
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.render.job import manifest_of, namespace_in, render_files, render_service, slug_in
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Decision, Placement
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
@@ -46,17 +47,7 @@ from airflow_provider_gangjobs.submission.context import Progress, StartOver
 from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
 from airflow_provider_gangjobs.submission.ending import note_of
 from airflow_provider_gangjobs.submission.fallback_event import TellOfFallback
-from airflow_provider_gangjobs.submission.jobs import (
-    JobState,
-    annotation,
-    attempt_number,
-    disruptions_before,
-    has_condition,
-    is_queued,
-    is_suspended,
-    ref_of,
-    state_of,
-)
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.placement import (
     AwaitController,
     KeepLink,
@@ -72,7 +63,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
-    from airflow_provider_gangjobs.submission.jobs import Job
 
 log = logging.getLogger(__name__)
 
@@ -223,20 +213,23 @@ class _Rounds:
 
     async def round(self, least_number: int) -> Submission:
         """Look at what is there, and go on from it."""
-        jobs = await self.calls.list(JOBS, f"{LABEL_TASK}={self.wish.key.digest}")
-        choice = self.wish.choose(jobs, spec_hash=self.spec.hash, least_number=least_number)
+        listed = await self.calls.list(JOBS, task_selector(self.wish.key.digest))
+        stored = {job["metadata"]["uid"]: job for job in listed}
+        choice = self.wish.choose(
+            [read_job(job) for job in listed], spec_hash=self.spec.hash, least_number=least_number
+        )
         match choice:
             case Refuse(job):
-                raise conflict(self.spec, annotation(job, ANNOTATION_TRIGGER_ID) or "", dict(job))
+                raise conflict(self.spec, job.trigger_id or "", job)
             case LeaveAlone(job):
-                raise SubmissionFailed(str(ref_of(job)), "submit it again", TAKEN_OVER)
+                raise SubmissionFailed(str(job.ref), "submit it again", TAKEN_OVER)
             case Adopt(job, superseded):
-                progress = self._adopted(await self._claimed(dict(job)))
-                unfinished = state_of(job) is JobState.LIVE and is_suspended(progress.job)
+                progress = self._adopted(await self._claimed(stored[job.ref.uid]))
+                unfinished = state_of(job) is JobState.LIVE and progress.stored.is_suspended
             case SubmitNew(number, superseded):
                 progress, unfinished = self._new(number), True
         for old in superseded:
-            await self.calls.remove_job(ref_of(old))
+            await self.calls.remove_job(old.ref)
         if unfinished:
             await self._complete(progress)
         return self._submission(progress)
@@ -260,13 +253,14 @@ class _Rounds:
 
     def _adopted(self, job: Object) -> Progress:
         """Goes on as the Job was begun, also if the cluster has learned something since."""
-        decision = Decision.parse(annotation(job, ANNOTATION_GANG) or "off")
+        begun = read_job(job)
+        decision = Decision.parse(begun.decision or "off")
         attempt = Attempt(
             namespace=self.calls.namespace,
-            name=job["metadata"]["name"],
+            name=begun.ref.name,
             digest=self.wish.key.digest,
-            number=attempt_number(job),
-            trigger_id=annotation(job, ANNOTATION_TRIGGER_ID) or "",
+            number=begun.attempt_number,
+            trigger_id=begun.trigger_id or "",
             claim=self.wish.claim,
             task=self.wish.key.to_json(),
         )
@@ -274,7 +268,7 @@ class _Rounds:
         return Progress(self.calls, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
 
     async def _claimed(self, job: Object) -> Object:
-        if annotation(job, ANNOTATION_CLAIM) == self.wish.claim:
+        if read_job(job).holds_claim(self.wish.claim):
             return job
         try:
             return await self.calls.patch_job(job["metadata"]["name"], claim_patch(job, self.wish.claim))
@@ -293,16 +287,16 @@ class _Rounds:
                 await carry_out(step, progress)
         except (StartOver, GangJobError) as stopped:
             hopeless = isinstance(stopped, StartOver) or not stopped.retryable
-            if hopeless and progress.job and is_suspended(progress.job):
+            if hopeless and progress.job and progress.stored.is_suspended:
                 if self.wish.keep_failed and isinstance(stopped, GangJobError):
-                    patch = halt_patch(note_of(stopped), queued=is_queued(progress.job))
+                    patch = halt_patch(note_of(stopped), queued=progress.stored.is_queued_by_kueue)
                     await self.calls.mark_job(progress.ref, patch)
                 else:
                     await self.calls.remove_job(progress.ref)
             raise
 
     def _submission(self, progress: Progress) -> Submission:
-        job = progress.job
+        job = progress.stored
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
@@ -311,16 +305,17 @@ class _Rounds:
             adopted=progress.adopted,
             state=_standing(job),
             requests=self.calls.requests,
-            disruptions=disruptions_before(job),
+            disruptions=job.disruptions,
             notes=tuple(progress.notes),
         )
 
 
 def _standing(job: Job) -> SubmissionState:
-    for condition, state in (("Complete", SubmissionState.SUCCEEDED), ("Failed", SubmissionState.FAILED)):
-        if has_condition(job, condition):
-            return state
-    return SubmissionState.SUSPENDED if is_suspended(job) else SubmissionState.RUNNING
+    if job.complete is not None:
+        return SubmissionState.SUCCEEDED
+    if job.failed is not None:
+        return SubmissionState.FAILED
+    return SubmissionState.SUSPENDED if job.is_suspended else SubmissionState.RUNNING
 
 
 def steps_of(progress: Progress) -> Sequence[Step]:

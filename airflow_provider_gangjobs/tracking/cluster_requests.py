@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, InvalidConnection, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -65,11 +65,3 @@ async def gather_or_cancel(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def is_of_another_uid(error: Exception) -> bool:
-    """A patch met another object of this name: 409, or 422 because the uid of an object never changes."""
-    if isinstance(error, Invalid):
-        causes = error.details.get("causes") or ()
-        return any(cause.get("field") == "metadata.uid" for cause in causes)
-    return isinstance(error, Conflict)

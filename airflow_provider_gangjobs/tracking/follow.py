@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.cluster.informer import InformerClosedError, info
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, gang_event
+from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
@@ -34,7 +35,7 @@ from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarves
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
-from airflow_provider_gangjobs.tracking.read.pods import gang_selector, list_pods
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -182,7 +183,9 @@ class _Follower:
 
     async def _may_see(self) -> None:
         """Ask what the watches ask, for this gang only. Tells a server that is away from one that refuses."""
-        await self._answer(lambda: self.client.list(JOBS, self.ref.namespace, label_selector=gang_selector(self.ref)))
+        await self._answer(
+            lambda: self.client.list(JOBS, self.ref.namespace, label_selector=gang_selector(self.ref.name))
+        )
         await self._answer(lambda: list_pods(self.client, self.ref))
 
     async def _look(self) -> GangEvent | _Rest:

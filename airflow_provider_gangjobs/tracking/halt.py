@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict
 from airflow_provider_gangjobs.gang.state.waiting import Cause
-from airflow_provider_gangjobs.tracking.cluster_requests import is_of_another_uid
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client

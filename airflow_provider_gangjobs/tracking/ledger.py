@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     Invalid,
     NotFound,
     TooLarge,
+    is_of_another_uid,
 )
 from airflow_provider_gangjobs.cluster.http.options import Answer
 from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
@@ -33,7 +34,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
-from airflow_provider_gangjobs.tracking.cluster_requests import is_of_another_uid
+from airflow_provider_gangjobs.gang.selectors import ledger_selector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -56,7 +57,7 @@ WRITE_ATTEMPTS_MAX: Final = 4
 
 def selector(ref: GangRef) -> str:
     """Label selector of a gang's ledger."""
-    return f"{LABEL_GANG}={ref.name},{LABEL_ROLE}={Role.LEDGER},{LABEL_JOB_UID}={ref.uid}"
+    return ledger_selector(ref.name, ref.uid)
 
 
 def encode(outcome: Outcome) -> str:
@@ -242,7 +243,7 @@ class Ledger:
                 elif isinstance(exc, NotFound) or is_of_another_uid(exc):
                     # Deleted or replaced since it was seen.
                     self._shard = _Shard(self._shard.number)
-                else:
+                elif not isinstance(exc, Conflict):
                     raise
             else:
                 if self._is_ours(stored):

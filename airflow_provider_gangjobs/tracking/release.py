@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
-from airflow_provider_gangjobs.kube.views import PodView, view
+from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.pods import is_held, owner_uid
+from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 
 if TYPE_CHECKING:
@@ -51,21 +52,13 @@ async def release(
         raise ValueError(f"gang {gang!r}: a namespace is needed")
     total = Released()
     # In a namespace or cluster the finalizer is the truth; labels may have been edited away.
-    pages = client.pages(PODS, namespace, label_selector=f"{LABEL_GANG}={gang}" if gang else None)
+    pages = client.views(PodView, PODS, namespace, label_selector=gang_selector(gang) if gang else None)
     async with aclosing(pages):
         async for page in pages:
             total.pods += len(page)
-            ours = [pod for pod in page if _is_held(pod) and (job_uid is None or _is_owned(pod, job_uid))]
-            await _release_page(client, [view(PodView, pod) for pod in ours], total)
+            ours = [pod for pod in page if is_held(pod) and job_uid in (None, owner_uid(pod))]
+            await _release_page(client, ours, total)
     return total
-
-
-def _is_held(pod: dict[str, Any]) -> bool:
-    return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
-
-
-def _is_owned(pod: dict[str, Any], job_uid: str) -> bool:
-    return any(owner["uid"] == job_uid for owner in pod["metadata"].get("ownerReferences") or ())
 
 
 async def _release_page(client: Client, pods: list[PodView], total: Released) -> None:

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import abilities
@@ -102,7 +103,7 @@ async def check_one_gang(gangs: Gangs, submission: Submission, release: str) -> 
     """One Job of this id is live; all that has its name belongs to it; its pods come, linked and placed."""
     ref = submission.ref
     jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=operations.selector_of(submission.trigger_id))
-    live = [job for job in jobs if state_of(job) is JobState.LIVE]
+    live = [job for job in jobs if state_of(read_job(job)) is JobState.LIVE]
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False
     version, has_groups = VERSIONS[release]

@@ -16,8 +16,9 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
-from airflow_provider_gangjobs.submission import Submission, submit
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.submit import Submission, submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
@@ -144,7 +145,7 @@ class World:
         return [job for job in self.objects(JOBS) if LABEL_TASK in job["metadata"]["labels"]]
 
     def live(self) -> list[dict[str, Any]]:
-        return [job for job in self.jobs() if state_of(job) is JobState.LIVE]
+        return [job for job in self.jobs() if state_of(read_job(job)) is JobState.LIVE]
 
     def end(self, job: str, *, ok: bool = True) -> None:
         """Let a gang's pods end, and the Job with them."""

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import Gangs
-from airflow_provider_gangjobs.submission import submit
+from airflow_provider_gangjobs.submission.submit import submit
 from tests.provider.submission_world import Crash, Died, Mortal
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.hooks.event_loop import run
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -90,7 +91,7 @@ def evict(train: Task) -> None:
 
 def check_counted_once(train: Task, last: TaskDeferred) -> None:
     """One gang is live, the last try's own, with one disruption behind it."""
-    (live,) = (job for job in train.jobs if state_of(job) is JobState.LIVE)
+    (live,) = (job for job in train.jobs if state_of(read_job(job)) is JobState.LIVE)
     annotations = live["metadata"]["annotations"]
     assert live["metadata"]["uid"] == last.trigger.watch.uid
     assert annotations[ANNOTATION_DISRUPTIONS] == "1"
@@ -175,5 +176,5 @@ def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: Tas
 
         killed.on_kill()
 
-        assert [job for job in train.jobs if state_of(job) is JobState.LIVE] == [], kill
+        assert [job for job in train.jobs if state_of(read_job(job)) is JobState.LIVE] == [], kill
         remove(train)

@@ -10,9 +10,12 @@ import pytest
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionConflict, SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.submission import SubmissionState, halt, mark_delivered, operations
+from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.claim import mark_delivered
 from airflow_provider_gangjobs.submission.deletion import forget
+from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
+from airflow_provider_gangjobs.submission.submit import SubmissionState
 from airflow_provider_gangjobs.tracking.release import release
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS

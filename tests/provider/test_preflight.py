@@ -7,8 +7,9 @@ import pytest
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission import operations, submit
+from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import abilities
+from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, world
 from tests.sandbox.builders import NAMESPACE

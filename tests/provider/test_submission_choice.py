@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
     LeaveAlone,
@@ -30,7 +31,7 @@ OURS, OTHERS = "hash-ours", "hash-others"
 ME, FORMER = "ti-2", "ti-1"
 
 
-def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER):
+def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields=""):
     """A Job of this task in one of the states, and `half`: live, and never let run; `queued`: half, at Kueue."""
     made = {
         "metadata": {
@@ -38,7 +39,11 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER):
             "name": f"train-{attempt}",
             "uid": f"uid-{attempt}",
             "labels": {LABEL_ATTEMPT: str(attempt)},
-            "annotations": {ANNOTATION_SPEC_HASH: spec_hash, ANNOTATION_CLAIM: claim},
+            "annotations": {
+                ANNOTATION_SPEC_HASH: spec_hash,
+                ANNOTATION_CLAIM: claim,
+                ANNOTATION_SPEC_FIELDS: spec_fields,
+            },
         },
         "spec": {"suspend": state in {"half", "queued", "halted"}},
         "status": {} if state in {"half", "queued"} else {"startTime": "2026-01-01T00:00:00Z"},
@@ -58,7 +63,7 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER):
         metadata["annotations"][ANNOTATION_HALTED] = "assembling took too long"
     if state == "queued":
         metadata["labels"][LABEL_KUEUE_QUEUE] = "q"
-    return made
+    return read_job(made)
 
 
 NEVER, RUNNING, BOTH = Reattach.NEVER, Reattach.RUNNING, Reattach.RUNNING_OR_SUCCEEDED
@@ -101,7 +106,7 @@ def expected_choice(jobs, expected):
         superseded = tuple(jobs[index] for index in replaced)
         return SubmitNew(number, superseded) if verb == "replace" else Adopt(jobs[number], superseded)
     verb, attempt = expected.split()
-    (found,) = (j for j in jobs if j["metadata"]["labels"][LABEL_ATTEMPT] == attempt)
+    (found,) = (j for j in jobs if j.attempt == int(attempt))
     return {"adopt": Adopt, "refuse": Refuse, "leave": LeaveAlone}[verb](found)
 
 
@@ -165,7 +170,7 @@ JOBS = st.lists(
         claim=st.sampled_from([ME, FORMER]),
     ),
     max_size=4,
-    unique_by=lambda made: made["metadata"]["name"],
+    unique_by=lambda made: made.ref.name,
 )
 
 
@@ -175,13 +180,13 @@ def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
     match choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
             assert [made for made in live if made not in superseded] == []
-            assert number not in {int(made["metadata"]["labels"][LABEL_ATTEMPT]) for made in jobs}
+            assert number not in {made.attempt for made in jobs}
         case Adopt(adopted, superseded):
             assert [made for made in live if made not in superseded] in ([], [adopted])
-            assert adopted["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == OURS
+            assert adopted.spec_hash == OURS
             assert state_of(adopted) in {JobState.LIVE, JobState.SUCCEEDED}
         case Refuse(made):
-            assert made["metadata"]["annotations"][ANNOTATION_SPEC_HASH] == OTHERS
+            assert made.spec_hash == OTHERS
             assert state_of(made) is JobState.LIVE
 
 
@@ -189,15 +194,12 @@ def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
 def test_what_another_try_answers_for_is_never_taken_after_a_loss(jobs, lost):
     match choose_after(jobs, lost=Lost(lost, 1), claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
-            assert number > max([lost, *(int(made["metadata"]["labels"][LABEL_ATTEMPT]) for made in jobs)])
+            assert number > max([lost, *(made.attempt for made in jobs)])
         case Adopt(adopted, superseded):
-            assert adopted["metadata"]["annotations"][ANNOTATION_CLAIM] == ME
+            assert adopted.claim == ME
         case _:
             superseded = ()
-    assert all(
-        int(made["metadata"]["labels"][LABEL_ATTEMPT]) < lost or made["metadata"]["annotations"][ANNOTATION_CLAIM] == ME
-        for made in superseded
-    )
+    assert all(made.attempt < lost or made.claim == ME for made in superseded)
 
 
 @given(JOBS, st.sampled_from(Reattach), st.randoms(use_true_random=False))
@@ -209,13 +211,10 @@ def test_order_of_the_list_does_not_matter(jobs, reattach, random):
 
 def test_differing_parameters_are_named():
     spec = GangSpec(image="trainer:2", workers=4)
-    made = job("live")
-    made["metadata"]["annotations"][ANNOTATION_SPEC_FIELDS] = GangSpec(image="trainer:1", name="a").field_digests_json
-    assert differing(spec, made) == ("image", "name", "workers")
+    made_from = GangSpec(image="trainer:1", name="a").field_digests_json
+    assert differing(spec, job("live", spec_fields=made_from)) == ("image", "name", "workers")
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{"])
 def test_unreadable_digests_name_nothing(text):
-    made = job("live")
-    made["metadata"]["annotations"][ANNOTATION_SPEC_FIELDS] = text
-    assert differing(GangSpec(image="a"), made) == ()
+    assert differing(GangSpec(image="a"), job("live", spec_fields=text)) == ()

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Conflict
-from airflow_provider_gangjobs.submission import claim, delete, halt, holds_claim, mark_delivered
+from airflow_provider_gangjobs.submission.claim import claim, holds_claim, mark_delivered
+from airflow_provider_gangjobs.submission.ending import delete, halt
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.provider.submission_world import world

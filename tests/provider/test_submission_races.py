@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.submission import Submission
+from airflow_provider_gangjobs.submission.submit import Submission
 from tests.provider.submission_world import GANG_OF_4, RELEASES, world
 
 if TYPE_CHECKING:

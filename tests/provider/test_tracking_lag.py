@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import Conflict
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import Cause
 from airflow_provider_gangjobs.tracking.halt import Halted, halt
+from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.following import Following
@@ -75,3 +79,12 @@ async def test_halt_meets_only_the_job_that_was_meant():
         assert plane.job()["spec"].get("suspend") in {None, False}
         assert await halt(plane.client, ref, halted)
         assert plane.job()["spec"]["suspend"] is True
+
+
+@in_virtual_time
+async def test_halt_that_meets_other_writers_is_not_taken_for_done():
+    async with Plane.running(jobs=False) as plane:
+        ref = plane.submit()
+        plane.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=1))
+        with pytest.raises(Conflict):
+            await halt(plane.client, ref, Halted(Phase.RUNNING, Cause.RANKS, "too long"))

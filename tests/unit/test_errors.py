@@ -13,6 +13,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
     error_from_event,
     error_from_reply,
+    is_of_another_uid,
     parse_retry_after,
 )
 
@@ -135,3 +136,30 @@ def test_event_of_type_error_carries_its_own_code() -> None:
 
 def test_event_with_unreadable_error_is_a_server_error() -> None:
     assert type(error_from_event(b"{}", request="watch")) is errors.ServerError
+
+
+UID_MISMATCH = [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]
+OTHER_FIELD = [{"reason": "FieldValueInvalid", "field": "spec.template"}]
+DELETED_WITH_UID = "the UID in the precondition (a) does not match the UID in record (b)."
+REPLACED_WITH_UID = "Precondition failed: UID in precondition: a, UID in object meta: b"
+DELETED_WITH_VERSION = "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (2)."
+REFUSED_WRITES: dict[str, tuple[int, bytes, bool]] = {
+    "a patch of another uid": (422, body("Invalid", details={"causes": UID_MISMATCH}), True),
+    "a patch of a field that is wrong": (422, body("Invalid", details={"causes": OTHER_FIELD}), False),
+    "a delete of another uid": (409, body("Conflict", message=DELETED_WITH_UID), True),
+    "a replacement of another uid": (
+        409,
+        body("Conflict", message="UID in precondition: a, UID in object meta: b"),
+        True,
+    ),
+    "a delete of another resourceVersion": (409, body("Conflict", message=DELETED_WITH_VERSION), False),
+    "a patch of another resourceVersion": (409, body("Conflict", message="the object has been modified"), False),
+    "a create of what exists": (409, body("AlreadyExists", message="jobs.batch a already exists"), False),
+    "a conflict without a word": (409, b"", False),
+    "an object that is gone": (404, body("NotFound"), False),
+}
+
+
+@pytest.mark.parametrize(("status", "answer", "is_another"), REFUSED_WRITES.values(), ids=REFUSED_WRITES)
+def test_only_the_uid_tells_that_an_object_was_replaced(status: int, answer: bytes, is_another: bool) -> None:
+    assert is_of_another_uid(error_from_reply(status, answer, request="")) is is_another

@@ -137,8 +137,8 @@ def test_value_holds_nothing_but_the_view() -> None:
     assert read_job(JobView()) == Job(JobView())
 
 
-@pytest.mark.parametrize("module", ["gang.state.phase", "gang.state.observation"])
+@pytest.mark.parametrize("module", ["gang.state.observation", "submission.record", "submission.adopt"])
 def test_phase_is_known_without_io(module: str) -> None:
-    with_io = {"asyncio", "aiohttp", "airflow", "kubernetes"}
+    with_io = {"aiohttp", "httptools", "airflow", "kubernetes", "kubernetes_asyncio"}
     code = f"import sys, airflow_provider_gangjobs.{module}; sys.exit(bool({with_io} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

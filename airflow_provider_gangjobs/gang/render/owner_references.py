@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def owned_by_job(name: str, uid: str) -> dict[str, Any]:
@@ -16,6 +19,11 @@ def owned_by_job(name: str, uid: str) -> dict[str, Any]:
 def owned_by(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
     """Reference to a further owner, which does not control the object."""
     return _reference(api_version, kind, name, uid, controller=False)
+
+
+def is_owned_by(metadata: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object's `metadata` refers to the owner of this uid."""
+    return any(owner["uid"] == uid for owner in metadata.get("ownerReferences") or ())
 
 
 def _reference(api_version: str, kind: str, name: str, uid: str, *, controller: bool) -> dict[str, Any]:

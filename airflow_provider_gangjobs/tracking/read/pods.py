@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.resources import PODS
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.kube.interning import sharing
 from airflow_provider_gangjobs.kube.views import PodView
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 _NONE: Final[Mapping[str, PodView]] = {}
-
-
-def gang_selector(ref: GangRef) -> str:
-    """Return the label selector of all objects of a gang."""
-    return f"{LABEL_GANG}={ref.name}"
 
 
 async def list_pods(
@@ -39,7 +34,7 @@ async def list_pods(
     """
     found: list[PodView] = []
     one = sharing()
-    pages = client.views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref))
+    pages = client.views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref.name))
     async with aclosing(pages):
         async for page in pages:
             for pod in page:

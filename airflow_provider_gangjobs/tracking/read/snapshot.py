@@ -16,14 +16,13 @@ import msgspec
 from airflow_provider_gangjobs.cluster.client import PAGE_OBJECTS
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.labels import LABEL_TASK
+from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
 from airflow_provider_gangjobs.tracking.gang_watch import podgroups_served
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
-from airflow_provider_gangjobs.tracking.read.pods import gang_selector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +70,7 @@ async def read_snapshot(client: Client, namespace: str, digest: str, uid: str | 
     Raises:
         ClusterError: the Jobs could not be read.
     """
-    found = await client.list(JOBS, namespace, label_selector=f"{LABEL_TASK}={digest}")
+    found = await client.list(JOBS, namespace, label_selector=task_selector(digest))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
     if not chosen:
@@ -151,7 +150,7 @@ class _Look:
             kind,
             resource,
             self.ref.namespace,
-            label_selector=gang_selector(self.ref),
+            label_selector=gang_selector(self.ref.name),
             field_selector=field_selector,
             limit=limit,
         )

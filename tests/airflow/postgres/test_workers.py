@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from tests.patience import AIRFLOW_PATIENCE_S
 
@@ -91,7 +92,7 @@ def test_worker_killed_when_airflow_has_noted_the_success(stage: Stage, held: He
 
     stage.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [state_of(job) for job in stage.witness.jobs(held.key())] == [JobState.SUCCEEDED]
+    assert [state_of(read_job(job)) for job in stage.witness.jobs(held.key())] == [JobState.SUCCEEDED]
 
 
 def test_worker_killed_after_it_marked_the_gang_as_delivered(stage: Stage, held: HeldRun) -> None:
@@ -104,7 +105,7 @@ def test_worker_killed_after_it_marked_the_gang_as_delivered(stage: Stage, held:
 
     stage.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [state_of(job) for job in stage.witness.jobs(held.key())] == [JobState.DELIVERED]
+    assert [state_of(read_job(job)) for job in stage.witness.jobs(held.key())] == [JobState.DELIVERED]
 
 
 def test_worker_lost_with_its_supervisor(lost: HeldRun) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, LABEL_GANG, LABEL_ROLE, LABEL_TASK, Role
-from airflow_provider_gangjobs.submission.jobs import JobState, annotation, state_of
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_ROLE, LABEL_TASK, Role
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from gangjobs_sandbox.store import EventType
 
@@ -48,7 +49,7 @@ class Witness:
         most = 0
         for event in self._of(JOBS, key):
             gone = event.type is EventType.DELETED
-            states[event.obj["metadata"]["uid"]] = None if gone else state_of(event.obj)
+            states[event.obj["metadata"]["uid"]] = None if gone else state_of(read_job(event.obj))
             most = max(most, list(states.values()).count(JobState.LIVE))
         return most
 
@@ -67,9 +68,7 @@ class Witness:
             [
                 event
                 for event in self._of(JOBS, key)
-                if annotation(event.obj, ANNOTATION_DELIVERED)
-                and event.old is not None
-                and not annotation(event.old, ANNOTATION_DELIVERED)
+                if read_job(event.obj).is_delivered and event.old is not None and not read_job(event.old).is_delivered
             ]
         )
 

@@ -1,0 +1,39 @@
+"""Label selectors of gangs, in the form that the API server takes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from airflow_provider_gangjobs.gang.labels import (
+    LABEL_ATTEMPT,
+    LABEL_DROPPED,
+    LABEL_GANG,
+    LABEL_JOB_UID,
+    LABEL_ROLE,
+    LABEL_TASK,
+    Role,
+)
+
+ALL_GANGS: Final = f"{LABEL_TASK},!{LABEL_DROPPED}"
+"""All Jobs that belong to a submission."""
+
+
+def gang_selector(name: str) -> str:
+    """Select all objects of the gang whose Job has this name."""
+    return f"{LABEL_GANG}={name}"
+
+
+def ledger_selector(name: str, uid: str) -> str:
+    """Select the ledger of exactly this Job."""
+    return f"{gang_selector(name)},{LABEL_ROLE}={Role.LEDGER},{LABEL_JOB_UID}={uid}"
+
+
+def task_selector(digest: str) -> str:
+    """Select the Jobs of all attempts of a task or operation, also those that belong to nobody any more."""
+    return f"{LABEL_TASK}={digest}"
+
+
+def submission_selector(digest: str, attempt: int | None = None) -> str:
+    """Select the Jobs of all attempts of a task or operation, or of one attempt."""
+    selector = f"{task_selector(digest)},!{LABEL_DROPPED}"
+    return selector if attempt is None else f"{selector},{LABEL_ATTEMPT}={attempt}"
