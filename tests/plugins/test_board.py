@@ -169,7 +169,7 @@ def test_live_rows_begin_with_what_has_something_to_say() -> None:
 
     assert rank_rows(shown) == [(2, "starting"), (1, "starting"), (3, "terminating"), (0, "running")]
     assert shown.rows[0].message == "ErrImagePull: no such image"
-    assert shown.says == "ErrImagePull at rank 2: no such image"
+    assert shown.says == 'ErrImagePull of image "x:1" at rank 2: no such image'
 
 
 def test_halted_gang_says_why_it_was_halted() -> None:
