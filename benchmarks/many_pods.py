@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.kube.interning import sharing_of
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_observer import PORTION
+from airflow_provider_gangjobs.tracking.gang_observer import BATCH_PODS
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 from benchmarks.harness import ROOT, Report, arguments, with_bytecode
 from benchmarks.loop_watch import LoopWatch
@@ -122,7 +122,7 @@ async def _store(pods: int) -> dict[str, Any]:
 async def _taken(take: Callable[[int], dict[str, PodView]]) -> int:
     """How many there were, taken in portions as a follower does it."""
     slices, number = Slices(), 0
-    while some := take(PORTION):
+    while some := take(BATCH_PODS):
         number += len(some)
         await slices.breathe()
     return number

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.kube.views import EventView, PodGroupView
+    from airflow_provider_gangjobs.kube.views import EventView
+    from airflow_provider_gangjobs.tracking.gang_observer import ObservedPods
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
 T = TypeVar("T")
@@ -95,10 +96,10 @@ async def follow(
     clock = now or client.clock.now
     try:
         while True:
-            seen = GangWatch(client, ref)
+            watch = GangWatch(client, ref)
             try:
-                await seen.find_podgroups(client)
-                return await _Follower(client, ref, seen, deadlines, until, reporter, clock, timing).run()
+                await watch.find_podgroups(client)
+                return await _Follower(client, ref, watch, deadlines, until, reporter, clock, timing).run()
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
@@ -111,7 +112,7 @@ async def follow(
                     remedy="Check the connection and the permissions of its service account, then clear the task.",
                 )
             finally:
-                seen.close()
+                watch.close()
     finally:
         if shared is not None:
             await shared.give_back_client(client.config.key)
@@ -129,7 +130,7 @@ class _Follower:
         self,
         client: Client,
         ref: GangRef,
-        seen: GangWatch,
+        watch: GangWatch,
         deadlines: Deadlines,
         until: Until,
         reporter: PhaseReporter,
@@ -138,45 +139,45 @@ class _Follower:
     ) -> None:
         self.client = client
         self.ref = ref
-        self.seen = seen
+        self.watch = watch
         self.deadlines = deadlines
         self.until = until
         self.reporter = reporter
         self.now = now
         self.timing = timing
-        self.beside = HarvestTask(client, ref, timing, seen.wake)
-        self.census = GangObserver(ref, seen, self.beside.offer)
+        self.harvest = HarvestTask(client, ref, timing, watch.wake)
+        self.observer = GangObserver(ref, watch, self.harvest.enqueue)
         self.events: tuple[EventView, ...] = ()
         self.asked_for_events = False
 
     @property
     def harvester(self) -> Harvester:
-        return self.beside.harvester
+        return self.harvest.harvester
 
     async def run(self) -> GangEvent:
         """Look, act, sleep; until there is something to tell for good."""
         try:
             await self._synced()
             while True:
-                self.beside.check()
+                self.harvest.check()
                 found = await self._look()
                 if isinstance(found, GangEvent):
                     return found
-                await self.seen.changed(found.for_s)
+                await self.watch.changed(found.for_s)
                 if found.gather_s:
                     await self._gather(found.gather_s)
-                if any(watch.staleness_s >= STALE_S and watch.problem for watch in self.seen.watches):
+                if any(informer.staleness_s >= STALE_S and informer.problem for informer in self.watch.informers):
                     await self._may_see()
         finally:
-            await self.beside.stop()
+            await self.harvest.stop()
 
     async def _synced(self) -> None:
         """Wait until what is not seen is known not to exist."""
         monotonic = self.timing.monotonic
-        for watch in self.seen.watches:
+        for informer in self.watch.informers:
             ask_at = monotonic() + SYNC_PATIENCE_S
-            while not watch.is_synced:
-                await self.seen.changed(max(ask_at - monotonic(), 0.0))
+            while not informer.is_synced:
+                await self.watch.changed(max(ask_at - monotonic(), 0.0))
                 if monotonic() >= ask_at:
                     await self._may_see()
                     ask_at = monotonic() + SYNC_PATIENCE_S
@@ -190,11 +191,12 @@ class _Follower:
 
     async def _look(self) -> GangEvent | _Rest:
         """One look at the gang: the event that ends the following, if it is time for it, or how long to sleep."""
-        job = self.seen.job
-        observation = await self._observe(job, self.seen.podgroup, events=self.events)
+        job = self.watch.job
+        pods = await self.observer.refresh()
+        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, events=self.events)
         halted = halted_by_deadline(job)
         if observation.verdict is not None and not (halted and is_of_halt(observation.verdict)):
-            return await self._confirm(*self._last_words(job, observation.verdict))
+            return await self._confirm(pods, *self._last_words(job, observation.verdict))
         tell_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
         if halted is not None or (job is not None and job.ends_by_halt):
             return await self._halted(halted)
@@ -223,14 +225,9 @@ class _Follower:
     async def _gather(self, for_s: float) -> None:
         """Let the changes of many pods become one look. Pods are harvested meanwhile, and a verdict ends it."""
         until = self.timing.monotonic() + for_s
-        while (left_s := until - self.timing.monotonic()) > 0 and judge(self.seen.job, self.ref) is None:
+        while (left_s := until - self.timing.monotonic()) > 0 and judge(self.watch.job, self.ref) is None:
             await self.timing.sleep(min(left_s, GATHER_S))
-            await self.census.take()
-
-    async def _observe(self, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
-        """How the gang stands by what is seen of its pods, which are harvested if they are due."""
-        await self.census.take()
-        return await self.census.observe(job, podgroup, **more)
+            await self.observer.process_changes()
 
     def _age_s(self, observation: Observation) -> float:
         return (self.now() - observation.since).total_seconds() if observation.since else 0.0
@@ -239,50 +236,52 @@ class _Follower:
 
     def _last_words(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
         """A Job that was seen to end, and then to go, has ended: a time to live may let it go in the same moment."""
-        last = self.seen.gone_job
+        last = self.watch.gone_job
         said = judge(last, self.ref) if last is not None else None
         ended = said is not None and said.job_is_there and not verdict.job_is_there
         return (last, said) if ended and said is not None else (job, verdict)
 
-    async def _confirm(self, seen: Job | None, likely: Verdict) -> GangEvent | _Rest:
+    async def _confirm(self, pods: ObservedPods, seen: Job | None, likely: Verdict) -> GangEvent | _Rest:
         """Ask the server whether the verdict that the watch shows is true; bring the harvest to its end meanwhile.
 
         A Job that was seen to end, and is gone now, has ended so: pods that are let go may be all that kept it.
         """
-        settler = self._settler()
-        meanwhile = settler.prepare(seen) if likely.job_is_there else settler.remember()
+        final = self._final_harvest()
+        meanwhile = final.prepare(seen, pods) if likely.job_is_there else final.load_ledger()
         job, _ = await gather_or_cancel(self._job(), meanwhile)
         verdict = judge(job, self.ref)
         if verdict is None:
             return _AGAIN
         if not verdict.job_is_there:
-            self.harvester.forget_ledger()
+            self.harvester.drop_ledger()
             if likely.job_is_there:
                 verdict, job = likely, seen
-        return await self._end(verdict, job, settler)
+        return await self._end(verdict, job, final)
 
-    async def _end(self, verdict: Verdict, job: Job | None, settler: FinalHarvest) -> GangEvent:
+    async def _end(self, verdict: Verdict, job: Job | None, final: FinalHarvest) -> GangEvent:
         phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
-        seen = await self._observe(job, None)
+        pods = await self.observer.refresh()
+        seen = await self.observer.observe(pods.index, job, None)
         if seen.phase is Phase.FINISHING:
             self.reporter.report(seen, self.now())
-        settled = await settler.settle(job)
-        observation = _at_the_end(await self.census.observe(job, None), verdict, settled)
+        result = await final.run(job, pods)
+        observation = await self.observer.observe(await self.observer.indexed(), job, None)
+        observation = _at_the_end(observation, verdict, result)
         self.reporter.report(observation, self.now())
         return self._event(
             Status(verdict.ended.value),
             replace(observation, phase=phase),
-            diagnose_end(verdict, self.harvester.told),
+            diagnose_end(verdict, self.harvester.outcomes),
             completed_indexes=verdict.completed_indexes,
             other_uid=verdict.other_uid,
-            notes=(*settled.notes, *self._lost_with(verdict)),
+            notes=(*result.notes, *self._lost_with(verdict)),
         )
 
     def _lost_with(self, verdict: Verdict) -> tuple[str, ...]:
-        return (RESULTS_GONE,) if verdict.ended is Ended.SUCCEEDED and self.seen.gone_job is not None else ()
+        return (RESULTS_GONE,) if verdict.ended is Ended.SUCCEEDED and self.watch.gone_job is not None else ()
 
-    def _settler(self) -> FinalHarvest:
-        return FinalHarvest(self.client, self.ref, self.harvester, self.seen, self.census, self.timing, self.now)
+    def _final_harvest(self) -> FinalHarvest:
+        return FinalHarvest(self.client, self.ref, self.harvest, self.watch, self.observer, self.timing, self.now)
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
@@ -290,10 +289,10 @@ class _Follower:
         """Halt the gang, if the server agrees that its time is over: a watch that lags must not end a gang."""
         job, pods, events = await gather_or_cancel(
             self._job(),
-            self._answer(lambda: list_pods(self.client, self.ref, self.seen.pods_by_uid)),
+            self._answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             job_events(self.client, self.ref),
         )
-        observation = await observe_listed(job, pods, self.seen.podgroup, self.ref, events=events)
+        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, events=events)
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return _AGAIN
@@ -309,24 +308,24 @@ class _Follower:
         `halted` is the deadline that has passed; `None` if something else halted the gang, such as a user.
         `before` is how it stood when it was halted, if that was seen.
         """
-        settler = self._settler()
-        await settler.remember()
-        settled = await settler.settle()
+        final = self._final_harvest()
+        await final.load_ledger()
+        result = await final.run()
         job = await self._job()
         verdict = judge(job, self.ref)
         if verdict is not None and not is_of_halt(verdict):
             if not verdict.job_is_there:
-                self.harvester.forget_ledger()
-            return await self._end(verdict, job, settler)
-        observation = before or await self.census.observe(job, self.seen.podgroup)
-        counts = replace(observation.counts, held=settled.held)
+                self.harvester.drop_ledger()
+            return await self._end(verdict, job, final)
+        observation = before or await self.observer.observe(await self.observer.indexed(), job, self.watch.podgroup)
+        counts = replace(observation.counts, held=result.held)
         if halted is None:
             reason, message = job.halt_cause if job else ("", "")
             return self._event(
                 Status.FAILED,
                 replace(observation, phase=Phase.FAILED, counts=counts),
                 Diagnosis(reason, f"The gang was halted: {message}"),
-                notes=settled.notes,
+                notes=result.notes,
             )
         return self._event(
             Status.TIMEOUT,
@@ -334,7 +333,7 @@ class _Follower:
             diagnose_timeout(halted.phase, halted.cause, halted.why),
             seconds=allowed_s(halted.phase, self.deadlines),
             image=image_named(halted.why) if halted.cause is Cause.IMAGE else "",
-            notes=settled.notes,
+            notes=result.notes,
         )
 
     # -- asking and telling ----------------------------------------------------------------------------------
@@ -351,7 +350,7 @@ class _Follower:
         return read_job(found)
 
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
-        job = self.seen.job
+        job = self.watch.job
         return gang_event(
             self.ref,
             status,
@@ -362,7 +361,7 @@ class _Follower:
             remedy=why.remedy,
             since=observation.since,
             counts=observation.counts,
-            outcomes=self.harvester.told,
+            outcomes=self.harvester.outcomes,
             **more,
         )
 
@@ -371,7 +370,7 @@ _AT_ONCE: Final = _Rest(0.0, 0.0)
 _AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
 
 
-def _at_the_end(observation: Observation, verdict: Verdict, settled: FinalHarvestResult) -> Observation:
+def _at_the_end(observation: Observation, verdict: Verdict, result: FinalHarvestResult) -> Observation:
     """The last observation: pods that were listed as held have been released since."""
-    counts = replace(observation.counts, held=settled.held)
+    counts = replace(observation.counts, held=result.held)
     return replace(observation, phase=PHASE_OF_VERDICT[verdict.ended], counts=counts)

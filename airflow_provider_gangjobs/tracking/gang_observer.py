@@ -1,118 +1,142 @@
-"""GangObserver: how a gang stands by what is seen of its pods, at a cost that follows what has changed.
+"""Gang observer: how a gang stands according to its watch, at a cost that depends on what has changed.
 
-A small gang is counted anew at each look. Of a large one the count is kept (see muster), and what has changed is taken
-note of in portions, between which the loop's other work has its turn.
+The pods of a small gang are indexed anew for each observation. The index of a large gang is kept (see PodIndex), and
+changes are processed in batches, between which other tasks of the loop run.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.clock import Slices
 from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.gang.state.completeness import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
     from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 
-COUNTED_ANEW_MAX: Final = 64
-"""Pods. The count of a larger gang is kept; ten thousand small gangs can do without its memory."""
-PORTION: Final = 250
-"""Pods, some 5 ms."""
+INDEXED_ANEW_MAX: Final = 64
+"""Pods. The index of a larger gang is kept. Ten thousand small gangs would need too much memory for their indexes."""
+BATCH_PODS: Final = 250
+"""Some 5 ms of work."""
 IN_THREAD_MIN: Final = 500
-"""Pods that are counted anew in a thread: in passing it would keep the loop from other gangs for over 10 ms."""
+"""Pods that are observed in a thread. In the loop this would delay other gangs by more than 10 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPods:
+    """The pods of one gang at one look. The next look may change the index, so nobody keeps this any longer."""
+
+    index: PodIndex
+    are_of_one_moment: bool
+    """At some moment the gang had these pods and no others."""
+
+    def completeness(self, job: Job | None, recorded: AbstractSet[str], ref: GangRef) -> Completeness:
+        """Say whether these are all pods that the Job ever had; see `check_completeness`."""
+        if not self.are_of_one_moment:
+            return Completeness.UNKNOWN
+        return check_completeness(job, self.index, recorded, ref)
 
 
 class GangObserver:
-    """Of one gang, by its sights. What has changed is taken from them here alone, and handed on to be harvested."""
+    """Observes one gang. The observer alone takes changes of pods from the watch, and enqueues them for the harvest."""
 
-    __slots__ = ("_muster", "_offer", "_ref", "_seen", "_uncounted")
+    __slots__ = ("_enqueue", "_index", "_not_indexed", "_ref", "_watch")
 
     def __init__(
-        self, ref: GangRef, seen: GangWatch, offer: Callable[[Sequence[PodView], Sequence[PodView]], None]
+        self, ref: GangRef, watch: GangWatch, enqueue: Callable[[Sequence[PodView], Sequence[PodView]], None]
     ) -> None:
         """
-        :param offer: Told of pods of the gang's own that have changed, and of those that have gone.
+        :param enqueue: Called with pods of the gang that have changed, and with the last views of pods that are gone.
         """
         self._ref = ref
-        self._seen = seen
-        self._offer = offer
-        self._muster: PodIndex | None = None
-        self._uncounted: dict[str, PodView] = {}
-        """Taken since the last count; several changes of one pod are one."""
+        self._watch = watch
+        self._enqueue = enqueue
+        self._index: PodIndex | None = None
+        self._not_indexed: dict[str, PodView] = {}
+        """Pods that changed since they were indexed last. Several changes of one pod are indexed once."""
 
-    async def take(self) -> None:
-        """Take from the sights all that has changed. On return, what was taken is how the sights are at this moment."""
+    async def refresh(self) -> ObservedPods:
+        """Process all changes, and return the pods. Called once for each look at the gang."""
+        await self.process_changes()
+        # The watch is read before anything else is awaited, so it is of the moment of the last change.
+        are_of_one_moment = self._watch.shows_all_pods_of_a_moment
+        return ObservedPods(await self.indexed(), are_of_one_moment)
+
+    async def process_changes(self) -> None:
+        """Enqueue all pods that have changed. On return nothing of the watch is left to process."""
         slices = of_running_loop(Slices)
         while True:
-            changed, gone = self._seen.take_pods(PORTION)
+            changed, gone = self._watch.pop_pod_changes(BATCH_PODS)
             if not changed and not gone:
                 return
             self._note(changed, gone)
-            self._offer(pods_of(self._ref, changed), pods_of(self._ref, gone))
+            self._enqueue(pods_of(self._ref, changed), pods_of(self._ref, gone))
             await slices.breathe()
 
     def _note(self, changed: Sequence[PodView], gone: Sequence[PodView]) -> None:
-        if self._muster is None:
+        if self._index is None:
             return
         for pod in changed:
-            self._uncounted[pod.metadata.uid] = pod
+            self._not_indexed[pod.metadata.uid] = pod
         for pod in gone:
-            self._uncounted.pop(pod.metadata.uid, None)
-        self._muster.remove(gone)
+            self._not_indexed.pop(pod.metadata.uid, None)
+        self._index.remove(gone)
 
-    async def muster(self) -> PodIndex:
-        """The pods as they were taken last, counted. Not to be kept: the next count may change it."""
-        if self._muster is None:
-            pods = self._seen.pods
-            muster = PodIndex(self._ref)
-            async for some in portions(pods):
-                muster.update(some)
-            if len(pods) > COUNTED_ANEW_MAX:
-                self._muster = muster
-            return muster
-        uncounted, self._uncounted = self._uncounted, {}
-        async for some in portions(list(uncounted.values())):
-            self._muster.update(some)
-        return self._muster
+    async def indexed(self) -> PodIndex:
+        """Return the index of the pods that were processed. The next call may change the index."""
+        if self._index is None:
+            pods = self._watch.pods
+            index = PodIndex(self._ref)
+            async for batch in in_batches(pods):
+                index.update(batch)
+            if len(pods) > INDEXED_ANEW_MAX:
+                self._index = index
+            return index
+        not_indexed, self._not_indexed = self._not_indexed, {}
+        async for batch in in_batches(list(not_indexed.values())):
+            self._index.update(batch)
+        return self._index
 
-    async def correct(self, pods: Sequence[PodView]) -> None:
-        """Count these pods as they are here, which the sights do not show yet."""
+    async def add_listed(self, pods: Sequence[PodView]) -> None:
+        """Index pods as the API server has listed them, which the watch does not show yet."""
         if pods:
-            self._muster = await self.muster()
-            self._uncounted |= {pod.metadata.uid: pod for pod in pods}
+            self._index = await self.indexed()
+            self._not_indexed |= {pod.metadata.uid: pod for pod in pods}
 
-    async def observe(self, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
-        """As lifecycle.observe, of what was taken last."""
-        muster = await self.muster()
-        if len(muster) < IN_THREAD_MIN or (muster.has_one_pod_a_rank and len(muster.troubled) <= COUNTED_ANEW_MAX):
-            return observe_indexed(job, muster, podgroup, self._ref, **more)
-        return await asyncio.to_thread(observe_indexed, job, muster, podgroup, self._ref, **more)
+    async def observe(self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
+        """Return the observation of indexed pods; see `observe_indexed`."""
+        if len(pods) < IN_THREAD_MIN or (pods.has_one_pod_a_rank and len(pods.troubled) <= INDEXED_ANEW_MAX):
+            return observe_indexed(job, pods, podgroup, self._ref, **more)
+        return await asyncio.to_thread(observe_indexed, job, pods, podgroup, self._ref, **more)
 
 
 async def observe_listed(
     job: Job | None, pods: Sequence[PodView], podgroup: PodGroupView | None, ref: GangRef, **more: Any
 ) -> Observation:
-    """As lifecycle.observe, of pods that are not those in sight. Views never change, so a thread may read them."""
+    """Return the observation of pods that were listed. Views never change, so a thread may read them."""
     if len(pods) < IN_THREAD_MIN:
         return observe(job, pods, podgroup, ref, **more)
     return await asyncio.to_thread(observe, job, pods, podgroup, ref, **more)
 
 
-async def portions(pods: Sequence[PodView]) -> AsyncIterator[Sequence[PodView]]:
-    """All of them, in parts between which the loop's other work has its turn.
+async def in_batches(pods: Sequence[PodView]) -> AsyncIterator[Sequence[PodView]]:
+    """Yield all pods in batches, between which other tasks of the loop run.
 
-    One measure for the whole loop: what follows another such walk, of this gang or of the next, has no slice to itself.
+    All gangs of a loop share one time slice, so several walks in a row do not each get a slice of their own.
     """
     slices = of_running_loop(Slices)
-    for first in range(0, len(pods), PORTION):
-        yield pods[first : first + PORTION]
+    for first in range(0, len(pods), BATCH_PODS):
+        yield pods[first : first + BATCH_PODS]
         await slices.breathe()

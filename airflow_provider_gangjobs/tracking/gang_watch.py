@@ -1,7 +1,7 @@
-"""GangWatch: what the shared informers show of one gang, and one event that wakes whoever follows it.
+"""Gang watch: what the shared informers know of one gang, and one event that wakes its follower.
 
-Three watches serve all gangs of a cluster and namespace: Jobs, pods, and PodGroups where they are
-served. PodGroups are evidence only; the gang is followed also where they cannot be read.
+Three informers serve all gangs of a cluster and namespace: Jobs, pods, and PodGroups where the cluster serves them.
+PodGroups only help to explain why a gang waits. A gang is followed also where PodGroups cannot be read.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ V = TypeVar("V", JobView, PodView, PodGroupView)
 
 
 def gang_of(seen: JobView | PodView | PodGroupView) -> str | None:
-    """The gang that an object belongs to, by which the informers index."""
+    """Return the name of the gang that an object belongs to. The informers index objects by it."""
     return seen.metadata.labels.gang
 
 
 class GangWatch:
-    """What is seen of one gang now. To be closed."""
+    """What the informers know of one gang. `close` must be called at the end."""
 
     __slots__ = ("_gone", "_groups", "_informers", "_jobs", "_pods", "_ref", "_wake")
 
     def __init__(self, client: Client, ref: GangRef) -> None:
         self._ref = ref
         self._wake = Wake()
-        jobs, pods = _take(client, JOBS, ref, JobView), _take(client, PODS, ref, PodView)
+        jobs, pods = _informer(client, JOBS, ref, JobView), _informer(client, PODS, ref, PodView)
         self._informers: list[Informer[Any]] = [jobs, pods]
         self._jobs = jobs.subscribe(ref.name, self._wake)
         self._pods = pods.subscribe(ref.name, self._wake)
@@ -46,26 +46,26 @@ class GangWatch:
         self._gone: JobView | None = None
 
     async def find_podgroups(self, client: Client) -> None:
-        """See the PodGroup too, if the cluster has such."""
+        """Watch the PodGroup too, if the cluster serves PodGroups."""
         resource = await podgroups_served(client)
         if resource is not None:
-            groups = _take(client, resource, self._ref, PodGroupView)
+            groups = _informer(client, resource, self._ref, PodGroupView)
             self._informers.append(groups)
             self._groups = groups.subscribe(self._ref.name, self._wake)
 
     def close(self) -> None:
-        """See nothing more; safe to repeat."""
+        """End the subscriptions. Safe to repeat."""
         for informer in self._informers:
             informer.give_back()
 
     @property
-    def watches(self) -> list[Informer[Any]]:
-        """Those that must be synced before their word counts."""
+    def informers(self) -> list[Informer[Any]]:
+        """The informers of Jobs and pods. Both must be synced before an absent object is known not to exist."""
         return self._informers[:2]
 
     @property
     def job(self) -> Job | None:
-        """The Job; if it is not there, another one of its name; or `None`."""
+        """The gang's Job; another Job of the same name if the gang's Job does not exist; or `None`."""
         seen = self._jobs.peek()
         others = (job for job in seen.values() if job.metadata.name == self._ref.name)
         found = seen.get(self._ref.uid) or next(others, None)
@@ -73,7 +73,7 @@ class GangWatch:
 
     @property
     def gone_job(self) -> Job | None:
-        """The last that was seen of the gang's own Job, if that has gone."""
+        """The last view of the gang's Job, if the Job does not exist any more."""
         self._gone = self._jobs.take_deleted().get(self._ref.uid, self._gone)
         return read_job(self._gone) if self._gone else None
 
@@ -87,36 +87,36 @@ class GangWatch:
 
     @property
     def pods_by_uid(self) -> Mapping[str, PodView]:
-        """The same, live and not copied: to look one up at any time, not to be walked over an await."""
+        """The same without a copy. The mapping changes with the watch, so it must not be iterated across an await."""
         return self._pods.peek()
 
     @property
     def shows_all_pods_of_a_moment(self) -> bool:
-        """No pod existed then that is not among `pods`."""
+        """At some moment the gang had the pods of `pods` and no others."""
         return self._informers[1].shows_all_of_a_moment
 
     @property
     def podgroup(self) -> PodGroupView | None:
         return next(iter(self._groups.peek().values()), None) if self._groups else None
 
-    def take_pods(self, at_most: int) -> tuple[list[PodView], list[PodView]]:
-        """Pods that have changed, and the last views of those that have gone, each once; so many of both at most.
+    def pop_pod_changes(self, at_most: int) -> tuple[list[PodView], list[PodView]]:
+        """Return pods that have changed, and the last views of pods that are gone, each once; at most so many of both.
 
-        If there are none, then what was taken is how the pods are at this moment.
+        If there are none, the pods that were returned before are the pods at this moment.
         """
         changed, gone = self._pods.take_updated(at_most), self._pods.take_deleted(at_most)
         return list(changed.values()), list(gone.values())
 
     @property
     def pods_may_lag(self) -> bool:
-        """The watch of pods has trouble: it will not show what happens now soon."""
+        """The watch of pods has a problem, so it may take long to show what happens now."""
         return self._informers[1].problem is not None
 
     async def changed(self, timeout_s: float | None = None) -> None:
-        """Wait until something of the gang has changed since the last call, or the time is over.
+        """Wait until an object of the gang has changed since the last call, or the time is over.
 
         Raises:
-            InformerClosedError: nothing more will be seen.
+            InformerClosedError: The informers have ended.
         """
         await self._wake.sleep(timeout_s)
         self._jobs.check()
@@ -125,16 +125,16 @@ class GangWatch:
             self._groups.check()
 
     def wake(self) -> None:
-        """Have the follower look again."""
+        """Make `changed` return."""
         self._wake.set()
 
 
-def _take(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -> Informer[V]:
+def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -> Informer[V]:
     return informers().take(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
 
 
 async def podgroups_served(client: Client) -> Resource | None:
-    """PodGroups in the version that the cluster serves best, `None` if it serves none or does not tell."""
+    """Return the PodGroup resource in the preferred version that the cluster serves, or `None` if there is none."""
     try:
         capabilities = await discover(client)
     except ClusterError:

@@ -14,7 +14,12 @@ from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG,
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, outcome_of
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking import ledger as ledgers
-from airflow_provider_gangjobs.tracking.harvest.harvester import BATCH_PODS_MAX, Harvester
+from airflow_provider_gangjobs.tracking.harvest.harvester import (
+    BATCH_PODS_MAX,
+    DRAIN_FAILURES_MAX,
+    PAUSE_BASE_S,
+    Harvester,
+)
 from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
 from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
@@ -25,7 +30,10 @@ from tests.provider.plane import INDEX, NAMESPACE, Plane, is_held, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 
 
 class Hand:
@@ -65,11 +73,28 @@ class Hand:
     def harvester(self, ledger: Ledger | None = None) -> Harvester:
         return Harvester(self.plane.client, ledger or self.ledger())
 
-    async def offer_all(self, harvester: Harvester) -> None:
-        harvester.offer(await list_pods(self.plane.client, self.ref))
+    async def enqueue_all(self, harvester: Harvester) -> None:
+        harvester.enqueue(await list_pods(self.plane.client, self.ref))
 
     def shards(self) -> list[dict[str, Any]]:
         return self.plane.registry.list(CONFIGMAPS, NAMESPACE, ledgers.selector(self.ref))
+
+
+class FailingLedger(Ledger):
+    """One with a fault."""
+
+    async def begin(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        raise ZeroDivisionError
+
+
+async def drained(harvester: Harvester) -> Exception | None:
+    """What `drain` answers while the harvester runs."""
+    running = asyncio.create_task(harvester.run(timing=timing()))
+    try:
+        return await harvester.drain()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 @in_virtual_time
@@ -79,26 +104,12 @@ async def test_only_ended_pods_are_harvested():
         for rank, phase in enumerate(["Succeeded", "Failed", "Running", "Pending"]):
             hand.pod(rank, phase=phase)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        harvest = await harvester.harvest()
-        assert (harvest.recorded, harvest.released, harvest.error) == (2, 2, None)
+        await hand.enqueue_all(harvester)
+        assert await drained(harvester) is None
+        assert (harvester.statistics().recorded, harvester.statistics().released) == (2, 2)
         assert [is_held(pod) for pod in plane.pods()] == [False, False, True, True]
         found = await outcomes(plane.client, hand.ref)
         assert [(one.rank, one.outcome) for one in found] == [(0, Ending.SUCCEEDED), (1, Ending.FAILED)]
-
-
-@in_virtual_time
-async def test_sparing_harvest_records_all_and_releases_what_is_awaited():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        for rank in range(3):
-            hand.pod(rank)
-        plane.registry.delete(PODS, "train-1", NAMESPACE)
-        harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        harvest = await harvester.harvest(sparing=True)
-        assert (harvest.recorded, harvest.released, harvester.backlog) == (3, 1, 2)
-        assert [pod["metadata"]["name"] for pod in plane.pods() if is_held(pod)] == ["train-0", "train-2"]
 
 
 @in_virtual_time
@@ -108,7 +119,7 @@ async def test_held_pods_are_released_once_no_more_end():
         hand.pod(0)
         harvester = hand.harvester()
         harvesting = asyncio.create_task(harvester.run(timing=timing()))
-        await hand.offer_all(harvester)
+        await hand.enqueue_all(harvester)
         async with asyncio.timeout(5):
             while harvester.backlog:  # noqa: ASYNC110 - a harvester tells nobody
                 await asyncio.sleep(0.1)
@@ -123,8 +134,8 @@ async def test_pod_deleted_before_it_was_bound_is_harvested():
         hand.pod(0, phase="Pending", node=None)
         plane.registry.delete(PODS, "train-0", NAMESPACE)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        await harvester.harvest()
+        await hand.enqueue_all(harvester)
+        await drained(harvester)
         assert plane.pods() == []
         assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.DELETED]
 
@@ -136,7 +147,7 @@ async def test_bound_pod_that_is_deleted_is_waited_for():
         hand.pod(0, phase="Running")
         plane.registry.delete(PODS, "train-0", NAMESPACE)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
+        await hand.enqueue_all(harvester)
         assert harvester.backlog == 0
 
 
@@ -146,10 +157,10 @@ async def test_pod_that_somebody_else_released_is_recorded():
         hand = Hand(plane)
         hand.pod(0, held=False)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        await harvester.harvest()
+        await hand.enqueue_all(harvester)
+        await drained(harvester)
         assert len(plane.ledger()) == 1
-        await hand.offer_all(harvester)
+        await hand.enqueue_all(harvester)
         assert harvester.backlog == 0
 
 
@@ -160,8 +171,8 @@ async def test_vanished_pod_is_recorded_by_its_last_view():
         last = view(PodView, hand.pod(0, phase="Running", held=False))
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
         harvester = hand.harvester()
-        harvester.offer_gone([last])
-        assert (await harvester.harvest()).error is None
+        harvester.enqueue_deleted([last])
+        assert await drained(harvester) is None
         assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.DELETED]
         assert harvester.backlog == 0
 
@@ -174,9 +185,8 @@ async def test_pod_that_was_replaced_counts_as_released():
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
         hand.pod(0, phase="Running")
         harvester = hand.harvester()
-        harvester.offer([_with_finalizer(first)])
-        harvest = await harvester.harvest()
-        assert (harvest.error, harvester.backlog) == (None, 0)
+        harvester.enqueue([_with_finalizer(first)])
+        assert (await drained(harvester), harvester.backlog) == (None, 0)
         assert is_held(plane.pods()[0])
 
 
@@ -190,13 +200,12 @@ async def test_nothing_is_released_if_it_cannot_be_recorded():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0)
-        plane.arm("status", method="POST", path="/configmaps", code=403)
+        plane.arm("status", method="POST", path="/configmaps", code=403, times=DRAIN_FAILURES_MAX)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        harvest = await harvester.harvest()
-        assert isinstance(harvest.error, Forbidden)
+        await hand.enqueue_all(harvester)
+        assert isinstance(await drained(harvester), Forbidden)
         assert (harvester.backlog, len(plane.held())) == (1, 1)
-        assert (await harvester.harvest()).error is None
+        assert await drained(harvester) is None
         assert plane.held() == []
 
 
@@ -206,28 +215,30 @@ async def test_one_pod_that_fails_does_not_stop_the_others():
         hand = Hand(plane)
         for rank in range(4):
             hand.pod(rank)
-        plane.arm("status", method="PATCH", path="/pods/train-1", code=500)
+        plane.arm("status", method="PATCH", path="/pods/train-1", code=500, times=DRAIN_FAILURES_MAX)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        harvest = await harvester.harvest()
-        assert isinstance(harvest.error, ServerError)
-        assert (harvest.recorded, harvest.released) == (4, 3)
+        await hand.enqueue_all(harvester)
+        assert isinstance(await drained(harvester), ServerError)
+        assert (harvester.statistics().recorded, harvester.statistics().released) == (4, 3)
         assert [pod["metadata"]["name"] for pod in plane.held()] == ["train-1"]
 
 
 @in_virtual_time
-async def test_batches_are_capped_and_begin_with_awaited_pods():
+async def test_batches_are_capped_and_begin_with_terminating_pods():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         for rank in range(BATCH_PODS_MAX + 3):
             hand.pod(rank)
-        awaited = f"train-{BATCH_PODS_MAX + 1}"
-        plane.registry.delete(PODS, awaited, NAMESPACE)
+        terminating = f"train-{BATCH_PODS_MAX + 1}"
+        plane.registry.delete(PODS, terminating, NAMESPACE)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        assert (await harvester.harvest()).recorded == BATCH_PODS_MAX
-        assert plane.registry.find(PODS, NAMESPACE, awaited) is None
-        assert (await harvester.harvest()).recorded == 3
+        await hand.enqueue_all(harvester)
+        assert await drained(harvester) is None
+        parts = [event.obj["data"] for event in plane.history if event.resource.plural == "configmaps"]
+        assert [len(part) for part in parts] == [BATCH_PODS_MAX, BATCH_PODS_MAX + 3]
+        pods = [event for event in plane.history if event.resource.plural == "pods"]
+        freed = [event.obj for event in pods if event.type == "DELETED" or not is_held(event.obj)]
+        assert freed[0]["metadata"]["name"] == terminating
         assert plane.held() == []
         assert len(plane.ledger()) == BATCH_PODS_MAX + 3
 
@@ -239,7 +250,7 @@ async def test_backlog_is_harvested_with_pauses_while_it_fails():
         hand.pod(0)
         plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
+        await hand.enqueue_all(harvester)
         running = asyncio.create_task(harvester.run(timing=timing()))
         await plane.until(lambda: not plane.held())
         assert elapsed() >= 100
@@ -248,14 +259,41 @@ async def test_backlog_is_harvested_with_pauses_while_it_fails():
 
 
 @in_virtual_time
+async def test_drain_does_not_wait_for_a_pause_of_the_harvester():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0)
+        plane.arm("status", method="PATCH", path="/pods/", code=403, times=8)
+        harvester = hand.harvester()
+        running = asyncio.create_task(harvester.run(timing=timing()))
+        await hand.enqueue_all(harvester)
+        await plane.until(lambda: harvester.statistics().failures == 8)
+        began = elapsed()
+        assert await harvester.drain() is None
+        assert elapsed() - began < 0.1 < PAUSE_BASE_S
+        running.cancel()
+
+
+@in_virtual_time
+async def test_drain_raises_what_ended_the_harvester():
+    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+        hand = Hand(plane)
+        hand.pod(0)
+        harvester = hand.harvester(FailingLedger(plane.client, hand.ref))
+        await hand.enqueue_all(harvester)
+        with pytest.raises(ZeroDivisionError):
+            await drained(harvester)
+
+
+@in_virtual_time
 async def test_gang_without_its_job_is_only_told():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0, phase="Failed")
         harvester = Harvester(plane.client, None)
-        await hand.offer_all(harvester)
-        await harvester.harvest()
-        assert [one.rank for one in harvester.told] == [0]
+        await hand.enqueue_all(harvester)
+        await drained(harvester)
+        assert [one.rank for one in harvester.outcomes] == [0]
         assert (plane.ledger(), plane.held()) == ({}, [])
 
 
@@ -266,9 +304,9 @@ async def test_ending_namespace_is_not_held_up():
         hand.pod(0)
         plane.registry.delete("namespaces", NAMESPACE, None)
         harvester = hand.harvester()
-        await hand.offer_all(harvester)
-        assert (await harvester.harvest()).error is None
-        assert (len(harvester.told), plane.held()) == (1, [])
+        await hand.enqueue_all(harvester)
+        assert await drained(harvester) is None
+        assert (len(harvester.outcomes), plane.held()) == (1, [])
 
 
 # -- the ledger --------------------------------------------------------------------------------------------
@@ -447,13 +485,13 @@ async def test_last_view_never_overrules_who_saw_the_end():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         stale = hand.harvester()
-        await stale.remember()
+        await stale.load_ledger()
         running = view(PodView, hand.pod(0, phase="Running"))
         plane.finish("train", 0, exit_code=3)
         other = hand.harvester()
-        await hand.offer_all(other)
-        await other.harvest()
+        await hand.enqueue_all(other)
+        await drained(other)
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
-        stale.offer_gone([running])
-        await stale.harvest()
+        stale.enqueue_deleted([running])
+        await drained(stale)
         assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.FAILED]

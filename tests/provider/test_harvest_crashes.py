@@ -20,6 +20,7 @@ from tests.provider.following import Following
 from tests.provider.guarantees import check_harvest, recorded_before_released
 from tests.provider.mortal import Crash, Died, Mortal
 from tests.provider.plane import Plane, timing
+from tests.provider.test_harvest import drained
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ async def _harvest_all(client: Client, ref: GangRef, *, shard_bytes_max: int = 2
     """What a follower does at the end: list, record, release, until nothing is left."""
     harvester = Harvester(client, Ledger(client, ref, shard_bytes_max=shard_bytes_max))
     for _ in range(ROUNDS_MAX):
-        harvester.offer(await list_pods(client, ref))
+        harvester.enqueue(await list_pods(client, ref))
         if not harvester.backlog:
             return
-        await harvester.harvest()
+        await drained(harvester)
     raise AssertionError("the harvest does not end")
 
 

@@ -121,20 +121,20 @@ async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whol
 @pytest.fixture
 def every_gang_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(final_harvest, "LISTED_AT_ONCE_MAX", 1)
-    monkeypatch.setattr(final_harvest, "PATIENCE_PER_POD_S", 5.0)
+    monkeypatch.setattr(final_harvest, "LAG_PER_POD_S", 5.0)
 
 
 @in_virtual_time
 async def test_pods_are_looked_at_as_often_as_they_change(monkeypatch: pytest.MonkeyPatch):
     """And not all of them at each event, which is the square of their number at the end of a large gang."""
     looked_at: list[str] = []
-    offer = Harvester.offer
+    enqueue = Harvester.enqueue
 
     def noted(harvester: Harvester, pods: Sequence[PodView]) -> None:
         looked_at.extend(pod.metadata.uid for pod in pods)
-        offer(harvester, pods)
+        enqueue(harvester, pods)
 
-    monkeypatch.setattr(Harvester, "offer", noted)
+    monkeypatch.setattr(Harvester, "enqueue", noted)
     async with Plane.running() as plane:
         asking = Asking(plane, plane.submit(workers=12))
         await plane.until(lambda: plane.running_ranks() == 12)

@@ -38,8 +38,8 @@ async def test_gang_that_succeeds_is_told_once():
 
 @in_virtual_time
 async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkeypatch):
-    monkeypatch.setattr(gang_observer, "COUNTED_ANEW_MAX", 2)
-    monkeypatch.setattr(gang_observer, "PORTION", 2)
+    monkeypatch.setattr(gang_observer, "INDEXED_ANEW_MAX", 2)
+    monkeypatch.setattr(gang_observer, "BATCH_PODS", 2)
     workers = 7
     async with Plane.running() as plane:
         ref = plane.submit(workers=workers)

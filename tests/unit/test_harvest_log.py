@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import (
     Conflict,
     Forbidden,
@@ -23,11 +21,16 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.log_messages import (
     BACKLOG_HIGH,
     BACKLOG_LOW,
+    FEW_HELD,
+    MANY_HELD,
     NOT_RELEASED,
     NOT_STORED,
+    RECOVERED,
     SLOWED_DOWN,
     HarvestLog,
 )
+from tests.provider.plane import timing
+from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import REF, pod
 
 TABLE: dict[str, tuple[Exception, bool, tuple[int, str]]] = {
@@ -52,39 +55,40 @@ def test_what_hinders_is_told_once_and_its_end(
     error: Exception, storing: bool, line: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    telling = HarvestLog("team/train")
-    telling.goes_on(0.0, backlog=0)
+    harvest_log = HarvestLog("team/train")
+    harvest_log.succeeded(0.0, backlog=0)
     for now in (10.0, 20.0, 30.0):
-        telling.hindered(error, now, storing=storing, backlog=7)
-    telling.goes_on(40.0, backlog=1)
-    telling.goes_on(50.0, backlog=0)
+        harvest_log.failed(error, now, is_storing=storing, backlog=7)
+    harvest_log.succeeded(40.0, backlog=1)
+    harvest_log.succeeded(50.0, backlog=0)
     first, last = told(caplog)
     assert (first.levelno, first.what) == line
     assert first.fields == {"gang": "team/train", "pods": 7, "cause": f"{type(error).__name__}: {error}"}
-    assert (last.levelname, last.what) == ("INFO", "harvest goes on")
+    assert (last.levelname, last.what) == ("INFO", RECOVERED[1])
     assert last.fields == {"gang": "team/train", "pods": 1, "after_s": 30.0, "tries": 3}
 
 
 def test_another_hindrance_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    telling = HarvestLog("team/train")
+    harvest_log = HarvestLog("team/train")
     for name in ("busy while storing", "ledger forbidden", "ledger forbidden", "release refused"):
         error, storing, _ = TABLE[name]
-        telling.hindered(error, 1.0, storing=storing, backlog=1)
+        harvest_log.failed(error, 1.0, is_storing=storing, backlog=1)
     assert [record.what for record in told(caplog)] == [SLOWED_DOWN[1], NOT_STORED[1], NOT_RELEASED[1]]
 
 
 def test_backlog_is_told_when_it_is_high_and_when_it_has_fallen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    telling = HarvestLog("team/train")
+    harvest_log = HarvestLog("team/train")
     for pods in (0, BACKLOG_HIGH - 1, BACKLOG_HIGH, BACKLOG_HIGH + 1, BACKLOG_LOW, BACKLOG_HIGH, BACKLOG_LOW - 1, 0):
-        telling.backlog_is(pods)
+        harvest_log.backlog(pods)
     assert [(record.levelname, record.what, record.fields["pods"]) for record in told(caplog)] == [
-        ("WARNING", "many pods have ended and are still held", BACKLOG_HIGH),
-        ("INFO", "few pods are held again", BACKLOG_LOW - 1),
+        ("WARNING", MANY_HELD[1], BACKLOG_HIGH),
+        ("INFO", FEW_HELD[1], BACKLOG_LOW - 1),
     ]
 
 
+@in_virtual_time
 async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """The whole harvester, with a ledger that is refused three times."""
     caplog.set_level(logging.INFO)
@@ -105,21 +109,11 @@ async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogC
                 raise refusals.pop()
             stored.set()
 
-    now = 0.0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        await asyncio.sleep(0)
-
     harvester = Harvester(None, Refused())  # type: ignore[arg-type]
-    harvester.offer([pod("a").failed(1).view()])
-    timing = Timing(monotonic=lambda: now, sleep=sleep, random=random.Random(1))
-    running = asyncio.create_task(harvester.run(timing=timing))
-    await asyncio.wait([running, asyncio.create_task(stored.wait())], return_when=asyncio.FIRST_COMPLETED)
-    while len(told(caplog)) < 2 and not running.done():  # noqa: ASYNC110 - what is waited for is the log of the code under test
-        await asyncio.sleep(0)
-    assert not running.done(), running.exception()
+    harvester.enqueue([pod("a").failed(1).view()])
+    running = asyncio.create_task(harvester.run(timing=timing()))
+    await stored.wait()
+    await asyncio.sleep(0.1)
     running.cancel()
-    assert [record.what for record in told(caplog)] == [NOT_STORED[1], "harvest goes on"]
+    assert [record.what for record in told(caplog)] == [NOT_STORED[1], RECOVERED[1]]
     assert told(caplog)[1].fields["tries"] == 3

@@ -5,62 +5,98 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_gangjobs.tracking.harvest.schedule import (
-    CALM_AFTER_S,
     HELD_MAX,
-    RECORD_PAUSE_MAX_S,
-    TRICKLE_REST,
-    TRICKLE_REST_MIN_S,
+    QUIET_AFTER_S,
+    RECORD_INTERVAL_MAX_S,
+    SLOW_RELEASE_PAUSE_FACTOR,
+    SLOW_RELEASE_PAUSE_MIN_S,
+    Action,
+    Backlog,
     HarvestSchedule,
-    Step,
 )
 
 
-def _busy(tempo: HarvestSchedule | None = None, now: float = 100.0) -> HarvestSchedule:
+def _busy(schedule: HarvestSchedule | None = None, now: float = 100.0) -> HarvestSchedule:
     """Pods end just now, and a release has just been made."""
-    tempo = tempo or HarvestSchedule()
-    tempo.pods_ended(now)
-    tempo.trickled(now, took_s=0.05)
-    return tempo
+    schedule = schedule or HarvestSchedule()
+    schedule.pods_ended(now)
+    schedule.released_slowly(now, took_s=0.05)
+    return schedule
 
 
 @pytest.mark.parametrize(
-    ("due", "awaited", "held", "step"),
+    ("unrecorded", "terminating", "held", "action"),
     [
-        (0, 0, 0, Step.WAIT),
-        (1, 0, 0, Step.RECORD),
-        (1, 0, 9, Step.RECORD),
-        (1, 1, 9, Step.RELEASE_AWAITED),
-        (0, 0, 9, Step.WAIT),
-        (0, 0, HELD_MAX + 1, Step.DRAIN),
+        (0, 0, 0, Action.WAIT),
+        (1, 0, 0, Action.RECORD),
+        (1, 0, 9, Action.RECORD),
+        (1, 1, 9, Action.RELEASE_TERMINATING),
+        (0, 0, 9, Action.WAIT),
+        (0, 0, HELD_MAX + 1, Action.RELEASE_ALL),
     ],
 )
-def test_while_pods_end_only_what_is_urgent_is_done(due, awaited, held, step):
-    assert _busy().next(100.0, due=due, awaited=awaited, held=held)[0] is step
+def test_while_pods_end_only_what_is_urgent_is_done(unrecorded, terminating, held, action):
+    assert _busy().next_action(100.0, Backlog(unrecorded, terminating, held))[0] is action
 
 
-def test_nothing_to_do_waits_for_an_offer():
-    assert HarvestSchedule().next(1.0, due=0, awaited=0, held=0) == (Step.WAIT, None)
+def test_nothing_to_do_waits_until_pods_are_enqueued():
+    assert HarvestSchedule().next_action(1.0, Backlog(0, 0, 0)) == (Action.WAIT, None)
 
 
 def test_releases_trickle_as_slowly_as_the_server_answers():
-    tempo = HarvestSchedule()
-    tempo.pods_ended(100.0)
-    assert tempo.next(100.0, due=0, awaited=0, held=9)[0] is Step.TRICKLE
-    tempo.trickled(100.0, took_s=0.02)
-    assert tempo.next(100.0, due=0, awaited=0, held=9) == (Step.WAIT, pytest.approx(TRICKLE_REST * 0.02))
-    tempo.trickled(100.0, took_s=0.0)
-    assert tempo.next(100.0, due=0, awaited=0, held=9) == (Step.WAIT, pytest.approx(TRICKLE_REST_MIN_S))
+    schedule = HarvestSchedule()
+    schedule.pods_ended(100.0)
+    assert schedule.next_action(100.0, Backlog(0, 0, 9))[0] is Action.RELEASE_SLOWLY
+    schedule.released_slowly(100.0, took_s=0.02)
+    assert schedule.next_action(100.0, Backlog(0, 0, 9)) == (
+        Action.WAIT,
+        pytest.approx(SLOW_RELEASE_PAUSE_FACTOR * 0.02),
+    )
+    schedule.released_slowly(100.0, took_s=0.0)
+    assert schedule.next_action(100.0, Backlog(0, 0, 9)) == (Action.WAIT, pytest.approx(SLOW_RELEASE_PAUSE_MIN_S))
 
 
 def test_all_are_released_once_no_more_pods_have_ended_for_a_moment():
-    tempo = _busy()
-    assert tempo.next(100.0 + CALM_AFTER_S, due=0, awaited=0, held=9)[0] is Step.DRAIN
+    schedule = _busy()
+    assert schedule.next_action(100.0 + QUIET_AFTER_S, Backlog(0, 0, 9))[0] is Action.RELEASE_ALL
 
 
-@pytest.mark.parametrize(("recorded", "pause_s"), [(10, 0.02), (100, 0.2), (100_000, RECORD_PAUSE_MAX_S)])
+@pytest.mark.parametrize(("recorded", "pause_s"), [(10, 0.02), (100, 0.2), (100_000, RECORD_INTERVAL_MAX_S)])
 def test_large_gangs_are_recorded_in_larger_parts(recorded, pause_s):
-    tempo = _busy()
-    tempo.recorded(100.0, recorded)
-    step, wait_s = tempo.next(100.0, due=5, awaited=0, held=0)
-    assert (step, wait_s) == (Step.WAIT, pytest.approx(pause_s))
-    assert tempo.next(100.0 + pause_s, due=5, awaited=0, held=0)[0] is Step.RECORD
+    schedule = _busy()
+    schedule.recorded(100.0, recorded)
+    step, wait_s = schedule.next_action(100.0, Backlog(5, 0, 0))
+    assert (step, wait_s) == (Action.WAIT, pytest.approx(pause_s))
+    assert schedule.next_action(100.0 + pause_s, Backlog(5, 0, 0))[0] is Action.RECORD
+
+
+@pytest.mark.parametrize(
+    ("backlog", "action"),
+    [
+        (Backlog(0, 0, 0), Action.WAIT),
+        (Backlog(1, 1, 9), Action.RELEASE_TERMINATING),
+        (Backlog(1, 0, 9), Action.RECORD),
+        (Backlog(0, 0, 9), Action.RELEASE_ALL),
+    ],
+)
+def test_drain_has_no_pauses(backlog, action):
+    schedule = _busy()
+    schedule.recorded(100.0, 100_000)
+    assert schedule.next_action(100.0, backlog, is_draining=True)[0] is action
+
+
+@pytest.mark.parametrize(
+    ("after_s", "backlog", "is_draining", "continues"),
+    [
+        (0, Backlog(0, 0, 9), False, False),
+        (0, Backlog(0, 0, 9), True, True),
+        (0, Backlog(0, 1, 9), True, False),
+        (0, Backlog(5, 0, 9), True, True),
+        (RECORD_INTERVAL_MAX_S, Backlog(5, 0, 9), True, False),
+        (QUIET_AFTER_S, Backlog(0, 0, 9), False, True),
+    ],
+)
+def test_release_of_all_is_interrupted_only_for_what_is_urgent(after_s, backlog, is_draining, continues):
+    schedule = _busy()
+    schedule.recorded(100.0, 100_000)
+    assert schedule.continues_to_release(100.0 + after_s, backlog, is_draining=is_draining) is continues

@@ -1,6 +1,7 @@
-"""A gang's harvester at work beside its follower, from when there is something to harvest.
+"""Harvest task: the asyncio task that runs a gang's harvester, from when there is something to harvest.
 
-Most gangs wait for hours and end in seconds: until the first pod has ended there is no harvester and no task.
+Most gangs run for hours and end in seconds. Until the first pod has ended there is no harvester, no ledger and no task,
+so a waiting gang costs little.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NoReturn
 
+from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
@@ -17,54 +19,85 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import PodView
 
 
 class HarvestTask:
-    """Makes and runs the harvester of one gang. To be stopped."""
+    """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
 
-    __slots__ = ("_client", "_harvester", "_ref", "_task", "_timing", "_wake")
+    __slots__ = ("_client", "_harvester", "_notify", "_ref", "_task", "_timing")
 
-    def __init__(self, client: Client, ref: GangRef, timing: Timing, wake: Callable[[], None]) -> None:
+    def __init__(self, client: Client, ref: GangRef, timing: Timing, notify: Callable[[], None]) -> None:
         """
-        :param wake: Called if the harvester ends by itself, which is a fault: `check` tells it.
+        :param notify: Called if the harvester ends by itself, which is a fault. `check` then raises it.
         """
         self._client = client
         self._ref = ref
         self._timing = timing
-        self._wake = wake
+        self._notify = notify
         self._harvester: Harvester | None = None
         self._task: asyncio.Task[NoReturn] | None = None
 
     @property
     def harvester(self) -> Harvester:
-        """The harvester; made now if it was not needed before."""
+        """The harvester, which is created when it is first needed."""
         if self._harvester is None:
             self._harvester = Harvester(self._client, Ledger(self._client, self._ref))
             harvest_totals().add(self._harvester)
         return self._harvester
 
-    def offer(self, changed: Sequence[PodView], gone: Sequence[PodView]) -> None:
-        """Have these harvested, if they are due. They must be the gang's own."""
-        if self._harvester is None and not gone and not any(map(has_ended, changed)):
+    def enqueue(self, changed: Sequence[PodView], deleted: Sequence[PodView] = ()) -> None:
+        """Have pods of the gang harvested, if they are due.
+
+        :param changed: Pods as they are now. Those that have not ended are ignored.
+        :param deleted: The last views of pods that do not exist any more.
+        """
+        if self._harvester is None and not deleted and not any(map(has_ended, changed)):
             return
-        self.harvester.offer(changed)
-        self.harvester.offer_gone(gone)
-        if self._task is None:
-            self._task = asyncio.create_task(self.harvester.run(timing=self._timing), name=f"harvest of {self._ref}")
-            self._task.add_done_callback(lambda _: self._wake())
+        self.harvester.enqueue(changed)
+        self.harvester.enqueue_deleted(deleted)
+        self._start()
+
+    async def drain(self) -> Exception | None:
+        """Have all that is enqueued recorded and released now; see `Harvester.drain`."""
+        if self._harvester is None or not self._harvester.backlog:
+            return None
+        self._start()
+        self.check()
+        return await self._harvester.drain()
 
     def check(self) -> None:
-        """Raises what stopped the harvester, if anything did."""
+        """Raise what ended the harvester, if anything did."""
         if self._task is not None and self._task.done():
             self._task.result()
 
     async def stop(self) -> None:
-        """End its work; safe to repeat."""
+        """End the task. Safe to repeat."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._harvester is not None:
             harvest_totals().remove(self._harvester)
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self.harvester.run(timing=self._timing), name=f"harvest of {self._ref}")
+            self._task.add_done_callback(lambda _: self._notify())
+
+
+async def harvest_once(
+    client: Client, ref: GangRef, pods: Sequence[PodView], *, timing: Timing | None = None
+) -> tuple[int, Exception | None]:
+    """Record and release pods of a gang that nobody follows any more, as far as they have ended.
+
+    Returns:
+        The number of pods that are still held, and the last error if some could not be recorded or released.
+    """
+    task = HarvestTask(client, ref, timing or Timing(), notify=lambda: None)
+    try:
+        task.enqueue(pods)
+        error = await task.drain()
+        return sum(map(task.harvester.holds, pods)), error
+    finally:
+        await task.stop()

@@ -1,21 +1,22 @@
-"""Harvest: write down how each pod ended, then let the pod go.
+"""Harvester: records how each pod of a gang ended, then releases the pod.
 
-The order is fixed: record, then release. After a crash both are done again; the ledger is keyed by
-pod uid and a released pod stays released, so doing them twice changes nothing.
+The order is fixed: record, then release. After a crash both are done again. The ledger is keyed by pod uid and a
+released pod stays released, so doing them twice changes nothing.
 
-1. Pods are offered as they are seen. Those that have ended and are not recorded are due.
-2. A batch of them is recorded in the ledger, those being deleted first. If that fails all of it stays due.
-3. Our finalizer is patched away from those that are recorded, when their time has come (see tempo).
+1. Pods are enqueued as the watch shows them. Pods that have ended and are not recorded are due.
+2. A batch of due pods is recorded in the ledger, pods that are being deleted first. If that fails, all stay due.
+3. The finalizer is removed from recorded pods, when the schedule says so (see schedule.py).
 
-Knows the pods it is given and nothing of Airflow.
+`run` is the only code that writes the ledger and removes finalizers of the gang in this process. Whoever needs the
+backlog to be empty calls `drain`, which asks `run` to work without pauses and waits for its answer.
+A harvester knows the pods that it is given, and nothing of Airflow.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Slices
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
@@ -25,7 +26,8 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, most_tellin
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
-from airflow_provider_gangjobs.tracking.harvest.schedule import HELD_MAX, TRICKLE_PODS, HarvestSchedule, Step
+from airflow_provider_gangjobs.tracking.harvest.queue import HarvestQueue, UnrecordedPod
+from airflow_provider_gangjobs.tracking.harvest.schedule import HELD_MAX, SLOW_RELEASE_PODS, Action, HarvestSchedule
 from airflow_provider_gangjobs.tracking.harvest.statistics import HarvestStatistics
 from airflow_provider_gangjobs.tracking.ledger import is_namespace_ending
 
@@ -42,305 +44,309 @@ BATCH_PODS_MAX: Final = 500
 """As many as the Job controller counts in one sync (KEP-2307), so neither side piles up work for the other."""
 PAUSE_BASE_S: Final = 0.5
 PAUSE_CAP_S: Final = 30.0
-TOLD_MAX: Final = 64
+DRAIN_FAILURES_MAX: Final = 3
+"""After so many failures a drain is answered with the error: the caller looks at the pods again, of which some may be
+gone."""
+OUTCOMES_KEPT_MAX: Final = 64
 """Outcomes kept in memory for the event, which shows twenty of them."""
 
 
-@dataclass(frozen=True)
-class Harvest:
-    """What one batch came to."""
+@dataclass(eq=False)
+class _DrainRequest:
+    """Somebody waits for the backlog to be empty."""
 
-    recorded: int = 0
-    released: int = 0
-    error: Exception | None = None
-    """The first failure. What it concerns is still due."""
+    answer: asyncio.Future[Exception | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    failures: int = 0
 
-
-class _Due(NamedTuple):
-    """A pod to be recorded. Tens of thousands may be at once."""
-
-    pod: PodView
-    ended: bool = True
-    """False: given up on; it is recorded as `unknown`."""
-    exists: bool = True
-
-    @property
-    def is_awaited(self) -> bool:
-        """Somebody deleted it and waits for it to go."""
-        return self.pod.metadata.deletion_timestamp is not None
+    def failed(self, error: Exception) -> None:
+        self.failures += 1
+        if self.failures >= DRAIN_FAILURES_MAX and not self.answer.done():
+            self.answer.set_result(error)
 
 
 class Harvester:
-    """Harvests one gang. Any number may work on the same gang, in any process.
+    """Harvests one gang. Any number of processes may harvest the same gang.
 
-    `ledger=None` is for a gang whose Job is gone: outcomes are only told (see `told`).
+    `ledger=None` is for a gang whose Job is gone: outcomes are kept for the event only (see `outcomes`).
     """
 
     def __init__(self, client: Client, ledger: Ledger | None) -> None:
         self._client = client
         self._ledger = ledger
-        # A pod is in one of these at most, by uid: to be recorded, those first that are deleted by somebody who waits
-        # for them to go; recorded and to be released, and again those first.
-        self._due_first: dict[str, _Due] = {}
-        self._due: dict[str, _Due] = {}
-        self._awaited: dict[str, PodView] = {}
-        self._held: dict[str, PodView] = {}
+        self._queue = HarvestQueue()
         self._released: set[str] = set()
-        """Released by us; the informer may show them as held for a moment longer."""
-        self._told: dict[str, Outcome] = {}
-        self._offered = asyncio.Event()
-        self._one_batch = asyncio.Lock()
-        """Two batches at once would be the same pods twice."""
-        self._telling = HarvestLog(str(ledger.ref) if ledger else None)
-        self._ended_pods = 0
+        """Pods that this harvester released. The watch may show them as held for a moment longer."""
+        self._outcomes: dict[str, Outcome] = {}
+        self._drains: list[_DrainRequest] = []
+        self._work = asyncio.Event()
+        """Pods were enqueued or a drain was requested since `run` looked last."""
+        self._drain_requested = asyncio.Event()
+        self._log = HarvestLog(str(ledger.ref) if ledger else None)
         self._recorded_pods = 0
-        self._released_pods = 0
         self._failures = 0
 
     def statistics(self) -> HarvestStatistics:
-        return HarvestStatistics(self.backlog, self._recorded_pods, self._released_pods, self._failures)
+        return HarvestStatistics(self.backlog, self._recorded_pods, len(self._released), self._failures)
 
     @property
-    def told(self) -> list[Outcome]:
-        """The most telling outcomes seen so far, at most `TOLD_MAX`."""
-        return most_telling(self._told.values(), TOLD_MAX)
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes that explain most of those known so far, at most `OUTCOMES_KEPT_MAX`."""
+        return most_telling(self._outcomes.values(), OUTCOMES_KEPT_MAX)
 
     @property
     def backlog(self) -> int:
         """Pods that wait to be recorded or released."""
-        return self._unrecorded + len(self._awaited) + len(self._held)
+        return len(self._queue)
 
     @property
-    def _unrecorded(self) -> int:
-        return len(self._due_first) + len(self._due)
+    def recorded(self) -> AbstractSet[str]:
+        """UIDs of the pods whose outcome is recorded, or known if there is no ledger."""
+        return self._outcomes.keys() if self._ledger is None else self._ledger.recorded
 
-    def offer(self, pods: Iterable[PodView]) -> None:
-        """Take note of pods as they are seen now; those that are not due are ignored."""
-        known = self.known
+    def holds(self, pod: PodView) -> bool:
+        """Whether the finalizer holds the pod, as far as is known."""
+        return is_held(pod) and pod.metadata.uid not in self._released
+
+    # -- what is enqueued --------------------------------------------------------------------------------------
+
+    def enqueue(self, pods: Iterable[PodView]) -> None:
+        """Enqueue pods that have ended; other pods are ignored."""
+        recorded = self.recorded
         for pod in pods:
             if not has_ended(pod):
                 continue
-            if pod.metadata.uid in known:
-                self._keep(pod)
+            if pod.metadata.uid in recorded:
+                self._enqueue_release(pod)
             else:
-                self._put(_Due(pod))
+                self._enqueue_record(UnrecordedPod(pod))
 
-    def offer_gone(self, pods: Iterable[PodView]) -> None:
-        """Take note of pods that are no more, by their last view: whoever let them go, they count."""
+    def enqueue_deleted(self, pods: Iterable[PodView]) -> None:
+        """Enqueue pods that do not exist any more, by their last views. Their outcomes count, whoever released them."""
         for pod in pods:
-            if pod.metadata.uid in self.known:
-                self._forget(pod.metadata.uid)
+            if pod.metadata.uid in self.recorded:
+                self._queue.remove(pod.metadata.uid)
             else:
-                self._put(_Due(pod, exists=False))
+                self._enqueue_record(UnrecordedPod(pod, exists=False))
 
-    def give_up(self, pods: Iterable[PodView]) -> None:
-        """Record pods that have not ended as `unknown` and release them: nobody will look after them any more."""
+    def abandon(self, pods: Iterable[PodView]) -> None:
+        """Record held pods that have not ended as `unknown` and release them, because nobody will follow them."""
         for pod in filter(self.holds, pods):
-            if pod.metadata.uid in self.known:
-                self._keep(pod)
+            if pod.metadata.uid in self.recorded:
+                self._enqueue_release(pod)
             else:
-                self._put(_Due(pod, ended=has_ended(pod)))
+                self._enqueue_record(UnrecordedPod(pod, has_ended=has_ended(pod)))
 
-    def _put(self, due: _Due) -> None:
-        """Have a pod recorded."""
-        uid = due.pod.metadata.uid
-        self._ended_pods += uid not in self._due and uid not in self._due_first
-        self._forget(uid)
-        (self._due_first if due.is_awaited else self._due)[uid] = due
-        self._offered.set()
+    def _enqueue_record(self, due: UnrecordedPod) -> None:
+        self._queue.add_unrecorded(due)
+        self._work.set()
 
-    def _keep(self, pod: PodView) -> None:
-        """Have a recorded pod released, unless nothing of ours holds it."""
-        uid = pod.metadata.uid
-        self._forget(uid)
+    def _enqueue_release(self, pod: PodView) -> None:
+        """Enqueue the release of a recorded pod, unless our finalizer does not hold it."""
+        self._queue.remove(pod.metadata.uid)
         if self.holds(pod):
-            (self._held if pod.metadata.deletion_timestamp is None else self._awaited)[uid] = pod
-            self._offered.set()
+            self._queue.add_recorded(pod)
+            self._work.set()
 
-    def _forget(self, uid: str) -> None:
-        for pods in (self._due_first, self._due, self._awaited, self._held):
-            pods.pop(uid, None)
-
-    def holds(self, pod: PodView) -> bool:
-        """Our finalizer holds it, as far as is known."""
-        return is_held(pod) and pod.metadata.uid not in self._released
-
-    @property
-    def known(self) -> AbstractSet[str]:
-        """UIDs of the pods whose outcome is recorded, or told if there is nothing to record in."""
-        return self._told.keys() if self._ledger is None else self._ledger.recorded
-
-    def forget_ledger(self) -> None:
-        """The Job is gone, and what it owns with it: from now on outcomes are only told."""
+    def drop_ledger(self) -> None:
+        """Keep outcomes for the event only: the Job is gone, and the ledger that it owns with it."""
         self._ledger = None
 
-    async def remember(self) -> None:
-        """Learn what earlier harvesters recorded.
+    async def load_ledger(self) -> None:
+        """Read what earlier harvesters recorded, unless that was done before.
 
         Raises:
-            ClusterError: the ledger could not be read.
+            ClusterError: The ledger could not be read.
         """
         if self._ledger is not None:
-            await self._ledger.load(self._tell)
+            await self._ledger.load(self._keep)
+
+    # -- the driver --------------------------------------------------------------------------------------------
+
+    async def drain(self) -> Exception | None:
+        """Wait until `run` has recorded and released all pods that are enqueued, without the schedule's pauses.
+
+        Returns:
+            `None` if nothing is left, or the last error after `DRAIN_FAILURES_MAX` failures.
+
+        Raises:
+            Exception: What ended `run`, if it ends meanwhile.
+        """
+        if not self.backlog:
+            return None
+        request = _DrainRequest()
+        self._drains.append(request)
+        self._drain_requested.set()
+        self._work.set()
+        try:
+            return await request.answer
+        finally:
+            self._drains.remove(request)
 
     async def run(self, *, timing: Timing) -> NoReturn:
-        """Harvest what is offered, for ever. A cluster's faults are waited out, and logged when they begin."""
-        tempo, backoff = HarvestSchedule(), Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
-        ended_pods = 0
-        while True:
-            now = timing.monotonic()
-            if ended_pods != self._ended_pods:
-                ended_pods = self._ended_pods
-                tempo.pods_ended(now)
-            step, wait_s = self._next_step(tempo, now)
-            if step is Step.WAIT:
-                await self._offered_within(wait_s)
-                continue
-            error = await self._do(step, until=lambda: self._next_step(tempo, timing.monotonic())[0] is not Step.DRAIN)
-            if step is Step.RECORD:
-                tempo.recorded(timing.monotonic(), self._recorded_pods)
-            elif step is Step.TRICKLE:
-                tempo.trickled(timing.monotonic(), timing.monotonic() - now)
-            self._telling.backlog_is(self.backlog)
-            if error is None:
-                backoff.reset()
-                self._telling.goes_on(timing.monotonic(), backlog=self.backlog)
-                continue
-            storing = step is Step.RECORD
-            self._telling.hindered(error, timing.monotonic(), storing=storing, backlog=self.backlog)
-            await timing.sleep(backoff.next(at_least_s=retry_after_s(error)))
-
-    async def _offered_within(self, time_s: float | None) -> None:
-        """Wait for more to harvest, but not for longer than this."""
+        """Harvest what is enqueued until cancelled. Errors of the cluster are retried, and logged when they begin."""
+        schedule, backoff = HarvestSchedule(), Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        seen = 0
         try:
-            async with asyncio.timeout(time_s):
-                await self._offered.wait()
-        except TimeoutError:
+            while True:
+                if self._queue.enqueued != seen:
+                    seen = self._queue.enqueued
+                    schedule.pods_ended(timing.monotonic())
+                await self._run_once(schedule, backoff, timing)
+        except BaseException as exc:
+            self._fail_drains(exc)
+            raise
+
+    async def _run_once(self, schedule: HarvestSchedule, backoff: Backoff, timing: Timing) -> None:
+        """One action of the schedule, or one wait."""
+        if self._drain_requested.is_set():
+            backoff.reset()
+        # Wake-ups that come after this line concern the state that is looked at next.
+        self._drain_requested.clear()
+        self._work.clear()
+        drains = self._open_drains()
+        began = timing.monotonic()
+        action, wait_s = schedule.next_action(began, self._queue.backlog(), is_draining=bool(drains))
+        if action is Action.WAIT:
+            await _wait(self._work, wait_s)
             return
-        self._offered.clear()
+        error = await self._perform(action, lambda: self._continues_to_release(schedule, timing))
+        now = timing.monotonic()
+        if action is Action.RECORD:
+            schedule.recorded(now, self._recorded_pods)
+        elif action is Action.RELEASE_SLOWLY:
+            schedule.released_slowly(now, now - began)
+        self._log.backlog(self.backlog)
+        if error is None:
+            backoff.reset()
+            self._log.succeeded(now, backlog=self.backlog)
+            return
+        self._log.failed(error, now, is_storing=action is Action.RECORD, backlog=self.backlog)
+        for drain in drains:
+            drain.failed(error)
+        await _wait(self._drain_requested, backoff.next(at_least_s=retry_after_s(error)))
 
-    def _next_step(self, tempo: HarvestSchedule, now: float) -> tuple[Step, float | None]:
-        return tempo.next(now, due=self._unrecorded, awaited=len(self._awaited), held=len(self._held))
+    def _open_drains(self) -> list[_DrainRequest]:
+        """Return the drains that wait; when nothing is left to do, they are answered."""
+        drains = [drain for drain in self._drains if not drain.answer.done()]
+        if self.backlog:
+            return drains
+        for drain in drains:
+            drain.answer.set_result(None)
+        return []
 
-    async def _do(self, step: Step, *, until: Callable[[], bool]) -> Exception | None:
-        """:param until: The rest of the held pods can wait again."""
-        async with self._one_batch:
-            match step:
-                case Step.RECORD:
-                    return (await self._record_batch())[1]
-                case Step.RELEASE_AWAITED:
-                    return (await self._release(self._awaited, BATCH_PODS_MAX))[1]
-                case Step.TRICKLE:
-                    return (await self._release(self._held, TRICKLE_PODS))[1]
-                case _:
-                    return (await self._release(self._held, HELD_MAX, until=until))[1]
+    def _fail_drains(self, error: BaseException) -> None:
+        for drain in self._drains:
+            if isinstance(error, asyncio.CancelledError):
+                drain.answer.cancel()
+            elif not drain.answer.done():
+                drain.answer.set_exception(error)
 
-    async def harvest(self, *, sparing: bool = False) -> Harvest:
-        """Record one batch, and release what is recorded. What fails stays in the backlog; other faults than the
-        cluster's are raised.
+    def _continues_to_release(self, schedule: HarvestSchedule, timing: Timing) -> bool:
+        return schedule.continues_to_release(timing.monotonic(), self._queue.backlog(), is_draining=bool(self._drains))
 
-        :param sparing: Release only what somebody waits for; the rest is recorded, and stays in the backlog.
-        """
-        async with self._one_batch:
-            recorded, error = await self._record_batch()
-            if error is not None:
-                return Harvest(error=error)
-            awaited, error = await self._release(self._awaited, BATCH_PODS_MAX)
-            held = 0
-            if not sparing or len(self._held) > HELD_MAX:
-                held, other = await self._release(self._held, HELD_MAX)
-                error = error or other
-            return Harvest(recorded, awaited + held, error)
+    async def _perform(self, action: Action, continues: Callable[[], bool]) -> Exception | None:
+        """Do what the schedule asks for, and return the first error. What fails stays in the queue."""
+        match action:
+            case Action.RECORD:
+                return await self._record_batch()
+            case Action.RELEASE_TERMINATING:
+                return await self._release(self._queue.next_terminating(BATCH_PODS_MAX))
+            case Action.RELEASE_SLOWLY:
+                return await self._release(self._queue.next_held(SLOW_RELEASE_PODS))
+            case _:
+                return await self._release(self._queue.next_held(HELD_MAX), until=lambda: not continues())
 
-    async def _record_batch(self) -> tuple[int, Exception | None]:
-        """Record some of what is due: how many were new, or what hindered."""
-        batch = list(islice(chain(self._due_first.values(), self._due.values()), BATCH_PODS_MAX))
-        if not batch:
-            return 0, None
+    # -- recording and releasing -------------------------------------------------------------------------------
+
+    async def _record_batch(self) -> Exception | None:
+        batch = self._queue.next_unrecorded(BATCH_PODS_MAX)
         try:
             if any(not due.exists for due in batch):
-                await self._learn()
-            recorded = await self._record(batch)
+                await self._refresh_ledger()
+            await self._record(batch)
         except (ClusterError, LedgerUnavailable) as exc:
             self._failures += 1
-            return 0, exc
+            return exc
         for due in batch:
-            # It may have been offered again meanwhile.
-            uid = due.pod.metadata.uid
-            last = self._due_first.get(uid) or self._due.get(uid) or due
+            # The pod may have been enqueued again meanwhile.
+            last = self._queue.unrecorded(due.pod.metadata.uid) or due
             if last.exists:
-                self._keep(last.pod)
+                self._enqueue_release(last.pod)
             else:
-                self._forget(uid)
-        return recorded, None
+                self._queue.remove(last.pod.metadata.uid)
+        return None
 
-    async def _release(
-        self, pods: dict[str, PodView], at_most: int, *, until: Callable[[], bool] = lambda: False
-    ) -> tuple[int, Exception | None]:
-        """Release some of these, which are recorded: how many, and what hindered first. What fails stays in `pods`."""
+    async def _release(self, pods: Sequence[PodView], *, until: Callable[[], bool] = lambda: False) -> Exception | None:
+        """Release recorded pods and return the first error. Pods that fail stay in the queue."""
         errors: list[ClusterError] = []
-        before = len(self._released)
 
-        def tell(pod: PodView, error: ClusterError | None) -> None:
+        def done(pod: PodView, error: ClusterError | None) -> None:
             if error is not None:
                 errors.append(error)
                 return
             self._released.add(pod.metadata.uid)
-            self._released_pods += 1
-            self._forget(pod.metadata.uid)
+            self._queue.remove(pod.metadata.uid)
 
-        await release_all(self._client, list(islice(pods.values(), at_most)), tell, until=until)
+        await release_all(self._client, pods, done, until=until)
         self._failures += bool(errors)
-        return len(self._released) - before, errors[0] if errors else None
+        return errors[0] if errors else None
 
-    async def _learn(self) -> None:
-        """Read what others recorded: whoever let a vanished pod go had seen more of it than its last view here."""
+    async def _refresh_ledger(self) -> None:
+        """Read what other harvesters recorded. Whoever released a pod that is gone had a later view of it."""
         if self._ledger is not None:
-            await self._ledger.refresh(self._tell)
+            await self._ledger.refresh(self._keep)
 
-    async def _record(self, batch: Sequence[_Due]) -> int:
-        """Store the outcomes of these; how many of them were new."""
-        before = self._recorded_pods
-        new = self._new(await _outcomes_of(batch))
+    async def _record(self, batch: Sequence[UnrecordedPod]) -> None:
+        """Store the outcomes of these pods that are not recorded yet."""
+        new = self._unrecorded(await _outcomes_of(batch))
         try:
             if self._ledger is not None:
                 self._stored(await self._ledger.begin(new))
-            await self.remember()
-            new = self._new(new)
+            await self.load_ledger()
+            new = self._unrecorded(new)
             if self._ledger is not None:
                 await self._ledger.record(new)
         except Forbidden as exc:
             if not is_namespace_ending(exc):
                 raise
-            self.forget_ledger()
-            new = self._new(new)
+            self.drop_ledger()
+            new = self._unrecorded(new)
         self._stored(new)
-        return self._recorded_pods - before
 
-    def _new(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        known = self.known
-        return [outcome for outcome in outcomes if outcome.uid not in known]
+    def _unrecorded(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        recorded = self.recorded
+        return [outcome for outcome in outcomes if outcome.uid not in recorded]
 
     def _stored(self, outcomes: Sequence[Outcome]) -> None:
-        self._tell(outcomes)
+        self._keep(outcomes)
         self._recorded_pods += len(outcomes)
 
-    def _tell(self, outcomes: Iterable[Outcome]) -> None:
+    def _keep(self, outcomes: Iterable[Outcome]) -> None:
+        """Keep outcomes for the event. With a ledger the ones that explain least are dropped when there are many."""
         for outcome in outcomes:
-            self._told.setdefault(outcome.uid, outcome)
-        if self._ledger is not None and len(self._told) > 2 * TOLD_MAX:
-            self._told = {outcome.uid: outcome for outcome in self.told}
+            self._outcomes.setdefault(outcome.uid, outcome)
+        if self._ledger is not None and len(self._outcomes) > 2 * OUTCOMES_KEPT_MAX:
+            self._outcomes = {outcome.uid: outcome for outcome in self.outcomes}
 
 
-async def _outcomes_of(batch: Sequence[_Due]) -> list[Outcome]:
-    """How these ended; others may run in between."""
+async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Wait for an event, but not longer than this."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+async def _outcomes_of(batch: Sequence[UnrecordedPod]) -> list[Outcome]:
+    """Work out the outcomes; other tasks may run in between."""
     slices, outcomes = of_running_loop(Slices), []
     for due in batch:
-        outcomes.append(outcome_of(due.pod, ended=due.ended))
+        outcomes.append(outcome_of(due.pod, ended=due.has_ended))
         await slices.breathe()
     return outcomes
 
 
 def retry_after_s(error: Exception) -> float | None:
-    """How long the server asked to be left alone."""
+    """Return the seconds that the API server asked to wait, if it did."""
     return error.retry_after_s if isinstance(error, ClusterError) else None

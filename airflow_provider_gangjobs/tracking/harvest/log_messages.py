@@ -1,7 +1,7 @@
-"""What the harvest of a gang says in the log: when it is hindered, when that is over, and when pods pile up.
+"""Log messages of a harvest: when it fails, when it works again, and when many pods are held.
 
-One line when the state changes, none for a pod or a try. The lines come from the trigger, so they are in the log of
-the gang's task, where somebody asks why a pod does not go away.
+There is one line for each change of state, and none for a single pod or retry. The trigger writes these lines, so they
+are in the log of the gang's task, where a user looks for the reason why a pod does not go away.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import logging
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster import structured_log
 from airflow_provider_gangjobs.cluster.errors import TooManyRequests
-from airflow_provider_gangjobs.cluster.structured_log import tell
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.structured_log import Field
@@ -19,53 +19,59 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKLOG_HIGH: Final = 10_000
-"""Pods that are recorded or about to be, and not let go: some megabytes here, and as many objects in the cluster."""
+"""Pods that have ended and are not released: some megabytes here, and as many objects in the cluster."""
 BACKLOG_LOW: Final = BACKLOG_HIGH // 2
 
-SLOWED_DOWN: Final = (INFO, "harvest is slowed down, the API server is busy")
-NOT_STORED: Final = (WARNING, "harvest waits, outcomes cannot be stored and their pods are held")
-NOT_RELEASED: Final = (WARNING, "harvest waits, pods cannot be released")
+SLOWED_DOWN: Final = (INFO, "The API server is busy, the harvest is slowed down")
+NOT_STORED: Final = (WARNING, "Outcomes of pods cannot be stored, so the pods are held until they are")
+NOT_RELEASED: Final = (WARNING, "Pods cannot be released, the harvest retries")
+RECOVERED: Final = (INFO, "The harvest works again")
+MANY_HELD: Final = (WARNING, "Many pods have ended and are still held")
+FEW_HELD: Final = (INFO, "Few pods are held again")
 
 
-def of_error(error: Exception, *, storing: bool) -> tuple[int, str]:
-    """What to say of a try that met an error. Two of the same kind in a row are one line."""
+def message_of(error: Exception, *, is_storing: bool) -> tuple[int, str]:
+    """Return level and message for a failed attempt. Two equal messages in a row are logged once."""
     if isinstance(error, TooManyRequests):
         return SLOWED_DOWN
-    return NOT_STORED if storing else NOT_RELEASED
+    return NOT_STORED if is_storing else NOT_RELEASED
 
 
 class HarvestLog:
-    """Says it, of one gang."""
+    """Logs the harvest of one gang."""
 
     def __init__(self, gang: str | None) -> None:
         self._gang = gang
-        self._said: tuple[str, str] | None = None
+        self._problem: tuple[str, str] | None = None
         self._since = 0.0
-        self._tries = 0
+        self._attempts = 0
         self._is_high = False
 
-    def hindered(self, error: Exception, now: float, *, storing: bool, backlog: int) -> None:
-        level, what = of_error(error, storing=storing)
-        if self._said is None:
-            self._since, self._tries = now, 0
-        self._tries += 1
-        if self._said != (what, type(error).__name__):
-            self._said = what, type(error).__name__
-            self._tell(level, what, pods=backlog, cause=f"{type(error).__name__}: {error}")
+    def failed(self, error: Exception, now: float, *, is_storing: bool, backlog: int) -> None:
+        """Log a failed attempt, unless the one before failed for the same reason."""
+        level, what = message_of(error, is_storing=is_storing)
+        if self._problem is None:
+            self._since, self._attempts = now, 0
+        self._attempts += 1
+        if self._problem != (what, type(error).__name__):
+            self._problem = what, type(error).__name__
+            self._write((level, what), pods=backlog, cause=f"{type(error).__name__}: {error}")
 
-    def goes_on(self, now: float, *, backlog: int) -> None:
-        """A try went well."""
-        if self._said is not None:
-            self._said = None
-            self._tell(INFO, "harvest goes on", after_s=now - self._since, tries=self._tries, pods=backlog)
+    def succeeded(self, now: float, *, backlog: int) -> None:
+        """Log the end of a problem, if there was one."""
+        if self._problem is not None:
+            self._problem = None
+            self._write(RECOVERED, after_s=now - self._since, tries=self._attempts, pods=backlog)
 
-    def backlog_is(self, pods: int) -> None:
+    def backlog(self, pods: int) -> None:
+        """Log when many pods wait, and when few do again."""
         if pods >= BACKLOG_HIGH and not self._is_high:
             self._is_high = True
-            self._tell(WARNING, "many pods have ended and are still held", pods=pods)
+            self._write(MANY_HELD, pods=pods)
         elif pods < BACKLOG_LOW and self._is_high:
             self._is_high = False
-            self._tell(INFO, "few pods are held again", pods=pods)
+            self._write(FEW_HELD, pods=pods)
 
-    def _tell(self, level: int, what: str, **fields: Field) -> None:
-        tell(log, level, what, gang=self._gang, **fields)
+    def _write(self, message: tuple[int, str], **fields: Field) -> None:
+        level, what = message
+        structured_log.tell(log, level, what, gang=self._gang, **fields)

@@ -1,75 +1,104 @@
-"""HarvestSchedule: when a harvester records, when it releases, and when it leaves the API server to the pods.
+"""Schedule: when a harvester records outcomes, when it releases pods, and when it waits.
 
-Each release is a write, a seventh of what a pod costs the server in all, and nobody waits for it unless the pod is
-being deleted. So releases come last: while pods end there is a trickle, which is as slow as the server's answers,
-and once no more have ended for a moment the rest goes at full speed. Pure: it reads no clock and keeps three times.
+Each release is a write, the seventh that a pod costs the API server, and nobody waits for it unless the pod is being
+deleted. So releases come last. While pods end, a harvester releases a few pods at a time and adapts to the response
+time of the API server. When no pod has ended for a moment, or when a drain is requested, it releases the rest at full
+speed.
+The schedule is pure: it reads no clock and keeps three points in time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
-CALM_AFTER_S: Final = 3.0
-"""Without a pod that ended: by then the Job controller has counted them, and its own writes are done."""
-RECORD_PAUSE_PER_POD_S: Final = 2e-3
-RECORD_PAUSE_MAX_S: Final = 2.0
-"""Between two records. To add to a ConfigMap costs the API server more the more is in it (it merges the whole), so a
-large gang's outcomes are written in larger and fewer parts."""
-TRICKLE_PODS: Final = 2
-"""Released at once while pods end."""
-TRICKLE_REST: Final = 60.0
-"""Then nothing is released for so many times the answer time: six a second of a server that answers in 5 ms, and not
-one a second of one that is busy and takes 50 ms. With a rest of 3 a gang of 5,000 completed in 1.3 times its time,
-with this it is 1.02 for 2,500 (benchmarks/harvest.py)."""
-TRICKLE_REST_MIN_S: Final = 0.005
+QUIET_AFTER_S: Final = 3.0
+"""Without a pod that ended. By then the Job controller has counted the pods, and its own writes are done."""
+RECORD_INTERVAL_PER_POD_S: Final = 2e-3
+RECORD_INTERVAL_MAX_S: Final = 2.0
+"""Between two writes to the ledger. The API server merges a whole ConfigMap to add an entry, so adding costs more the
+more entries there are, and the outcomes of a large gang are written in fewer and larger parts."""
+SLOW_RELEASE_PODS: Final = 2
+"""Pods that are released at once while other pods end."""
+SLOW_RELEASE_PAUSE_FACTOR: Final = 60.0
+"""The pause after a slow release, as a multiple of the response time: about six releases a second of a server that
+answers in 5 ms, and less than one a second of a busy server that takes 50 ms. With a factor of 3 a gang of 5,000 pods
+completed in 1.3 times its time, with this factor 2,500 pods complete in 1.02 times (benchmarks/harvest.py)."""
+SLOW_RELEASE_PAUSE_MIN_S: Final = 0.005
 HELD_MAX: Final = 10_000
-"""Pods that are recorded and still held, some 10 MB. Above it they are released however busy the server is."""
+"""Pods that are recorded and still held, some 10 MB. More pods are released at full speed."""
 
 
-class Step(Enum):
+class Action(Enum):
     """What a harvester does next."""
 
     WAIT = auto()
     RECORD = auto()
-    RELEASE_AWAITED = auto()
-    TRICKLE = auto()
-    DRAIN = auto()
+    RELEASE_TERMINATING = auto()
+    RELEASE_SLOWLY = auto()
+    RELEASE_ALL = auto()
+
+
+class Backlog(NamedTuple):
+    """Numbers of pods that wait for a harvester."""
+
+    unrecorded: int = 0
+    terminating: int = 0
+    """Recorded pods with a deletion timestamp. Somebody waits for each of them to go."""
+    held: int = 0
+    """The other recorded pods."""
 
 
 @dataclass
 class HarvestSchedule:
-    """The times of one harvester, in seconds of its monotonic clock."""
+    """The schedule of one harvester. All times are seconds of its monotonic clock."""
 
-    _calm_at: float = 0.0
+    _quiet_at: float = 0.0
     _record_at: float = 0.0
-    _trickle_at: float = 0.0
+    _slow_release_at: float = 0.0
 
     def pods_ended(self, now: float) -> None:
-        self._calm_at = now + CALM_AFTER_S
+        """Pods have ended: others probably end soon."""
+        self._quiet_at = now + QUIET_AFTER_S
 
     def recorded(self, now: float, pods: int) -> None:
-        """:param pods: How many are in the ledger by now."""
-        self._record_at = now + min(pods * RECORD_PAUSE_PER_POD_S, RECORD_PAUSE_MAX_S)
+        """The ledger was written to.
 
-    def trickled(self, now: float, took_s: float) -> None:
-        self._trickle_at = now + max(TRICKLE_REST * took_s, TRICKLE_REST_MIN_S)
-
-    def next(self, now: float, *, due: int, awaited: int, held: int) -> tuple[Step, float | None]:
-        """The next step, and how long to wait for it at most (`None`: until there is something to do).
-
-        :param due: Pods to record.
-        :param awaited: Recorded pods that somebody deleted.
-        :param held: The other recorded pods.
+        :param pods: The number of outcomes that this harvester has recorded.
         """
-        if awaited:
-            return Step.RELEASE_AWAITED, 0.0
-        if due and now >= self._record_at:
-            return Step.RECORD, 0.0
-        if held and (now >= self._calm_at or held > HELD_MAX):
-            return Step.DRAIN, 0.0
-        if held and now >= self._trickle_at:
-            return Step.TRICKLE, 0.0
-        times = [self._record_at] * bool(due) + [self._calm_at, self._trickle_at] * bool(held)
-        return Step.WAIT, min(times) - now if times else None
+        self._record_at = now + min(pods * RECORD_INTERVAL_PER_POD_S, RECORD_INTERVAL_MAX_S)
+
+    def released_slowly(self, now: float, took_s: float) -> None:
+        """A slow release took so many seconds."""
+        self._slow_release_at = now + max(SLOW_RELEASE_PAUSE_FACTOR * took_s, SLOW_RELEASE_PAUSE_MIN_S)
+
+    def next_action(self, now: float, backlog: Backlog, *, is_draining: bool = False) -> tuple[Action, float | None]:
+        """Return the next action, and for `WAIT` how many seconds to wait at most (`None`: until pods are enqueued).
+
+        :param is_draining: Somebody waits for the backlog to be empty, so there are no pauses.
+        """
+        if backlog.terminating:
+            return Action.RELEASE_TERMINATING, 0.0
+        if backlog.unrecorded and (is_draining or now >= self._record_at):
+            return Action.RECORD, 0.0
+        if backlog.held and self._may_release_all(now, backlog, is_draining=is_draining):
+            return Action.RELEASE_ALL, 0.0
+        if backlog.held and now >= self._slow_release_at:
+            return Action.RELEASE_SLOWLY, 0.0
+        times = [self._record_at] * bool(backlog.unrecorded)
+        times += [self._quiet_at, self._slow_release_at] * bool(backlog.held)
+        return Action.WAIT, min(times) - now if times else None
+
+    def continues_to_release(self, now: float, backlog: Backlog, *, is_draining: bool = False) -> bool:
+        """Whether a running `RELEASE_ALL` goes on with the next pod.
+
+        A drain does not cut the release short for every pod that ends meanwhile, so the ledger is still written in
+        large parts.
+        """
+        if backlog.terminating or (backlog.unrecorded and now >= self._record_at):
+            return False
+        return self._may_release_all(now, backlog, is_draining=is_draining)
+
+    def _may_release_all(self, now: float, backlog: Backlog, *, is_draining: bool) -> bool:
+        return is_draining or now >= self._quiet_at or backlog.held > HELD_MAX

@@ -23,8 +23,8 @@ from airflow_provider_gangjobs.gang.outcome.results import (
 )
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.kube.views import JobView, view
-from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
-from airflow_provider_gangjobs.tracking.ledger import Ledger, read_ledger
+from airflow_provider_gangjobs.tracking.harvest.harvest_task import harvest_once
+from airflow_provider_gangjobs.tracking.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
@@ -126,13 +126,8 @@ async def _harvest(client: Client, ref: GangRef, pods: Sequence[PodView], *, has
     held = [pod for pod in pods if is_held(pod)]
     if not has_ledger or not held:
         return len(held), ""
-    harvester = Harvester(client, Ledger(client, ref))
-    harvester.offer(held)
-    while harvester.backlog:
-        error = (await harvester.harvest()).error
-        if error is not None:
-            return sum(map(harvester.holds, held)), str(error)
-    return sum(map(harvester.holds, held)), ""
+    still_held, error = await harvest_once(client, ref, held)
+    return still_held, "" if error is None else str(error)
 
 
 def _order(outcome: Outcome) -> tuple[bool, int, str, str]:
