@@ -147,11 +147,7 @@ REFUSED_WRITES: dict[str, tuple[int, bytes, bool]] = {
     "a patch of another uid": (422, body("Invalid", details={"causes": UID_MISMATCH}), True),
     "a patch of a field that is wrong": (422, body("Invalid", details={"causes": OTHER_FIELD}), False),
     "a delete of another uid": (409, body("Conflict", message=DELETED_WITH_UID), True),
-    "a replacement of another uid": (
-        409,
-        body("Conflict", message="UID in precondition: a, UID in object meta: b"),
-        True,
-    ),
+    "a replacement of another uid": (409, body("Conflict", message=REPLACED_WITH_UID), True),
     "a delete of another resourceVersion": (409, body("Conflict", message=DELETED_WITH_VERSION), False),
     "a patch of another resourceVersion": (409, body("Conflict", message="the object has been modified"), False),
     "a create of what exists": (409, body("AlreadyExists", message="jobs.batch a already exists"), False),
