@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.client import Answer, Client
+from airflow_provider_gangjobs.cluster.client import Client, ResponseFormat
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
@@ -132,7 +132,9 @@ class HollowNodes:
                 await self.client.delete(PODS, meta.name, meta.namespace, grace_period_s=0)
 
     async def _status(self, meta: _Meta, body: dict[str, Any]) -> None:
-        await self.client.patch(PODS, meta.name, meta.namespace, body, subresource="status", answer=Answer.METADATA)
+        await self.client.patch(
+            PODS, meta.name, meta.namespace, body, subresource="status", response_format=ResponseFormat.METADATA
+        )
 
 
 async def main(kubeconfig: str, count: int, lasts_s: float) -> None:

@@ -13,7 +13,7 @@ import time
 from contextlib import aclosing
 from typing import Any
 
-from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
@@ -30,7 +30,9 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
 
         async def free(meta: dict[str, Any]) -> None:
             async with in_flight:
-                await client.patch(PODS, meta["name"], namespace, release_patch(meta["uid"]), kind=Patch.STRATEGIC)
+                await client.patch(
+                    PODS, meta["name"], namespace, release_patch(meta["uid"]), patch_type=PatchType.STRATEGIC
+                )
 
         listed = json.loads(await client.list_page(PODS, namespace, limit=1))
         version = listed["metadata"]["resourceVersion"]

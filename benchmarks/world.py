@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
@@ -165,7 +165,7 @@ async def complete(client: Client, namespace: str, name: str, *, pods: int = 1) 
         "completionTime": at,
         "conditions": conditions,
     }
-    await client.patch(JOBS, name, namespace, {"status": status}, kind=Patch.MERGE, subresource="status")
+    await client.patch(JOBS, name, namespace, {"status": status}, patch_type=PatchType.MERGE, subresource="status")
 
 
 def now() -> str:

@@ -1,8 +1,8 @@
-"""Everything that talks to an API server, over plain dicts.
+"""The client of one API server. Objects are plain dicts.
 
 Typed models would silently drop the fields of newer versions, so objects stay dicts from end to end.
-Reads are repeated until a deadline. A write is repeated only if the server said that it did not act;
-after any other failure the caller looks at what is there and decides (`error.may_have_applied`).
+The client retries reads until a deadline. The client retries a write only if the server says that it did not process
+the request. After any other failure, the caller reads the current state and decides (`error.may_have_applied`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Gone
 from airflow_provider_gangjobs.cluster.http.lines import split_lines, whole_lines
-from airflow_provider_gangjobs.cluster.http.options import Answer, ClientStatistics, Patch, Propagation
-from airflow_provider_gangjobs.cluster.http.responses import Json, read_object, read_page
-from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, Persistent
-from airflow_provider_gangjobs.cluster.http.transport import Exchange, Query, Transport
+from airflow_provider_gangjobs.cluster.http.options import (
+    ClientStatistics,
+    PatchType,
+    PropagationPolicy,
+    ResponseFormat,
+)
+from airflow_provider_gangjobs.cluster.http.responses import Json, decode_list, decode_object
+from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, RetryingTransport
+from airflow_provider_gangjobs.cluster.http.transport import Query, Request, Transport
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
@@ -35,22 +40,22 @@ LIST_TIMEOUT_S = 60.0
 """A page of 500 large pods takes an API server seconds under load."""
 PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
-WATCH_MARGIN_S = 30.0
-"""A watch ends by itself after its `timeoutSeconds`; one that is silent for this much longer is dead."""
+WATCH_IDLE_MARGIN_S = 30.0
+"""The server ends a watch after its `timeoutSeconds`. A watch that is idle for this much longer has lost its peer."""
 LOG_LINE_BYTES_MAX = 2**16
-LOG_SILENCE_S = 3600.0
+LOG_IDLE_TIMEOUT_S = 3600.0
 WATCH_LINE_BYTES_MAX = 16 * 2**20
-"""An object of etcd is at most 1.5 MiB; JSON and managedFields make it longer, but not tenfold."""
+"""An object in etcd has at most 1.5 MiB. JSON and managedFields make an object longer, but not ten times."""
 
-__all__ = ["Answer", "Client", "ClientStatistics", "Patch", "Propagation"]
+__all__ = ["Client", "ClientStatistics", "PatchType", "PropagationPolicy", "ResponseFormat"]
 
 T = TypeVar("T")
-_DONE = frozenset({200})
-_DONE_OR_GONE = frozenset({200, 404})
+_PATCHED = frozenset({200})
+_PATCHED_OR_NOT_FOUND = frozenset({200, 404})
 
 
 class Client:
-    """One API server. Connects at the first request; belongs to the event loop that it is first used on."""
+    """A client of one API server. Connects at its first request, and belongs to the event loop that first uses it."""
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class Client:
         timing = timing or Timing()
         self._credentials = credentials or Credentials(config, timing=timing)
         self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=timing.monotonic)
-        self._persistent = Persistent(self._transport, timing, retry_for_s=retry_for_s)
+        self._retrying = RetryingTransport(self._transport, timing, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,34 +80,34 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections; safe to repeat."""
+        """Close all connections. Safe to repeat."""
         await self._transport.aclose()
 
     @property
-    def clock(self) -> ServerClock:
-        """The API server's clock, learned from its answers."""
-        return self._transport.clock
+    def server_clock(self) -> ServerClock:
+        """The API server's clock, as its responses show it."""
+        return self._transport.server_clock
 
     def statistics(self) -> ClientStatistics:
-        return ClientStatistics(dict(self._persistent.requests), self._persistent.retries, self._credentials.renewals)
+        return ClientStatistics(dict(self._retrying.requests), self._retrying.retries, self._credentials.renewals)
 
     # -- objects ---------------------------------------------------------------------------------------------
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
-        """One object as it is stored.
+        """Return one object.
 
         Raises:
-            NotFound: there is none; anything else means that this is not known.
+            NotFound: the object does not exist. After any other error, the caller does not know whether it exists.
         """
-        return await self.raw_get(resource.path(namespace, name))
+        return await self.get_raw(resource.path(namespace, name))
 
-    async def raw_get(self, path: str) -> Json:
-        """Whatever is at `path`, such as /version or a group's discovery document."""
-        exchange = Exchange("GET", path)
-        return read_object(exchange, await self._persistent.read("get", exchange, timeout_s=REQUEST_TIMEOUT_S))
+    async def get_raw(self, path: str) -> Json:
+        """Return the JSON document at `path`, such as `/version` or a discovery document."""
+        request = Request("GET", path)
+        return decode_object(request, await self._retrying.read("get", request, timeout_s=REQUEST_TIMEOUT_S))
 
     async def version(self) -> Json:
-        return await self.raw_get("/version")
+        return await self.get_raw("/version")
 
     async def create(
         self,
@@ -111,17 +116,23 @@ class Client:
         namespace: str | None = None,
         *,
         dry_run: bool = False,
-        answer: Answer = Answer.OBJECT,
+        response_format: ResponseFormat = ResponseFormat.OBJECT,
     ) -> Json:
-        """Create an object; unknown and duplicate fields are refused. Returns what was stored, as far as `answer` says.
+        """Create an object and return the stored object in `response_format`.
+
+        The server refuses unknown and duplicate fields.
 
         Raises:
-            AlreadyExists: one of this name is there, possibly from a request of ours whose answer was lost.
+            AlreadyExists: an object of this name exists, possibly from an earlier request whose response was lost.
         """
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None}
-        exchange = Exchange("POST", resource.path(namespace), query, msgspec.json.encode(body), accept=answer.value)
-        return read_object(
-            exchange, await self._persistent.write("create", exchange, timeout_s=REQUEST_TIMEOUT_S), answer
+        request = Request(
+            "POST", resource.path(namespace), query, msgspec.json.encode(body), accept=response_format.value
+        )
+        return decode_object(
+            request,
+            await self._retrying.write("create", request, timeout_s=REQUEST_TIMEOUT_S),
+            response_format,
         )
 
     async def patch(
@@ -131,61 +142,66 @@ class Client:
         namespace: str | None,
         body: Mapping[str, Any] | list[Any],
         *,
-        kind: Patch = Patch.MERGE,
+        patch_type: PatchType = PatchType.MERGE,
         subresource: str | None = None,
         dry_run: bool = False,
-        answer: Answer = Answer.OBJECT,
+        response_format: ResponseFormat = ResponseFormat.OBJECT,
     ) -> Json:
-        """Change part of an object. A uid or resourceVersion in the body is a precondition.
+        """Change part of an object and return the stored object in `response_format`.
 
-        Returns what is stored now, as far as `answer` says.
+        A uid or resourceVersion in the body is a precondition.
 
         Raises:
             Conflict: the precondition does not hold.
-            NotFound: there is no such object.
+            NotFound: the object does not exist.
         """
         path = resource.path(namespace, name, subresource)
         query = {"dryRun": "All"} if dry_run else None
-        exchange = Exchange("PATCH", path, query, msgspec.json.encode(body), content_type=kind, accept=answer.value)
-        return read_object(
-            exchange, await self._persistent.write("patch", exchange, timeout_s=REQUEST_TIMEOUT_S), answer
+        request = Request(
+            "PATCH", path, query, msgspec.json.encode(body), content_type=patch_type, accept=response_format.value
+        )
+        return decode_object(
+            request,
+            await self._retrying.write("patch", request, timeout_s=REQUEST_TIMEOUT_S),
+            response_format,
         )
 
     async def patch_many(
         self,
         resource: Resource,
         patches: Iterable[tuple[T, str, str | None, Mapping[str, Any]]],
-        done: Callable[[T], None],
+        on_patched: Callable[[T], None],
         *,
-        kind: Patch = Patch.MERGE,
-        gone_is_done: bool = False,
+        patch_type: PatchType = PatchType.MERGE,
+        ignore_not_found: bool = False,
         connections: int,
     ) -> tuple[list[T], bool]:
-        """Patch many objects, for a fraction of the CPU of `patch`. For patches that may be applied twice.
+        """Patch many objects for a fraction of the CPU of `patch`. The patches must be safe to apply twice.
 
-        :param patches: What each is for, its object's name and namespace, and the patch. Taken one by one, until there
-            are no more or the server has had enough.
-        :param done: Told of each that is applied; with `gone_is_done` also of each whose object does not exist.
-        :return: Those that were taken and are left for `patch`, which knows what to make of a refusal; and whether any
-            was applied in this way.
+        :param patches: Tuples of item, object name, namespace, and patch. They are consumed one by one, until the
+            iterable is exhausted or the server refuses further requests.
+        :param on_patched: Called with each item whose patch was applied. With `ignore_not_found`, also called with
+            each item whose object does not exist.
+        :return: The consumed items that are unfinished, and whether any patch succeeded. Send the unfinished items
+            with `patch`, which classifies a refusal. They may have been applied.
         """
         requests = (
-            (what, resource.path(namespace, name), msgspec.json.encode(body)) for what, name, namespace, body in patches
+            (item, resource.path(namespace, name), msgspec.json.encode(body)) for item, name, namespace, body in patches
         )
-        run = await self._transport.express(
+        batch = await self._transport.bulk_patch(
             "PATCH",
             requests,
-            done,
-            content_type=kind,
-            accept=Answer.METADATA.value,
-            hoped=_DONE_OR_GONE if gone_is_done else _DONE,
+            on_patched,
+            content_type=patch_type,
+            accept=ResponseFormat.METADATA.value,
+            success_statuses=_PATCHED_OR_NOT_FOUND if ignore_not_found else _PATCHED,
             connections=connections,
             timeout_s=REQUEST_TIMEOUT_S,
         )
-        if run is None:
+        if batch is None:
             return [], False
-        self._persistent.requests["patch"] += run.sent
-        return run.given_back, run.succeeded > 0
+        self._retrying.requests["patch"] += batch.sent
+        return batch.unfinished, batch.succeeded > 0
 
     async def delete(
         self,
@@ -194,22 +210,24 @@ class Client:
         namespace: str | None = None,
         *,
         uid: str | None = None,
-        propagation: Propagation = Propagation.BACKGROUND,
+        propagation_policy: PropagationPolicy = PropagationPolicy.BACKGROUND,
         grace_period_s: int | None = None,
     ) -> None:
-        """Ask for an object to be deleted; its finalizers decide when it is gone.
+        """Request the deletion of an object. The object exists until its finalizers are removed.
+
+        :param uid: Delete the object only if it has this uid.
 
         Raises:
             Conflict: the object of this name has another uid.
-            NotFound: there is no such object.
+            NotFound: the object does not exist.
         """
-        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation_policy}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
-        exchange = Exchange("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
-        await self._persistent.write("delete", exchange, timeout_s=REQUEST_TIMEOUT_S)
+        request = Request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))
+        await self._retrying.write("delete", request, timeout_s=REQUEST_TIMEOUT_S)
 
     # -- collections -----------------------------------------------------------------------------------------
 
@@ -224,7 +242,7 @@ class Client:
         continue_token: str | None = None,
         retry_for_s: float | None = None,
     ) -> bytes:
-        """One page of a list, undecoded.
+        """Return one page of a list as undecoded JSON.
 
         Raises:
             Gone: the continue token is too old.
@@ -235,10 +253,10 @@ class Client:
             "limit": limit,
             "continue": continue_token,
         }
-        exchange = Exchange("GET", resource.path(namespace), query)
-        return await self._persistent.read("list", exchange, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
+        request = Request("GET", resource.path(namespace), query)
+        return await self._retrying.read("list", request, timeout_s=LIST_TIMEOUT_S, retry_for_s=retry_for_s)
 
-    async def pages(
+    async def list_pages(
         self,
         resource: Resource,
         namespace: str | None = None,
@@ -247,15 +265,15 @@ class Client:
         field_selector: str | None = None,
         limit: int = PAGE_OBJECTS,
     ) -> AsyncGenerator[list[Json], None]:
-        """All objects, page by page; as `views`."""
-        pages = self.views(
+        """Yield all objects page by page, as dicts. Otherwise the same as `list_views`."""
+        pages = self.list_views(
             Json, resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
         )
         async with aclosing(pages):
             async for page in pages:
                 yield page
 
-    async def views(
+    async def list_views(
         self,
         kind: type[T],
         resource: Resource,
@@ -265,13 +283,13 @@ class Client:
         field_selector: str | None = None,
         limit: int = PAGE_OBJECTS,
     ) -> AsyncGenerator[list[T], None]:
-        """All objects, page by page, decoded into `kind`: a view, or a dict.
+        """Yield all objects page by page, decoded into `kind`: a view of `kube.views`, or a dict.
 
-        A list that grew too old goes on if the server allows, or starts again, so an object may come twice;
-        none that exists all the while is left out.
+        When the continue token expires, the list continues at a newer version if the server offers one, and starts
+        again otherwise. An object may therefore appear twice. An object that exists the whole time is never left out.
 
         Raises:
-            Gone: the list grew too old again and again.
+            Gone: the continue token expired more than `LIST_RESTARTS_MAX` times.
         """
         token: str | None = None
         restarts = 0
@@ -291,9 +309,9 @@ class Client:
                     raise
                 token = gone.continue_token
                 continue
-            read = read_page(Exchange("GET", resource.path(namespace)), page, kind)
-            yield read.items or []
-            token = read.metadata.continue_
+            decoded = decode_list(Request("GET", resource.path(namespace)), page, kind)
+            yield decoded.items or []
+            token = decoded.metadata.continue_
             if not token:
                 return
 
@@ -306,14 +324,14 @@ class Client:
         field_selector: str | None = None,
         limit: int = PAGE_OBJECTS,
     ) -> list[Json]:
-        """All objects, each once, in the state last seen."""
-        found: dict[tuple[str, str], Json] = {}
-        pages = self.pages(
+        """Return all objects as dicts, each once."""
+        objects: dict[tuple[str, str], Json] = {}
+        pages = self.list_pages(
             resource, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit
         )
         async for page in pages:
-            found |= {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in page}
-        return list(found.values())
+            objects |= {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in page}
+        return list(objects.values())
 
     async def watch(
         self,
@@ -324,20 +342,23 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
         timeout_s: float = 300,
-        silence_s: float | None = None,
+        idle_timeout_s: float | None = None,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """The events after `resource_version`, bookmarks included: one connection, undecoded, an event a line.
+        """Yield the events after `resource_version`, including bookmarks, as undecoded JSON with one event per line.
 
-        What has come is given at once, so each part is one or more whole lines: to be woken for each event of a burst
-        costs more than the event does.
+        Each yielded part has one or more whole lines, as many as have arrived: waking the caller for each event of a
+        burst costs more than the event itself. One call is one connection and does not resume.
 
-        Ends when the server ends it, by `timeout_s` at the latest; never resumes by itself. `silence_s` is how
-        long nothing may come before the connection counts as lost: by default a little longer than it may last.
+        :param timeout_s: The server ends the watch after this time, or earlier.
+        :param idle_timeout_s: The connection counts as lost if nothing arrives for this long. The default is
+            `WATCH_IDLE_MARGIN_S` more than `timeout_s`.
+        :param on_open: Called when the server has accepted the watch.
 
         Raises:
-            Gone: the version is too old (also an event of type ERROR may say so; that is the caller's to read).
-            ReplyLost: the connection broke, or was silent for longer than it may be.
+            Gone: the version is too old. The server may report this in an event of type ERROR instead, which the
+                caller has to read.
+            ReplyLost: the connection broke or was idle for too long.
         """
         query: Query = {
             "watch": True,
@@ -347,10 +368,12 @@ class Client:
             "fieldSelector": field_selector,
             "timeoutSeconds": max(1, round(timeout_s)),
         }
-        exchange = Exchange("GET", resource.path(namespace), query)
-        self._persistent.requests["watch"] += 1
-        silence_s = timeout_s + WATCH_MARGIN_S if silence_s is None else silence_s
-        async with self._transport.stream(exchange, silence_s=silence_s, open_timeout_s=REQUEST_TIMEOUT_S) as chunks:
+        request = Request("GET", resource.path(namespace), query)
+        self._retrying.requests["watch"] += 1
+        idle_timeout_s = timeout_s + WATCH_IDLE_MARGIN_S if idle_timeout_s is None else idle_timeout_s
+        async with self._transport.stream(
+            request, idle_timeout_s=idle_timeout_s, open_timeout_s=REQUEST_TIMEOUT_S
+        ) as chunks:
             if on_open is not None:
                 on_open()
             async with aclosing(whole_lines(chunks, bytes_max=WATCH_LINE_BYTES_MAX)) as parts:
@@ -362,17 +385,17 @@ class Client:
     async def log_tail(
         self, name: str, namespace: str, *, container: str | None = None, tail_lines: int, bytes_max: int
     ) -> LogTail:
-        """The end of what a container has written: the last lines, and of these at most `bytes_max`.
+        """Return the end of a container's log: its last `tail_lines` lines, cut to the last `bytes_max` bytes.
 
-        What `tail_lines` chooses is transferred whole.
+        The server transfers all bytes of these lines.
 
         Raises:
-            NotFound: the pod is gone.
+            NotFound: the pod does not exist.
             BadRequest: the container has not started.
         """
         query: Query = {"container": container, "tailLines": tail_lines}
-        exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
-        end = await self._persistent.read_end("log", exchange, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
+        request = Request("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
+        end = await self._retrying.read_end("log", request, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
         return end.tail(tail_lines=tail_lines)
 
     async def follow_log(
@@ -383,13 +406,16 @@ class Client:
         container: str | None = None,
         tail_lines: int | None = None,
         since_s: int | None = None,
-        silence_s: float = LOG_SILENCE_S,
+        idle_timeout_s: float = LOG_IDLE_TIMEOUT_S,
     ) -> AsyncGenerator[str, None]:
-        """A container's lines as they come, until it ends. Very long lines come in parts. Never resumes by itself."""
+        """Yield the lines of a container's log as they arrive, until the container ends. Does not resume.
+
+        A line of more than `LOG_LINE_BYTES_MAX` bytes is yielded in parts.
+        """
         query: Query = {"container": container, "follow": True, "tailLines": tail_lines, "sinceSeconds": since_s}
-        exchange = Exchange("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
-        self._persistent.requests["log"] += 1
-        async with self._transport.stream(exchange, silence_s=silence_s) as chunks:
+        request = Request("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
+        self._retrying.requests["log"] += 1
+        async with self._transport.stream(request, idle_timeout_s=idle_timeout_s) as chunks:
             lines = split_lines(chunks, bytes_max=LOG_LINE_BYTES_MAX)
             async with aclosing(lines):
                 async for line in lines:

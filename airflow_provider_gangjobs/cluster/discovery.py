@@ -104,7 +104,7 @@ async def _ask(client: Client) -> Capabilities:
 async def _document(client: Client, path: str, what: str, unknown: dict[str, str]) -> dict[str, Any] | None:
     """The document; None if it does not exist, or with a note in `unknown` if that could not be found out."""
     try:
-        return await client.raw_get(path)
+        return await client.get_raw(path)
     except NotFound:
         return None
     except (ApiError, ReplyLost) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.client import Patch
+from airflow_provider_gangjobs.cluster.client import PatchType
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -49,7 +49,7 @@ async def claim(client: Api, ref: GangRef, claim_id: str, *, timing: Timing | No
         if read_job(job).holds_claim(claim_id):
             return True
         try:
-            await client.patch(JOBS, ref.name, ref.namespace, claim_patch(job, claim_id), kind=Patch.MERGE)
+            await client.patch(JOBS, ref.name, ref.namespace, claim_patch(job, claim_id), patch_type=PatchType.MERGE)
         except NotFound:
             return False
         except Conflict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.client import Patch, Propagation
+from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
 from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
@@ -62,7 +62,7 @@ class Api(Protocol):
         namespace: str | None,
         body: Mapping[str, Any] | Objects,
         *,
-        kind: Patch = Patch.MERGE,
+        patch_type: PatchType = PatchType.MERGE,
     ) -> Object:
         """Change an object."""
 
@@ -73,7 +73,7 @@ class Api(Protocol):
         namespace: str | None = None,
         *,
         uid: str | None = None,
-        propagation: Propagation = Propagation.BACKGROUND,
+        propagation_policy: PropagationPolicy = PropagationPolicy.BACKGROUND,
     ) -> None:
         """Delete an object."""
 
@@ -129,7 +129,7 @@ class Calls:
         tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
         additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
         self.requests += 1
-        return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], kind=Patch.JSON)
+        return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type=PatchType.JSON)
 
     async def patch_as_seen(self, job: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
         """One merge patch, not repeated, of the Job as it was seen. False if it has changed since, or is gone."""
@@ -164,7 +164,9 @@ class Calls:
 
         async def delete() -> bool:
             self.requests += 1
-            await self._client.delete(resource, name, self.namespace, uid=uid, propagation=Propagation.BACKGROUND)
+            await self._client.delete(
+                resource, name, self.namespace, uid=uid, propagation_policy=PropagationPolicy.BACKGROUND
+            )
             return True
 
         return await self._unless_gone(delete, resource, name, uid)

@@ -93,7 +93,7 @@ async def follow(
     reporter = PhaseReporter(report)
     shared = None if isinstance(cluster, Client) else informers()
     client = cluster if isinstance(cluster, Client) else informers().take_client(cluster)
-    clock = now or client.clock.now
+    clock = now or client.server_clock.now
     try:
         while True:
             watch = GangWatch(client, ref)

@@ -28,7 +28,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooLarge,
     is_of_another_uid,
 )
-from airflow_provider_gangjobs.cluster.http.options import Answer
+from airflow_provider_gangjobs.cluster.http.options import ResponseFormat
 from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
@@ -95,7 +95,7 @@ async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = 
 async def _shards(
     client: Client, ref: GangRef, *, per_page: int = SHARDS_PER_PAGE
 ) -> AsyncGenerator[dict[str, Any], None]:
-    pages = client.pages(CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=per_page)
+    pages = client.list_pages(CONFIGMAPS, ref.namespace, label_selector=selector(ref), limit=per_page)
     async with aclosing(pages):
         async for page in pages:
             for shard in page:
@@ -159,7 +159,7 @@ class Ledger:
         part = self._fitting({uid: encode(outcome) for uid, outcome in entries.items()})
         try:
             stored = await self._client.create(
-                CONFIGMAPS, self._manifest(part), self.ref.namespace, answer=Answer.METADATA
+                CONFIGMAPS, self._manifest(part), self.ref.namespace, response_format=ResponseFormat.METADATA
             )
         except (AlreadyExists, TooLarge, Invalid):
             return []
@@ -263,14 +263,18 @@ class Ledger:
         if not self._shard.uid:
             try:
                 manifest = self._manifest(part)
-                return await self._client.create(CONFIGMAPS, manifest, self.ref.namespace, answer=Answer.METADATA)
+                return await self._client.create(
+                    CONFIGMAPS, manifest, self.ref.namespace, response_format=ResponseFormat.METADATA
+                )
             except AlreadyExists:
                 there = await self._client.get(CONFIGMAPS, self._name, self.ref.namespace)
                 if not self._is_ours(there):
                     return there
                 self._shard = self._seen(there)
         patch = {"metadata": {"uid": self._shard.uid}, "data": dict(part)}
-        return await self._client.patch(CONFIGMAPS, self._name, self.ref.namespace, patch, answer=Answer.METADATA)
+        return await self._client.patch(
+            CONFIGMAPS, self._name, self.ref.namespace, patch, response_format=ResponseFormat.METADATA
+        )
 
     def _seen(self, shard: Mapping[str, Any]) -> _Shard:
         number = int(shard["metadata"]["name"].rpartition("-")[2])

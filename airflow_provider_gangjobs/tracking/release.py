@@ -52,7 +52,7 @@ async def release(
         raise ValueError(f"gang {gang!r}: a namespace is needed")
     total = Released()
     # In a namespace or cluster the finalizer is the truth; labels may have been edited away.
-    pages = client.views(PodView, PODS, namespace, label_selector=gang_selector(gang) if gang else None)
+    pages = client.list_views(PodView, PODS, namespace, label_selector=gang_selector(gang) if gang else None)
     async with aclosing(pages):
         async for page in pages:
             total.pods += len(page)

@@ -33,11 +33,11 @@ from tests.endings.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from airflow_provider_gangjobs.cluster.http.transport import Exchange
+    from airflow_provider_gangjobs.cluster.http.transport import Request
     from tests.cluster.tenant import Tenant
 
 PATIENCE_S = 3.0
-HURRIED = Pace(watch_s=(3.0, 5.0), silence_margin_s=1.0)
+HURRIED = Pace(watch_s=(3.0, 5.0), idle_margin_s=1.0)
 """A watch that has fallen silent is noticed soon."""
 
 ALL_ON = "1.36"
@@ -95,8 +95,8 @@ class Impatient(Client):
         super().__init__(config)
         send = self._transport.send
 
-        async def send_impatiently(exchange: Exchange, *, timeout_s: float) -> bytes:
-            return await send(exchange, timeout_s=min(timeout_s, PATIENCE_S))
+        async def send_impatiently(request: Request, *, timeout_s: float) -> bytes:
+            return await send(request, timeout_s=min(timeout_s, PATIENCE_S))
 
         self._transport.send = send_impatiently  # type: ignore[method-assign]
 

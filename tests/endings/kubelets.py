@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 
@@ -69,7 +69,7 @@ class Kubelets:
             room = {"cpu": str(cpu), "memory": "8Gi", "pods": "110"}
             status |= {"capacity": room, "allocatable": room}
         body = {"status": status}
-        await self.admin.patch(NODES, name, None, body, kind=Patch.STRATEGIC, subresource="status")
+        await self.admin.patch(NODES, name, None, body, patch_type=PatchType.STRATEGIC, subresource="status")
 
     @asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
@@ -159,7 +159,9 @@ class Kubelets:
         ready = {"type": "Ready", "status": str(running), "lastTransitionTime": _text(self.now())}
         status = {"phase": phase, "containerStatuses": [told], "conditions": [ready]}
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
-        await self.admin.patch(PODS, meta["name"], meta["namespace"], body, kind=Patch.STRATEGIC, subresource="status")
+        await self.admin.patch(
+            PODS, meta["name"], meta["namespace"], body, patch_type=PatchType.STRATEGIC, subresource="status"
+        )
 
 
 async def _tolerantly(work: Coroutine[Any, Any, None]) -> None:

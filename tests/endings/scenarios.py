@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.http.options import Propagation
+from airflow_provider_gangjobs.cluster.http.options import PropagationPolicy
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
@@ -79,17 +79,17 @@ async def _none_left(trial: Trial) -> bool:
     return not await trial.pods()
 
 
-def person_deletes_job(propagation: Propagation) -> Callable[[Trial], Awaitable[None]]:
+def person_deletes_job(propagation_policy: PropagationPolicy) -> Callable[[Trial], Awaitable[None]]:
     async def act(trial: Trial) -> None:
         await trial.running()
-        await trial.delete_job(propagation)
+        await trial.delete_job(propagation_policy)
 
     return act
 
 
 async def person_orphans_pods_that_end(trial: Trial) -> None:
     await trial.running()
-    await trial.delete_job(Propagation.ORPHAN)
+    await trial.delete_job(PropagationPolicy.ORPHAN)
     await trial.until(lambda: _orphaned(trial))
     await trial.end_all()
 
@@ -100,7 +100,7 @@ async def _orphaned(trial: Trial) -> bool:
 
 async def person_deletes_job_that_waits(trial: Trial) -> None:
     await trial.pending()
-    await trial.delete_job(Propagation.BACKGROUND)
+    await trial.delete_job(PropagationPolicy.BACKGROUND)
 
 
 # -- by the cluster ------------------------------------------------------------------------------------------------
@@ -215,13 +215,13 @@ SCENARIOS: dict[str, Scenario] = {
         person_suspends_and_resumes, Status.SUCCEEDED, "Succeeded", DELETED + OK, DELETED + OK
     ),
     "the Job is deleted": Scenario(
-        person_deletes_job(Propagation.BACKGROUND), Status.DELETED, "JobDeleted", DELETED, DELETED
+        person_deletes_job(PropagationPolicy.BACKGROUND), Status.DELETED, "JobDeleted", DELETED, DELETED
     ),
     "the Job is deleted in the foreground": Scenario(
-        person_deletes_job(Propagation.FOREGROUND), Status.DELETED, "JobDeleted", DELETED, DELETED
+        person_deletes_job(PropagationPolicy.FOREGROUND), Status.DELETED, "JobDeleted", DELETED, DELETED
     ),
     "the Job is deleted, its pods orphaned and at work": Scenario(
-        person_deletes_job(Propagation.ORPHAN),
+        person_deletes_job(PropagationPolicy.ORPHAN),
         Status.DELETED,
         "JobDeleted",
         UNKNOWN,

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.client import Client, Patch
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import Forbidden
-from airflow_provider_gangjobs.cluster.http.options import Propagation
+from airflow_provider_gangjobs.cluster.http.options import PropagationPolicy
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG
@@ -24,6 +23,7 @@ from tests.endings.record import Record, revision_now
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.endings.kubelets import Kubelets
@@ -176,8 +176,8 @@ class Trial:
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         await self.admin.create(_Evictions(name), eviction, self.namespace)
 
-    async def delete_job(self, propagation: Propagation) -> None:
-        await self.admin.delete(JOBS, self.ref.name, self.namespace, propagation=propagation)
+    async def delete_job(self, propagation_policy: PropagationPolicy) -> None:
+        await self.admin.delete(JOBS, self.ref.name, self.namespace, propagation_policy=propagation_policy)
 
     async def patch_job(self, spec: Obj) -> None:
         await self.admin.patch(JOBS, self.ref.name, self.namespace, {"spec": spec})
@@ -257,4 +257,4 @@ def _urgent(priority_class: str, node: str) -> Obj:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
 
 
-__all__ = ["LEAVES_AT_ONCE", "Patch", "Propagation", "Trial"]
+__all__ = ["LEAVES_AT_ONCE", "PropagationPolicy", "Trial"]

@@ -139,7 +139,7 @@ class Collection:
         *_: Any,
         resource_version: str,
         timeout_s: float,
-        silence_s: float,
+        idle_timeout_s: float,
         on_open: Callable[[], None],
         **__: Any,
     ) -> AsyncGenerator[bytes, None]:
@@ -154,7 +154,7 @@ class Collection:
         self.watches += 1
         on_open()
         if fault is WatchFault.HALF_OPEN:
-            await self._stay_silent(silence_s)
+            await self._stay_silent(idle_timeout_s)
         if fault is WatchFault.BOOKMARK_AND_CLOSES:
             yield _bookmark(at)
         if fault is WatchFault.REPEATS:
@@ -178,8 +178,8 @@ class Collection:
             else:
                 await self.sleep(IDLE_STEP_S)
 
-    async def _stay_silent(self, silence_s: float) -> None:
-        ends_at = self.now + silence_s
+    async def _stay_silent(self, idle_timeout_s: float) -> None:
+        ends_at = self.now + idle_timeout_s
         while self.now < ends_at:
             await self.sleep(IDLE_STEP_S)
         raise ReplyLost("", "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
@@ -139,14 +139,14 @@ async def test_create_is_strict_and_may_be_dry() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", list(Patch))
-async def test_patch_says_its_kind(kind: Patch) -> None:
+@pytest.mark.parametrize("patch_type", list(PatchType))
+async def test_patch_says_its_kind(patch_type: PatchType) -> None:
     async with FaultServer(echo) as server, Client(server.config) as client:
-        sent = await client.patch(JOBS, "a", "team", {"spec": {}}, kind=kind, subresource="status")
+        sent = await client.patch(JOBS, "a", "team", {"spec": {}}, patch_type=patch_type, subresource="status")
     assert (sent["method"], sent["path"], sent["type"]) == (
         "PATCH",
         "/apis/batch/v1/namespaces/team/jobs/a/status",
-        kind,
+        patch_type,
     )
 
 
@@ -389,7 +389,7 @@ async def test_broken_watch_is_told(fault: Any) -> None:
     api = ModelApi(every_watch=fault)
     async with FaultServer(api.handle) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
-            [line async for line in client.watch(JOBS, resource_version="1", timeout_s=1, silence_s=0.05)]
+            [line async for line in client.watch(JOBS, resource_version="1", timeout_s=1, idle_timeout_s=0.05)]
 
 
 @in_virtual_time

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import discover
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 CERTIFICATE = issue()
 TOKEN = "sesame-open-the-door"
-HURRIED = Pace(backoff_base_s=0.02, backoff_cap_s=0.2, proven_s=0.1, watch_s=(2, 3), silence_margin_s=-1.8)
+HURRIED = Pace(backoff_base_s=0.02, backoff_cap_s=0.2, proven_s=0.1, watch_s=(2, 3), idle_margin_s=-1.8)
 
 
 @dataclass
@@ -128,18 +128,18 @@ async def test_dry_run_stores_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "body"),
+    ("patch_type", "body"),
     [
-        (Patch.MERGE, {"metadata": {"labels": {"x": "y"}}}),
-        (Patch.STRATEGIC, {"metadata": {"labels": {"x": "y"}}}),
-        (Patch.JSON, [{"op": "add", "path": "/metadata/labels/x", "value": "y"}]),
+        (PatchType.MERGE, {"metadata": {"labels": {"x": "y"}}}),
+        (PatchType.STRATEGIC, {"metadata": {"labels": {"x": "y"}}}),
+        (PatchType.JSON, [{"op": "add", "path": "/metadata/labels/x", "value": "y"}]),
     ],
 )
 @in_virtual_time
-async def test_all_kinds_of_patches_are_applied(kind: Patch, body: Any) -> None:
+async def test_all_kinds_of_patches_are_applied(patch_type: PatchType, body: Any) -> None:
     async with connected() as (_, client):
         await client.create(JOBS, job(), "default")
-        patched = await client.patch(JOBS, "a", "default", body, kind=kind)
+        patched = await client.patch(JOBS, "a", "default", body, patch_type=patch_type)
         assert patched["metadata"]["labels"] == {"gang": "a", "x": "y"} | {
             k: v for k, v in patched["metadata"]["labels"].items() if "/" in k
         }
@@ -180,7 +180,7 @@ async def test_list_is_paged_and_selected() -> None:
     async with connected() as (_, client):
         for number in range(7):
             await client.create(JOBS, job(f"job-{number}"), "default")
-        pages = [len(page) async for page in client.pages(JOBS, "default", limit=3)]
+        pages = [len(page) async for page in client.list_pages(JOBS, "default", limit=3)]
         assert pages == [3, 3, 1]
         chosen = await client.list(JOBS, label_selector="gang in (job-1, job-2),missing!=x", limit=1)
         assert [item["metadata"]["name"] for item in chosen] == ["job-1", "job-2"]

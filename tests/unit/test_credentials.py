@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, Material, redacted
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, RestConfig, redacted
 from airflow_provider_gangjobs.cluster.auth.tls import environment_proxy
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Timing
@@ -41,7 +41,7 @@ def extras(**given: Any) -> ClusterConfig:
     return ClusterConfig.from_extras("k8s", given)
 
 
-def load(**given: Any) -> Material:
+def load(**given: Any) -> RestConfig:
     return CredentialSource(extras(**given)).load()
 
 
@@ -326,11 +326,11 @@ class Source:
         self.renew_in_s = renew_in_s
         self.fails = fails
 
-    def load(self) -> Material:
+    def load(self) -> RestConfig:
         self.loads += 1
         if self.fails:
             raise CredentialsFailed("k8s", "no")
-        return Material("http://here", f"Bearer {self.loads}", renew_in_s=self.renew_in_s)
+        return RestConfig("http://here", f"Bearer {self.loads}", renew_in_s=self.renew_in_s)
 
 
 class Now:

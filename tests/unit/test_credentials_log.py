@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.auth.credentials import RETRY_RENEWAL_S, Credentials
-from airflow_provider_gangjobs.cluster.auth.kubeconfig import Material
-from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import RestConfig
+from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed
@@ -25,10 +25,10 @@ class Source:
         self.now = 0.0
         self.is_broken = False
 
-    def load(self) -> Material:
+    def load(self) -> RestConfig:
         if self.is_broken:
             raise CredentialsFailed("k8s", "the issuer is away")
-        return Material("http://x", SECRET, TlsMaterial(), None, None, 60.0)
+        return RestConfig("http://x", SECRET, TlsConfig(), None, None, 60.0)
 
     def credentials(self) -> Credentials:
         config = ClusterConfig.from_extras("k8s", {"kube_config_path": "/nowhere"})

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial, make_context
+from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection, ReplyLost, TlsFailed
@@ -64,16 +64,16 @@ def connection_to(url: str, *, authority: bytes = SERVER.certificate, **more: An
 
 
 def test_given_authority_is_the_only_one() -> None:
-    assert make_context(TlsMaterial(ca=SERVER.certificate)).cert_store_stats()["x509"] == 1
+    assert make_context(TlsConfig(ca=SERVER.certificate)).cert_store_stats()["x509"] == 1
 
 
 def test_unverified_context_loads_no_authorities() -> None:
-    context = make_context(TlsMaterial(verify=False))
+    context = make_context(TlsConfig(verify=False))
     assert (context.cert_store_stats()["x509"], context.verify_mode) == (0, ssl.CERT_NONE)
 
 
 def test_authorities_without_key_identifier_are_accepted() -> None:
-    assert not make_context(TlsMaterial(ca=SERVER.certificate)).verify_flags & ssl.VERIFY_X509_STRICT
+    assert not make_context(TlsConfig(ca=SERVER.certificate)).verify_flags & ssl.VERIFY_X509_STRICT
 
 
 async def test_server_is_told_by_its_authority() -> None:

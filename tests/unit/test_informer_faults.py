@@ -49,7 +49,7 @@ HURRIED = Pace(
     backoff_cap_s=0.2,
     proven_s=0.1,
     watch_s=(2.0, 3.0),
-    silence_margin_s=-1.9,
+    idle_margin_s=-1.9,
     poll_s=(0.04, 0.06),
     watch_again_after_s=0.3,
 )

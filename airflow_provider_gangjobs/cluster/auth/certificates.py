@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial
+from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def without_certificates(kubeconfig: ConfigNode) -> ConfigNode:
     return ConfigNode(kubeconfig.name, value, kubeconfig.path)
 
 
-def certificates(kubeconfig: ConfigNode, context: Mapping[str, Any], *, verify: bool) -> TlsMaterial:
+def certificates(kubeconfig: ConfigNode, context: Mapping[str, Any], *, verify: bool) -> TlsConfig:
     """The certificates of the cluster and user that a context names.
 
     Raises:
@@ -43,7 +43,7 @@ def certificates(kubeconfig: ConfigNode, context: Mapping[str, Any], *, verify: 
     """
     cluster, cluster_dir = _section(kubeconfig, "clusters", "cluster", context.get("cluster"))
     user, user_dir = _section(kubeconfig, "users", "user", context.get("user"))
-    return TlsMaterial(
+    return TlsConfig(
         ca=_content(cluster, _CA, cluster_dir),
         certificate=_content(user, _CERTIFICATE, user_dir),
         key=_content(user, _KEY, user_dir),

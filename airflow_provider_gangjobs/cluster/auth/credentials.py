@@ -12,8 +12,8 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, Material
-from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial, make_context
+from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, RestConfig
+from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
 from airflow_provider_gangjobs.cluster.structured_log import tell
@@ -51,21 +51,21 @@ class Credentials:
         config: ClusterConfig,
         *,
         timing: Timing | None = None,
-        load: Callable[[], Material] | None = None,
+        load: Callable[[], RestConfig] | None = None,
     ) -> None:
         self._conn_id = config.conn_id
         self._timing = timing or Timing()
         self._load = load or CredentialSource(config).load
         self._lock = asyncio.Lock()
         self._access: Access | None = None
-        self._tls: TlsMaterial | None = None
+        self._tls: TlsConfig | None = None
         self._renew_at: float | None = None
         self._forced_at = float("-inf")
         self._renewal_failed = False
         self.renewals = 0
 
     @property
-    def at_hand(self) -> Access | None:
+    def cached(self) -> Access | None:
         """The access to use now, if it is loaded and not due; else `current` gets it."""
         return None if self._is_due() else self._access
 
@@ -75,8 +75,8 @@ class Credentials:
         Raises:
             InvalidConnection, CredentialsFailed: at the first load. A later one that fails keeps what there is.
         """
-        if self.at_hand is not None:
-            return self.at_hand
+        if self.cached is not None:
+            return self.cached
         async with self._lock:
             if self._access is None:
                 return await self._reload()
@@ -118,28 +118,28 @@ class Credentials:
             self._renewal_failed = False
 
     async def _reload(self) -> Access:
-        material, context = await asyncio.to_thread(self._load_blocking)
+        loaded, context = await asyncio.to_thread(self._load_blocking)
         if self._access is not None:
             self.renewals += 1
-        self._tls = material.tls
-        self._renew_at = None if material.renew_in_s is None else self._timing.monotonic() + material.renew_in_s
+        self._tls = loaded.tls
+        self._renew_at = None if loaded.renew_in_s is None else self._timing.monotonic() + loaded.renew_in_s
         self._access = Access(
-            base_url=material.base_url,
-            authorization=material.authorization,
+            base_url=loaded.base_url,
+            authorization=loaded.authorization,
             ssl=context,
-            proxy=material.proxy,
-            server_hostname=material.server_hostname,
+            proxy=loaded.proxy,
+            server_hostname=loaded.server_hostname,
         )
         return self._access
 
-    def _load_blocking(self) -> tuple[Material, ssl.SSLContext | None]:
-        material = self._load()
-        if not material.base_url.startswith("https"):
-            return material, None
-        if self._access is not None and material.tls == self._tls:
-            return material, self._access.ssl
+    def _load_blocking(self) -> tuple[RestConfig, ssl.SSLContext | None]:
+        loaded = self._load()
+        if not loaded.base_url.startswith("https"):
+            return loaded, None
+        if self._access is not None and loaded.tls == self._tls:
+            return loaded, self._access.ssl
         try:
-            return material, make_context(material.tls)
+            return loaded, make_context(loaded.tls)
         except (ssl.SSLError, ValueError) as exc:
             problem = f"its certificates cannot be used: {type(exc).__name__}: {exc}"
             raise InvalidConnection(self._conn_id, problem, "Correct them in the kubeconfig.") from exc

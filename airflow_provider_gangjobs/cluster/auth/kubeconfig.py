@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from airflow_provider_gangjobs.cluster.auth.certificates import certificates, secrets_of, without_certificates
-from airflow_provider_gangjobs.cluster.auth.plugin_loop import run_apart
-from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial, environment_proxy
+from airflow_provider_gangjobs.cluster.auth.plugin_loop import run_in_own_loop
+from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, environment_proxy
 from airflow_provider_gangjobs.cluster.config import ClusterConfig, Source
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
 
@@ -44,12 +44,12 @@ _SECRET_CHARS_MIN = 6
 
 
 @dataclass(frozen=True)
-class Material:
+class RestConfig:
     """What the source said: where the server is, and how to prove who we are."""
 
     base_url: str
     authorization: str | None = field(default=None, repr=False)
-    tls: TlsMaterial = field(default_factory=TlsMaterial)
+    tls: TlsConfig = field(default_factory=TlsConfig)
     proxy: str | None = field(default=None, repr=False)
     server_hostname: str | None = None
     renew_in_s: float | None = None
@@ -65,7 +65,7 @@ class CredentialSource:
         self._inline: dict[str, Any] = copy.deepcopy(dict(config.kube_config or {}))
         self._secrets: frozenset[str] = frozenset()
 
-    def load(self) -> Material:
+    def load(self) -> RestConfig:
         """Load the credentials, running an exec plugin if there is one.
 
         Raises:
@@ -73,7 +73,7 @@ class CredentialSource:
             CredentialsFailed: the plugin, issuer or file that gives the token failed; it may work later.
         """
         try:
-            return run_apart(asyncio.wait_for(self._load(), self._timeout_s))
+            return run_in_own_loop(asyncio.wait_for(self._load(), self._timeout_s))
         except ClusterError:
             raise
         except TimeoutError:
@@ -85,7 +85,7 @@ class CredentialSource:
             # Not chained: the loader's messages name a missing key by the whole mapping around it, tokens included.
             raise self._explained(exc) from None
 
-    async def _load(self) -> Material:
+    async def _load(self) -> RestConfig:
         if self._config.source is Source.IN_CLUSTER:
             return _service_account(self._config)
         if self._config.source is Source.INLINE:
@@ -118,7 +118,7 @@ class CredentialSource:
             self._config.conn_id, f"there is no file {self._config.kube_config_path}", "Correct kube_config_path."
         )
 
-    async def _kubeconfig(self, node: ConfigNode, persist: Callable[[], None] | None) -> Material:
+    async def _kubeconfig(self, node: ConfigNode, persist: Callable[[], None] | None) -> RestConfig:
         from kubernetes_asyncio.client import Configuration
         from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
@@ -135,7 +135,7 @@ class CredentialSource:
             raise self._unusable("names no server for this context")
         context = (loader.current_context or {}).get("context") or {}
         tls = certificates(node, context, verify=self._config.verify_ssl)
-        return _material(configuration, _with_plugin_certificate(configuration, tls), renew_in_s=_renew_in_s(loader))
+        return _rest_config(configuration, _with_plugin_certificate(configuration, tls), renew_in_s=_renew_in_s(loader))
 
     def _explained(self, exc: Exception) -> ClusterError:
         evidence = redacted(str(exc), self._secrets)
@@ -187,17 +187,17 @@ def _inline_node(kubeconfig: dict[str, Any]) -> ConfigNode:
     return ConfigNode("kube-config", kubeconfig)
 
 
-def _service_account(config: ClusterConfig) -> Material:
+def _service_account(config: ClusterConfig) -> RestConfig:
     from kubernetes_asyncio.client import Configuration
     from kubernetes_asyncio.config import load_incluster_config
 
     configuration = Configuration()
     load_incluster_config(configuration, try_refresh_token=False)  # type: ignore[no-untyped-call]
-    tls = TlsMaterial(ca=Path(str(configuration.ssl_ca_cert)).read_bytes(), verify=config.verify_ssl)
-    return _material(configuration, tls, renew_in_s=TOKEN_FILE_PERIOD_S)
+    tls = TlsConfig(ca=Path(str(configuration.ssl_ca_cert)).read_bytes(), verify=config.verify_ssl)
+    return _rest_config(configuration, tls, renew_in_s=TOKEN_FILE_PERIOD_S)
 
 
-def _with_plugin_certificate(configuration: Any, tls: TlsMaterial) -> TlsMaterial:
+def _with_plugin_certificate(configuration: Any, tls: TlsConfig) -> TlsConfig:
     """A plugin may give a client certificate instead of a token; the loader leaves that in files."""
     if not (configuration.cert_file and configuration.key_file):
         return tls
@@ -205,9 +205,9 @@ def _with_plugin_certificate(configuration: Any, tls: TlsMaterial) -> TlsMateria
     return replace(tls, certificate=certificate, key=key)
 
 
-def _material(configuration: Any, tls: TlsMaterial, *, renew_in_s: float | None) -> Material:
+def _rest_config(configuration: Any, tls: TlsConfig, *, renew_in_s: float | None) -> RestConfig:
     base_url = str(configuration.host).rstrip("/")
-    return Material(
+    return RestConfig(
         base_url=base_url,
         # Token files may end with a newline, which no header can hold.
         authorization=(configuration.api_key.get("BearerToken") or "").strip() or None,

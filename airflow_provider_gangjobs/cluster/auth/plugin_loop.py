@@ -37,7 +37,7 @@ class _Loop(asyncio.SelectorEventLoop):
                 await asyncio.sleep(0.005)
 
 
-def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_in_own_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of `coroutine`, on a new loop in this thread; nothing that it started outlives the call."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         try:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True)
-class TlsMaterial:
+class TlsConfig:
     """CA, client certificate and its key as PEM, and whether the server is verified at all."""
 
     ca: bytes | None = field(default=None, repr=False)
@@ -21,14 +21,14 @@ class TlsMaterial:
     verify: bool = True
 
 
-def make_context(material: TlsMaterial) -> ssl.SSLContext:
+def make_context(config: TlsConfig) -> ssl.SSLContext:
     """A client context. The system's CAs, 20 ms to read, are loaded only if no CA is given and one is needed.
 
     Raises:
         ssl.SSLError, ValueError: something given is no PEM, or the key does not fit or is encrypted.
     """
-    if material.verify:
-        context = ssl.create_default_context(cadata=material.ca.decode("ascii", "replace") if material.ca else None)
+    if config.verify:
+        context = ssl.create_default_context(cadata=config.ca.decode("ascii", "replace") if config.ca else None)
         # On by default from Python 3.13 and refuses the CAs that kubeadm and EKS make (no Authority Key Identifier),
         # which every other Kubernetes client accepts (kubernetes-client/python#2394).
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -36,8 +36,8 @@ def make_context(material: TlsMaterial) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if material.certificate:
-        _load_certificate(context, material.certificate, material.key or b"")
+    if config.certificate:
+        _load_certificate(context, config.certificate, config.key or b"")
     return context
 
 

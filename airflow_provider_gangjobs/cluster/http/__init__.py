@@ -1,1 +1,1 @@
-"""HTTP with one API server: requests, responses, retries, streams."""
+"""HTTP requests to one API server: transport, retries, streams, and responses."""

@@ -1,8 +1,9 @@
-"""Express: many small writes over a few connections, for a fifth of what an HTTP client library costs for each.
+"""Sends many small writes over a few connections, at a fifth of the CPU that an HTTP client library needs for each.
 
-A connection sends its next request in the callback that has read the answer to the one before: no task, future or
-header object for each. It knows only how to succeed. What is not answered as hoped is given back, to be sent in the
-ordinary way, which knows of retries, credentials, proxies and errors. So it is for writes that may be applied twice.
+A connection sends its next request in the callback that has read the response to the previous one. No task, future,
+or header object exists per request. Only success is handled here. Every request with another result is returned as
+unfinished, and the caller sends it with the ordinary client, which handles retries, credentials, proxies, and errors.
+An unfinished request may have been applied, so only writes that may be applied twice can be sent this way.
 """
 
 from __future__ import annotations
@@ -24,45 +25,47 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLIENT_ERRORS: Final = range(400, 500)
-OF_THE_SERVER: Final = frozenset({401, 403, 408, 429})
-"""Refusals that say nothing of the one request: each other would be refused, too."""
+STOP_STATUSES: Final = frozenset({401, 403, 408, 429})
+"""Client errors that concern the whole batch and not one request: the server would refuse the other requests too."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """Where the connections lead, and what all requests have in common."""
+class Endpoint:
+    """The address of a server and the request parts that all requests share."""
 
     host: str
     port: int
-    prefix: bytes
-    """Of each path, behind a proxy that serves several clusters."""
+    path_prefix: bytes
+    """The start of every path, for a proxy that serves several clusters."""
     headers: bytes = field(repr=False)
-    """With the credentials."""
+    """Encoded header lines, including the credentials."""
     ssl: ssl.SSLContext | None = field(repr=False)
     server_hostname: str | None
 
     @classmethod
-    def to(cls, access: Access, headers: dict[str, str]) -> Line | None:
-        """The line that `access` describes; `None` if it takes more than a plain connection."""
+    def from_access(cls, access: Access, headers: dict[str, str]) -> Endpoint | None:
+        """Return the endpoint of `access`, or `None` if a plain connection cannot reach it (for example, a proxy)."""
         url = urlsplit(access.base_url)
         if access.proxy or url.hostname is None or (url.scheme == "https") != (access.ssl is not None):
             return None
-        given = {"Host": url.netloc, **headers}
+        all_headers = {"Host": url.netloc, **headers}
         if access.authorization:
-            given["Authorization"] = access.authorization
+            all_headers["Authorization"] = access.authorization
         try:
-            head = "".join(f"{name}: {_header(value)}\r\n" for name, value in given.items()).encode("latin-1")
+            head = "".join(f"{name}: {_header_value(value)}\r\n" for name, value in all_headers.items())
+            encoded = head.encode("latin-1")
         except ValueError:
             return None
         port = url.port or (443 if access.ssl else 80)
         hostname = (access.server_hostname or url.hostname) if access.ssl else None
-        return cls(url.hostname, port, url.path.rstrip("/").encode(), head, access.ssl, hostname)
+        return cls(url.hostname, port, url.path.rstrip("/").encode(), encoded, access.ssl, hostname)
 
 
-def _header(value: str) -> str:
-    """
+def _header_value(value: str) -> str:
+    """Return `value`.
+
     Raises:
-        ValueError: it would end the header, and begin another.
+        ValueError: `value` contains a line end, so that it could inject another header.
     """
     if any(character in value for character in "\r\n\0"):
         raise ValueError("a header has one line")
@@ -70,105 +73,109 @@ def _header(value: str) -> str:
 
 
 @dataclass
-class Express(Generic[T]):
-    """One run: takes from `requests` until there are no more, or the server has had enough.
+class BulkPatch(Generic[T]):
+    """One batch of writes. The batch ends when `requests` is exhausted or the server refuses further requests.
 
-    :param requests: What each is for, its path, and its body. Taken one by one, as connections become free.
-    :param done: Told of each that was answered as hoped.
-    :param hoped: The statuses that mean that nothing is left to do.
+    :param requests: Tuples of item, path, and body. A connection takes the next one when it is free.
+    :param on_success: Called with the item of each request that was answered with one of `success_statuses`.
+    :param success_statuses: The statuses after which nothing is left to do for an item.
+    :param timeout_s: How long to wait for a connection, and for each response.
     """
 
-    line: Line
+    endpoint: Endpoint
     method: str
     requests: Iterator[tuple[T, str, bytes]]
-    done: Callable[[T], None]
-    hoped: Container[int]
+    on_success: Callable[[T], None]
+    success_statuses: Container[int]
     timeout_s: float
     sent: int = 0
     succeeded: int = 0
-    given_back: list[T] = field(default_factory=list)
-    """Those that must be sent in another way. They may have been applied."""
-    _stopped: bool = False
+    unfinished: list[T] = field(default_factory=list)
+    """Items of requests that were sent without success. The server may have applied them."""
+    _is_stopped: bool = False
 
     async def run(self, connections: int) -> None:
-        """Send all, over so many connections. Never raises, but for cancellation."""
+        """Send all requests over `connections` connections. Raises nothing except cancellation."""
         async with asyncio.TaskGroup() as group:
             for number in range(connections):
-                group.create_task(self._drive(_Lane(self)), name=f"express-{number}")
+                group.create_task(self._run_connection(_Connection(self)), name=f"bulk-patch-{number}")
 
-    async def _drive(self, lane: _Lane[T]) -> None:
-        loop, line = asyncio.get_running_loop(), self.line
+    async def _run_connection(self, connection: _Connection[T]) -> None:
+        loop, endpoint = asyncio.get_running_loop(), self.endpoint
         try:
             async with asyncio.timeout(self.timeout_s):
                 await loop.create_connection(
-                    lambda: lane, line.host, line.port, ssl=line.ssl, server_hostname=line.server_hostname
+                    lambda: connection,
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=endpoint.ssl,
+                    server_hostname=endpoint.server_hostname,
                 )
-            await lane.silent_for(self.timeout_s)
+            await connection.wait_closed(idle_timeout_s=self.timeout_s)
         except (OSError, TimeoutError):
             pass
         finally:
-            lane.abort()
+            connection.abort()
 
-    def take(self) -> tuple[T, bytes] | None:
-        """The next request, as it goes over the wire."""
-        if self._stopped:
+    def next_request(self) -> tuple[T, bytes] | None:
+        """Return the next item and its encoded request, or `None` if there is nothing left to send."""
+        if self._is_stopped:
             return None
-        found = next(self.requests, None)
-        if found is None:
+        following = next(self.requests, None)
+        if following is None:
             return None
-        what, path, body = found
+        item, path, body = following
         self.sent += 1
-        line = self.line
-        return what, b"%s %s%s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
+        return item, b"%s %s%s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
             self.method.encode(),
-            line.prefix,
+            self.endpoint.path_prefix,
             path.encode("ascii"),
-            line.headers,
+            self.endpoint.headers,
             len(body),
             body,
         )
 
-    def answered(self, what: T, status: int) -> None:
-        if status in self.hoped:
+    def handle_response(self, item: T, status: int) -> None:
+        if status in self.success_statuses:
             self.succeeded += 1
-            self.done(what)
+            self.on_success(item)
             return
-        self.give_back(what)
-        if status not in CLIENT_ERRORS or status in OF_THE_SERVER:
-            self._stopped = True
+        self.add_unfinished(item)
+        if status not in CLIENT_ERRORS or status in STOP_STATUSES:
+            self._is_stopped = True
 
-    def give_back(self, what: T) -> None:
-        self.given_back.append(what)
+    def add_unfinished(self, item: T) -> None:
+        self.unfinished.append(item)
 
 
-class _Lane(asyncio.Protocol, Generic[T]):
-    """One connection, with one request on it at a time."""
+class _Connection(asyncio.Protocol, Generic[T]):
+    """One connection, with at most one request in flight."""
 
-    def __init__(self, run: Express[T]) -> None:
-        self._run = run
+    def __init__(self, batch: BulkPatch[T]) -> None:
+        self._batch = batch
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._on_the_way: list[T] = []
-        """None or one."""
-        self._ended = asyncio.Event()
-        self._answers = 0
+        self._in_flight: list[T] = []
+        """Empty, or the item of the one request that has no response yet."""
+        self._closed = asyncio.Event()
+        self._responses = 0
 
-    async def silent_for(self, time_s: float) -> None:
-        """Wait for the end, at the latest when there was no answer for so long, or twice that."""
-        answers = -1
-        while answers != self._answers and not self._ended.is_set():
-            answers = self._answers
+    async def wait_closed(self, *, idle_timeout_s: float) -> None:
+        """Wait until the connection is closed, or no response has come for one to two times `idle_timeout_s`."""
+        responses = -1
+        while responses != self._responses and not self._closed.is_set():
+            responses = self._responses
             with suppress(TimeoutError):
-                async with asyncio.timeout(time_s):
-                    await self._ended.wait()
+                async with asyncio.timeout(idle_timeout_s):
+                    await self._closed.wait()
 
     def abort(self) -> None:
-        """Let go of the connection; safe to repeat. A request that has no answer yet is given back."""
+        """Close the connection. A request that has no response becomes unfinished. Safe to repeat."""
         if self._transport is not None:
             self._transport.abort()
-        while self._on_the_way:
-            self._run.give_back(self._on_the_way.pop())
-        self._ended.set()
+        while self._in_flight:
+            self._batch.add_unfinished(self._in_flight.pop())
+        self._closed.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -180,21 +187,24 @@ class _Lane(asyncio.Protocol, Generic[T]):
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self.abort()
-        if not self._on_the_way and not self._ended.is_set():
+        if not self._in_flight and not self._closed.is_set():
             self._send_next()
 
     def on_message_begin(self) -> None:
-        """Called by the parser: an answer begins. One that nobody asked for would be taken for the next one's."""
-        if not self._on_the_way:
+        """Close the connection if an unrequested response begins: it would be taken for the next request's response.
+
+        The parser calls this method at the start of a response.
+        """
+        if not self._in_flight:
             self.abort()
 
     def on_message_complete(self) -> None:
-        """Called by the parser: an answer has been read to its end."""
-        if not self._on_the_way:
+        """Handle a complete response. The parser calls this method at the end of a response."""
+        if not self._in_flight:
             return
-        self._answers += 1
-        self._run.answered(self._on_the_way[0], self._parser.get_status_code())
-        self._on_the_way.clear()
+        self._responses += 1
+        self._batch.handle_response(self._in_flight[0], self._parser.get_status_code())
+        self._in_flight.clear()
         if not self._parser.should_keep_alive():
             self.abort()
 
@@ -202,10 +212,10 @@ class _Lane(asyncio.Protocol, Generic[T]):
         self.abort()
 
     def _send_next(self) -> None:
-        taken = self._run.take()
-        if taken is None or self._transport is None:
+        following = self._batch.next_request()
+        if following is None or self._transport is None:
             self.abort()
             return
-        what, request = taken
-        self._on_the_way.append(what)
+        item, request = following
+        self._in_flight.append(item)
         self._transport.write(request)

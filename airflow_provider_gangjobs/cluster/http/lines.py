@@ -1,4 +1,4 @@
-"""Cuts a stream of byte chunks at line ends, with a limit on how long a line may be."""
+"""Splits a stream of byte chunks at line ends, with a limit on the length of a line."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 class LineTooLongError(ValueError):
-    """A line exceeds the limit; the stream cannot be what it is taken for."""
+    """A line exceeds the limit, so the stream cannot have the expected content."""
 
 
 async def whole_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """The same bytes, cut so that each part is one or more whole lines, as many as have come.
+    """Yield the same bytes in parts that each hold one or more whole lines, as many as have arrived.
 
-    For readers that take many lines at once. An unfinished last line is given too.
+    For readers that decode many lines at once. The last part may end without a line end.
 
     Raises:
-        LineTooLongError: one exceeds `bytes_max` and has no end yet.
+        LineTooLongError: an unfinished line exceeds `bytes_max`.
     """
     rest = bytearray()
     async for chunk in chunks:
@@ -36,9 +36,9 @@ async def whole_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncG
 
 
 async def split_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """The lines one by one, without their ends; an unfinished last one is given too.
+    """Yield the lines one by one, without their line ends. The last line may be unfinished.
 
-    One that exceeds `bytes_max` and has no end yet comes in parts.
+    An unfinished line that exceeds `bytes_max` is yielded in parts.
     """
     rest = bytearray()
     async for chunk in chunks:

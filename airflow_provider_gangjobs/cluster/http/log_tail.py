@@ -1,8 +1,8 @@
-"""The end of a log, read in bounded memory.
+"""Reads the end of a log in bounded memory.
 
-A server cannot be asked for it: `limitBytes` counts from the start of what `tailLines` chose, so both together give
-the first bytes of the last lines (kubelet, `cri-client/pkg/logs`). So the last lines are read whole, and the end of
-them is kept.
+A server cannot return the last bytes of a log: `limitBytes` counts from the start of the lines that `tailLines`
+selects, so both parameters together return the first bytes of the last lines (kubelet, `cri-client/pkg/logs`).
+Therefore the client reads the last lines whole and keeps their end.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ PART_BYTES_MIN: Final = 8 * 1024
 """The shortest part in which a container runtime stores a long line (conmon; containerd takes 16 KiB)."""
 _CHARACTER_BYTES_MAX: Final = 4
 _WORD_BYTES_MAX: Final = 64
-"""A longer run without a space is cut in the middle."""
+"""A longer word is cut in the middle."""
 
 
 @dataclass(frozen=True)
 class LogTail:
-    """The last lines of a log, and what is missing before them."""
+    """The last lines of a log, and how much is missing before them."""
 
     text: str
     lines_read: int = 0
-    """Lines that the server sent, with those that are left out."""
+    """The lines that the server sent, including the lines that are not in `text`."""
     lines_left_out: int = 0
-    """How many of them, the first ones, are not in `text`."""
+    """How many of these lines, from the first one, are not in `text`."""
     bytes_left_out: int = 0
-    """How much of the beginning of the first line of `text` is left out. Such a line begins with an ellipsis."""
+    """How many bytes are missing at the start of the first line of `text`. Such a line begins with an ellipsis."""
     may_have_more: bool = False
-    """The server may have lines before those that it sent."""
+    """True if the server may have lines before the lines that it sent."""
 
 
 class TailBuffer:
-    """Takes a log as it comes and keeps its end, at most `bytes_max` of it."""
+    """Receives a log in chunks and keeps its last `bytes_max` bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -47,7 +47,7 @@ class TailBuffer:
         self._longest_line_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Add what has come."""
+        """Add the next chunk of the log."""
         self._bytes += len(chunk)
         *ends, rest = chunk.split(b"\n")
         for end in ends:
@@ -63,7 +63,10 @@ class TailBuffer:
             del self._kept[:surplus]
 
     def tail(self, *, tail_lines: int | None = None) -> LogTail:
-        """Return the end. `tail_lines` is what the server was asked for; it counts each part of a long line."""
+        """Return the end of the log.
+
+        :param tail_lines: The `tailLines` of the request. The server counts each stored part of a long line as a line.
+        """
         lines = self._lines + bool(self._line_bytes)
         longest = max(self._longest_line_bytes, self._line_bytes)
         may_have_more = tail_lines is not None and (lines >= tail_lines or longest >= PART_BYTES_MIN)
@@ -75,13 +78,13 @@ class TailBuffer:
             shown = kept[start:]
             shown_lines = shown.count(b"\n") + (not shown.endswith(b"\n"))
             return LogTail(_text(shown), lines, lines - shown_lines, may_have_more=may_have_more)
-        end = _from_a_word(kept[1:])
+        end = _skip_partial_word(kept[1:])
         left_out = (self._line_bytes or self._last_line_bytes) - len(end)
         return LogTail(f"{ELLIPSIS}{_text(end)}", lines, lines - 1, left_out, may_have_more)
 
 
-def _from_a_word(line: bytearray) -> bytearray:
-    """The end of a line without the rest of a word, or of a character, with which it begins."""
+def _skip_partial_word(line: bytearray) -> bytearray:
+    """Return the end of a line without the partial word or character at its start."""
     space = line.find(b" ", 0, _WORD_BYTES_MAX)
     if space >= 0:
         return line[space + 1 :]

@@ -1,4 +1,4 @@
-"""The words of a request that callers choose, and what a client counts."""
+"""Options of a request that callers choose, and the counters of a client."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Patch(StrEnum):
-    """How a patch is applied, as its content type."""
+class PatchType(StrEnum):
+    """The type of a patch, as its content type."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
 
 
-class Answer(Enum):
-    """How much of the written object is sent back. A large one costs both sides more than the write itself."""
+class ResponseFormat(Enum):
+    """How much of the written object the server returns. A large object costs both sides more than the write itself.
+
+    The value is the Accept header.
+    """
 
     OBJECT = "application/json"
     METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-    """`metadata` alone, and of that what `replies` names."""
+    """Only the fields of `metadata` that `http.responses` decodes."""
 
 
-class Propagation(StrEnum):
-    """What becomes of the objects that are owned by a deleted one."""
+class PropagationPolicy(StrEnum):
+    """How the garbage collector treats the dependents of a deleted object."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -36,10 +39,10 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True)
 class ClientStatistics:
-    """What a client has done so far."""
+    """Counters of a client since it was created."""
 
     requests: Mapping[str, int]
-    """Requests by verb: get, list, watch, create, patch, delete, log. Retries are counted again."""
+    """Requests by verb: get, list, watch, create, patch, delete, log. Each retry counts as a request."""
     retries: int
     renewals: int
-    """How often credentials were loaded again."""
+    """How often the client has loaded its credentials again."""

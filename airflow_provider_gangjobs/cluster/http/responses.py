@@ -1,4 +1,4 @@
-"""Answers of an API server, decoded just as far as they are read: nobody looks at the pod that a patch sends back."""
+"""Decodes responses of an API server as far as callers read them: no caller reads the pod that a patch returns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, cast
 import msgspec
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
-from airflow_provider_gangjobs.cluster.http.options import Answer
+from airflow_provider_gangjobs.cluster.http.options import ResponseFormat
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.http.transport import Exchange
+    from airflow_provider_gangjobs.cluster.http.transport import Request
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class _Metadata(TypedDict, total=False):
     deletionTimestamp: str
 
 
-class _Partial(TypedDict):
+class _PartialObject(TypedDict):
     metadata: _Metadata
 
 
@@ -34,47 +34,47 @@ class _ListMeta(msgspec.Struct, frozen=True, gc=False):
     continue_: str | None = msgspec.field(name="continue", default=None)
 
 
-class Page(msgspec.Struct, Generic[T]):
+class ListResponse(msgspec.Struct, Generic[T]):
     """One page of a list."""
 
     metadata: _ListMeta = _ListMeta()
     items: list[T] | None = None
 
 
-_OF_ONE: Final[dict[Answer, msgspec.json.Decoder[Any]]] = {
-    Answer.OBJECT: msgspec.json.Decoder(dict[str, Any]),
-    Answer.METADATA: msgspec.json.Decoder(_Partial),
+_OBJECT_DECODERS: Final[dict[ResponseFormat, msgspec.json.Decoder[Any]]] = {
+    ResponseFormat.OBJECT: msgspec.json.Decoder(dict[str, Any]),
+    ResponseFormat.METADATA: msgspec.json.Decoder(_PartialObject),
 }
 
 
 @lru_cache(maxsize=16)
-def _of_pages(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(Page[kind])
+def _list_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(ListResponse[kind])
 
 
-def read_object(exchange: Exchange, body: bytes, answer: Answer = Answer.OBJECT) -> Json:
-    """
-    Raises:
-        UnexpectedReply: it is not what a Kubernetes API server answers.
-    """
-    found: Json = _read(exchange, body, _OF_ONE[answer])
-    return found
-
-
-def read_page(exchange: Exchange, body: bytes, kind: type[T]) -> Page[T]:
-    """A page whose objects are read as `kind`: a view of objects.views, or a dict.
+def decode_object(request: Request, body: bytes, response_format: ResponseFormat = ResponseFormat.OBJECT) -> Json:
+    """Return the object in the response to `request`.
 
     Raises:
-        UnexpectedReply: it is no list of these.
+        UnexpectedReply: the body is not an object of an API server.
     """
-    decoder: msgspec.json.Decoder[Page[T]] = _of_pages(cast("Any", kind))
-    return _read(exchange, body, decoder)
+    decoded: Json = _decode(request, body, _OBJECT_DECODERS[response_format])
+    return decoded
 
 
-def _read(exchange: Exchange, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def decode_list(request: Request, body: bytes, kind: type[T]) -> ListResponse[T]:
+    """Return one page of a list. Each item is decoded into `kind`: a view of `kube.views`, or a dict.
+
+    Raises:
+        UnexpectedReply: the body is not a list of such objects.
+    """
+    decoder: msgspec.json.Decoder[ListResponse[T]] = _list_decoder(cast("Any", kind))
+    return _decode(request, body, decoder)
+
+
+def _decode(request: Request, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as exc:
-        raise UnexpectedReply(
-            200, request=str(exchange), message=f"the answer is not what was asked for: {exc}"
-        ) from exc
+        message = f"the response does not have the requested type: {exc}"
+        raise UnexpectedReply(200, request=str(request), message=message) from exc

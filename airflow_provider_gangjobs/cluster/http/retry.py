@@ -1,7 +1,7 @@
-"""Sends a request again when that is safe and may help, until a deadline.
+"""Retries a request until a deadline, if a retry is safe and may help.
 
-Reads are repeated after every transient failure. A write is repeated only if the server says that it did not
-act (429, or 503 with a Retry-After); after any other failure its outcome is for the caller to find out.
+A read is retried after every transient failure. A write is retried only if the server says that it did not process
+the request (429, or 503 with a Retry-After). After any other failure, the caller has to find out what the write did.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import Timing
     from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
-    from airflow_provider_gangjobs.cluster.http.transport import Exchange, Transport
+    from airflow_provider_gangjobs.cluster.http.transport import Request, Transport
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 RETRY_FOR_S = 60.0
-"""Longer than an API server's restart or an etcd election."""
+"""Longer than the restart of an API server or an election of etcd takes."""
 BACKOFF_BASE_S = 0.2
 BACKOFF_CAP_S = 10.0
 
 
-class Persistent:
-    """A transport that does not give up at the first failure; counts requests by verb, retries included."""
+class RetryingTransport:
+    """A transport that retries. Counts the requests by verb, including the retries."""
 
     def __init__(self, transport: Transport, timing: Timing, *, retry_for_s: float = RETRY_FOR_S) -> None:
         self._transport = transport
@@ -41,28 +41,42 @@ class Persistent:
         self.requests: Counter[str] = Counter()
         self.retries = 0
 
-    async def read(self, verb: str, exchange: Exchange, *, timeout_s: float, retry_for_s: float | None = None) -> bytes:
-        """Send what changes nothing. Raises the last failure when the deadline has come."""
-        limit_s = self._retry_for_s if retry_for_s is None else retry_for_s
-        send = partial(self._transport.send, exchange, timeout_s=timeout_s)
-        return await self._repeat(verb, send, limit_s, _is_transient)
+    async def read(self, verb: str, request: Request, *, timeout_s: float, retry_for_s: float | None = None) -> bytes:
+        """Send a request that changes nothing and return the body of the response.
 
-    async def read_end(self, verb: str, exchange: Exchange, *, timeout_s: float, bytes_max: int) -> TailBuffer:
-        """As `read`, of a body of any length, of which the end is kept."""
-        send = partial(self._transport.send_for_end, exchange, timeout_s=timeout_s, bytes_max=bytes_max)
-        return await self._repeat(verb, send, self._retry_for_s, _is_transient)
+        :param retry_for_s: Do not start a retry later than this many seconds from now.
 
-    async def write(self, verb: str, exchange: Exchange, *, timeout_s: float) -> bytes:
-        """Send what changes something. A failure with `may_have_applied` leaves open whether it did."""
-        send = partial(self._transport.send, exchange, timeout_s=timeout_s)
-        return await self._repeat(verb, send, self._retry_for_s, _is_not_processed)
+        Raises:
+            ClusterError: the last failure.
+        """
+        budget_s = self._retry_for_s if retry_for_s is None else retry_for_s
+        send = partial(self._transport.send, request, timeout_s=timeout_s)
+        return await self._send_with_retries(verb, send, budget_s, _is_transient)
 
-    async def _repeat(
+    async def read_end(self, verb: str, request: Request, *, timeout_s: float, bytes_max: int) -> TailBuffer:
+        """Send a request that changes nothing and return the last `bytes_max` bytes of the body, of any length.
+
+        Raises:
+            ClusterError: the last failure.
+        """
+        send = partial(self._transport.send_for_end, request, timeout_s=timeout_s, bytes_max=bytes_max)
+        return await self._send_with_retries(verb, send, self._retry_for_s, _is_transient)
+
+    async def write(self, verb: str, request: Request, *, timeout_s: float) -> bytes:
+        """Send a request that changes something.
+
+        Raises:
+            ClusterError: the last failure. If `may_have_applied` is true, the server may have processed the request.
+        """
+        send = partial(self._transport.send, request, timeout_s=timeout_s)
+        return await self._send_with_retries(verb, send, self._retry_for_s, _is_not_processed)
+
+    async def _send_with_retries(
         self,
         verb: str,
         send: Callable[[], Awaitable[T]],
         retry_for_s: float,
-        may_repeat: Callable[[ClusterError], bool],
+        should_retry: Callable[[ClusterError], bool],
     ) -> T:
         deadline = self._timing.monotonic() + retry_for_s
         backoff = Backoff(self._timing, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
@@ -72,9 +86,9 @@ class Persistent:
                 return await send()
             except ClusterError as error:
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
-                if not may_repeat(error) or self._timing.monotonic() + pause_s > deadline:
+                if not should_retry(error) or self._timing.monotonic() + pause_s > deadline:
                     raise
-                log.debug("%s; again in %.1f s", error, pause_s)
+                log.debug("%s; retry in %.1f s", error, pause_s)
             self.retries += 1
             await self._timing.sleep(pause_s)
 

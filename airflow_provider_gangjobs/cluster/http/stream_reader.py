@@ -1,7 +1,7 @@
-"""Gulps: a stream that says something all the time is read at intervals.
+"""Reads a busy stream in batches, at intervals, and an idle stream at once.
 
-To be woken for each event of a burst costs more than the event does, and so does a gulp that brings little: the pause,
-the wake-up and the first record take 0.4 ms whatever follows. A stream that speaks now and then is heard at once.
+Waking the reader for each event of a burst costs more than the event itself. A batch that holds little is expensive
+too: the pause, the wake-up, and the first record cost 0.4 ms, however much follows.
 """
 
 from __future__ import annotations
@@ -15,102 +15,103 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-GULP_S: Final = 0.02
-"""Between two gulps of a burst that has just begun. What comes less often is no burst."""
-GULP_MAX_S: Final = 0.05
-GULP_OF_BURST: Final = 1 / 200
-"""The longer a burst lasts the less it matters to hear of its end a moment later: after ten seconds a gulp is 50 ms.
-A harvest of a minute costs a quarter less CPU so; a thousand Jobs that end within ten seconds are told of no later."""
-GULPS_AFTER_CHUNKS: Final = 4
-"""In a row, each so soon after the one before."""
+BATCH_PAUSE_S: Final = 0.02
+"""The pause between two batches at the start of a burst. Chunks that are further apart are no burst."""
+BATCH_PAUSE_MAX_S: Final = 0.05
+BATCH_PAUSE_PER_BURST_SECOND: Final = 1 / 200
+"""The pause grows with the length of the burst, to 50 ms after ten seconds: after a long burst, noticing its end a
+moment later matters less. This saves a quarter of the CPU of a harvest that takes a minute. A thousand Jobs that end
+within ten seconds are reported no later."""
+BATCH_AFTER_CHUNKS: Final = 4
+"""A burst begins after this many chunks in a row, each within `BATCH_PAUSE_S` of the previous one."""
 
 
-def gulp_s(lasted_s: float) -> float:
-    """How long to leave a stream alone whose burst has lasted for so long."""
-    return min(max(GULP_S, lasted_s * GULP_OF_BURST), GULP_MAX_S)
+def batch_pause_s(burst_s: float) -> float:
+    """Return how long to pause reading, in seconds, in a burst that has lasted for `burst_s`."""
+    return min(max(BATCH_PAUSE_S, burst_s * BATCH_PAUSE_PER_BURST_SECOND), BATCH_PAUSE_MAX_S)
 
 
-async def in_gulps(response: aiohttp.ClientResponse, *, silence_s: float) -> AsyncIterator[bytes]:
-    """The body in chunks as they come, in a burst as many at once as came within a gulp.
+async def read_batched(response: aiohttp.ClientResponse, *, idle_timeout_s: float) -> AsyncIterator[bytes]:
+    """Yield the body in chunks as they arrive. In a burst, yield one chunk for each pause.
 
     Raises:
-        TimeoutError: nothing came for `silence_s`.
+        TimeoutError: nothing arrived for `idle_timeout_s`.
         aiohttp.ClientError: the connection broke.
     """
-    clock = asyncio.get_running_loop().time
-    soon = 0
-    heard_at = burst_at = clock()
-    with _Patience(response, silence_s) as patience:
-        while chunk := await patience.read():
+    now_s = asyncio.get_running_loop().time
+    chunks_in_a_row = 0
+    read_at = burst_at = now_s()
+    with _IdleTimeout(response, idle_timeout_s) as reader:
+        while chunk := await reader.read():
             yield chunk
-            now = clock()
-            if now - heard_at >= GULP_S:
-                soon, burst_at = 0, now
+            now = now_s()
+            if now - read_at >= BATCH_PAUSE_S:
+                chunks_in_a_row, burst_at = 0, now
             else:
-                soon += 1
-            connection = response.connection  # none once the body has ended
-            if soon >= GULPS_AFTER_CHUNKS and connection is not None and connection.transport is not None:
-                with unread(connection):
-                    await asyncio.sleep(gulp_s(now - burst_at))
-            heard_at = clock()
+                chunks_in_a_row += 1
+            connection = response.connection  # None once the body has ended
+            if chunks_in_a_row >= BATCH_AFTER_CHUNKS and connection is not None and connection.transport is not None:
+                with reading_paused(connection):
+                    await asyncio.sleep(batch_pause_s(now - burst_at))
+            read_at = now_s()
 
 
-class _Patience:
-    """Reads a body, and gives up if nothing has come for too long.
+class _IdleTimeout:
+    """Reads a body and fails with `TimeoutError` when nothing arrives for `idle_timeout_s`.
 
-    The HTTP library can do that too, with a timer for each record that comes: a tenth of what an event cost.
+    The timeout of the HTTP library sets a timer for each record, which made up a tenth of the cost of an event.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse, silence_s: float) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, idle_timeout_s: float) -> None:
         self._response = response
-        self._silence_s = silence_s
+        self._idle_timeout_s = idle_timeout_s
         self._loop = asyncio.get_running_loop()
-        self._waits_since: float | None = None
+        self._waiting_since: float | None = None
 
     def __enter__(self) -> Self:
-        self._timer = self._loop.call_later(self._silence_s, self._look)
+        self._timer = self._loop.call_later(self._idle_timeout_s, self._check)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
 
     async def read(self) -> bytes:
-        self._waits_since = self._loop.time()
+        self._waiting_since = self._loop.time()
         try:
             return await self._response.content.readany()
         finally:
-            self._waits_since = None
+            self._waiting_since = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
-        due = (now if self._waits_since is None else self._waits_since) + self._silence_s
+        due = (now if self._waiting_since is None else self._waiting_since) + self._idle_timeout_s
         if now < due:
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_at(due, self._check)
             return
-        self._response.content.set_exception(TimeoutError(f"nothing came for {self._silence_s:g} s"))
+        self._response.content.set_exception(TimeoutError(f"nothing arrived for {self._idle_timeout_s:g} s"))
         connection = self._response.connection
         if connection is not None and connection.transport is not None:
-            # A TLS connection that is closed in order waits for the other end's farewell.
+            # An orderly close of a TLS connection would wait for the peer's close_notify.
             connection.transport.abort()
 
 
 @contextmanager
-def unread(connection: Any) -> Iterator[None]:
-    """Within the block, what comes is left to the kernel.
+def reading_paused(connection: Any) -> Iterator[None]:
+    """Leave arriving data in the kernel's buffer within the block.
 
-    A TLS transport that is told to pause reads on, up to half a megabyte of records, each at a turn of the loop. One
-    that has no room for them does not.
+    A TLS transport that is told to pause goes on reading up to half a megabyte of records, each in its own iteration
+    of the loop. A TLS transport without buffer space does not.
     """
     transport = connection.transport
-    give_room = getattr(transport, "set_read_buffer_limits", None)
-    if give_room is not None:
-        give_room(0)
+    set_buffer_limits = getattr(transport, "set_read_buffer_limits", None)
+    if set_buffer_limits is not None:
+        set_buffer_limits(0)
     else:
         transport.pause_reading()
     try:
         yield
     finally:
-        if give_room is None:
+        if set_buffer_limits is None:
             transport.resume_reading()
-        elif connection.transport is transport:  # and was not closed meanwhile
-            give_room()
+        elif connection.transport is transport:  # The connection was not closed meanwhile.
+            set_buffer_limits()

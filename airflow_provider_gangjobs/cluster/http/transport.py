@@ -1,7 +1,8 @@
-"""One HTTP exchange with an API server: credentials on, errors mapped, bodies read. No retry but one after a 401.
+"""Sends one HTTP request to an API server: adds credentials, reads the body, and translates errors.
 
-A failure is sorted by the one thing a caller must know: was the request never sent (Unreachable), or may it
-have been applied (ReplyLost)? Only method, path, status and reason are ever logged or put into an error.
+The only retry is the one after a 401. An error says what the caller has to know: either the request was never sent
+(`Unreachable`), or the server may have applied the request (`ReplyLost`). Log lines and errors contain only the
+method, path, status, and reason.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unreachable,
     error_from_reply,
 )
-from airflow_provider_gangjobs.cluster.http.bulk_patch import Express, Line
+from airflow_provider_gangjobs.cluster.http.bulk_patch import BulkPatch, Endpoint
 from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError
 from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
-from airflow_provider_gangjobs.cluster.http.stream_reader import in_gulps
+from airflow_provider_gangjobs.cluster.http.stream_reader import read_batched
 from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 if TYPE_CHECKING:
@@ -43,24 +44,24 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
 
 USER_AGENT = f"airflow-provider-gangjobs/{__version__}"
-"""The API server records the part before the slash as the field manager of what we write."""
+"""The API server records the part before the slash as the field manager of written objects."""
 
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
 REQUEST_CONNECTIONS_MAX = 100
-"""Requests in flight to one cluster; streams have connections of their own and are bounded by their informers."""
+"""Limits the requests in flight to one cluster. Streams have their own connections, which informers limit."""
 
 _READ_BUFFER_BYTES = 2**18
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-"""A peer that vanished without a word is noticed within 90 s also by an idle watch."""
+"""An idle watch notices within 90 s that its peer has vanished without closing the connection."""
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """One request, with everything that makes it what it is. `str()` of it is safe to log."""
+class Request:
+    """One HTTP request. `str(request)` is safe to log."""
 
     method: str
     path: str
@@ -73,12 +74,12 @@ class Exchange:
         return f"{self.method} {self.path}"
 
     def url(self, base_url: str) -> yarl.URL:
-        suffix = _suffix(self.query) if self.query else ""
-        return yarl.URL(f"{base_url}{self.path}{suffix}", encoded=True)
+        query = _query_string(self.query) if self.query else ""
+        return yarl.URL(f"{base_url}{self.path}{query}", encoded=True)
 
 
 class Transport:
-    """Two connection pools (requests, streams) to one API server, opened at the first use."""
+    """Two connection pools to one API server, for requests and for streams. Each opens at its first use."""
 
     def __init__(
         self,
@@ -89,113 +90,123 @@ class Transport:
     ) -> None:
         self._credentials = credentials
         self._monotonic = monotonic
-        self.clock = ServerClock(monotonic)
+        self.server_clock = ServerClock(monotonic)
         self._tcp_keepalive = tcp_keepalive
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
     async def aclose(self) -> None:
-        """Close all connections; safe to repeat. Afterwards no socket is open, so that the loop may end."""
+        """Close all connections and wait until their sockets are closed, so that the loop may end. Safe to repeat."""
         sessions = [s for s in (self._requests, self._streams) if s is not None]
         self._requests = self._streams = None
         for session in sessions:
             await session.close()
-        # A stream that was left midway takes leave of its TLS peer after its session has forgotten it.
+        # A TLS stream that was not read to its end is shut down only after its session has forgotten the stream.
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + CLOSE_TIMEOUT_S
-        while any(made.fileno() >= 0 for made in self._sockets) and loop.time() < give_up_at:  # noqa: ASYNC110 - they tell nobody
+        while any(made.fileno() >= 0 for made in self._sockets) and loop.time() < give_up_at:  # noqa: ASYNC110 - sockets have no close event
             await asyncio.sleep(0.002)
 
-    async def send(self, exchange: Exchange, *, timeout_s: float) -> bytes:
-        """The whole body of a successful answer.
+    async def send(self, request: Request, *, timeout_s: float) -> bytes:
+        """Send a request and return the body of the successful response.
 
         Raises:
-            ApiError: the server refused.
-            TransportError: there was no complete answer within `timeout_s`.
+            ApiError: the server refused the request.
+            TransportError: no complete response arrived within `timeout_s`.
         """
-        async with self._accepted(exchange, timeout_s) as response:
+        async with self._successful(request, timeout_s) as response:
             return await response.read()
 
-    async def send_for_end(self, exchange: Exchange, *, timeout_s: float, bytes_max: int) -> TailBuffer:
-        """The end of the body of a successful answer, however long the body is. Raises as `send` does."""
+    async def send_for_end(self, request: Request, *, timeout_s: float, bytes_max: int) -> TailBuffer:
+        """Send a request and return the last `bytes_max` bytes of the body of the successful response.
+
+        Raises:
+            ApiError, TransportError: as for `send`.
+        """
         end = TailBuffer(bytes_max)
-        async with self._accepted(exchange, timeout_s) as response:
+        async with self._successful(request, timeout_s) as response:
             async for chunk in response.content.iter_any():
                 end.feed(chunk)
         return end
 
     @asynccontextmanager
-    async def _accepted(self, exchange: Exchange, timeout_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer of which the head has come, and is not a refusal."""
+    async def _successful(self, request: Request, timeout_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and yield the successful response, its body unread."""
         if self._requests is None:
             self._requests = self._session(limit=REQUEST_CONNECTIONS_MAX)
-        with _mapped_errors(exchange):
-            response = await self._answer(self._requests, exchange, _timeout(timeout_s))
+        with _translated_errors(request):
+            response = await self._send_authenticated(self._requests, request, _timeout(timeout_s))
             async with response:
                 if response.status >= 300:
-                    raise await _refusal(exchange, response)
+                    raise await _error_from_response(request, response)
                 yield response
 
-    async def express(
+    async def bulk_patch(
         self,
         method: str,
         requests: Iterator[tuple[T, str, bytes]],
-        done: Callable[[T], None],
+        on_success: Callable[[T], None],
         *,
         content_type: str,
         accept: str,
-        hoped: Container[int],
+        success_statuses: Container[int],
         connections: int,
         timeout_s: float,
-    ) -> Express[T] | None:
-        """Many small writes at once (see `express`): how it went, or `None` if nothing can be sent in this way."""
-        access = self._credentials.at_hand or await self._credentials.current()
-        line = Line.to(access, {"User-Agent": USER_AGENT, "Accept": accept, "Content-Type": content_type})
-        if line is None:
+    ) -> BulkPatch[T] | None:
+        """Send many small writes and return their results, or `None` if a plain connection cannot reach the server.
+
+        See `bulk_patch.BulkPatch` for the parameters.
+        """
+        access = self._credentials.cached or await self._credentials.current()
+        headers = {"User-Agent": USER_AGENT, "Accept": accept, "Content-Type": content_type}
+        endpoint = Endpoint.from_access(access, headers)
+        if endpoint is None:
             return None
-        run = Express(line, method, requests, done, hoped, timeout_s)
-        await run.run(connections)
-        return run
+        batch = BulkPatch(endpoint, method, requests, on_success, success_statuses, timeout_s)
+        await batch.run(connections)
+        return batch
 
     @asynccontextmanager
     async def stream(
-        self, exchange: Exchange, *, silence_s: float, open_timeout_s: float | None = None
+        self, request: Request, *, idle_timeout_s: float, open_timeout_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """An answer as chunks of bytes, from when its head has come.
+        """Send a request and yield an iterator over the chunks of the response, once its head has arrived.
 
-        Ends with ReplyLost if nothing comes for `silence_s`, or no head within `open_timeout_s`.
+        Raises:
+            ApiError: the server refused the request.
+            ReplyLost: no head arrived within `open_timeout_s`, or no data for `idle_timeout_s`.
         """
         if self._streams is None:
             self._streams = self._session(limit=0)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        with _mapped_errors(exchange):
-            async with asyncio.timeout(open_timeout_s or silence_s):
-                response = await self._answer(self._streams, exchange, timeout)
+        with _translated_errors(request):
+            async with asyncio.timeout(open_timeout_s or idle_timeout_s):
+                response = await self._send_authenticated(self._streams, request, timeout)
             async with response:
                 if response.status >= 300:
-                    raise await _refusal(exchange, response)
-                yield in_gulps(response, silence_s=silence_s)
+                    raise await _error_from_response(request, response)
+                yield read_batched(response, idle_timeout_s=idle_timeout_s)
 
-    async def _answer(
-        self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout
+    async def _send_authenticated(
+        self, session: aiohttp.ClientSession, request: Request, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """The head of the answer, whatever its status; a 401 is met with renewed credentials once."""
-        access = self._credentials.at_hand or await self._credentials.current()
-        response = await self._ask(session, exchange, timeout, access)
+        """Return the response with any status, its body unread. A 401 is retried once with renewed credentials."""
+        access = self._credentials.cached or await self._credentials.current()
+        response = await self._send_once(session, request, timeout, access)
         if response.status == 401:
-            return await self._ask_renewed(session, exchange, timeout, access, response)
+            return await self._resend_renewed(session, request, timeout, access, response)
         return response
 
-    async def _ask_renewed(
+    async def _resend_renewed(
         self,
         session: aiohttp.ClientSession,
-        exchange: Exchange,
+        request: Request,
         timeout: aiohttp.ClientTimeout,
         refused: Access,
         response: aiohttp.ClientResponse,
     ) -> aiohttp.ClientResponse:
-        """Ask once more with renewed credentials, if there are any; a 401 means that nothing was done."""
+        """Send the request again if there are new credentials. A 401 means that it was not processed."""
         try:
             renewed = await self._credentials.renew(refused)
         except BaseException:
@@ -204,21 +215,21 @@ class Transport:
         if renewed is refused:
             return response
         response.release()
-        return await self._ask(session, exchange, timeout, renewed)
+        return await self._send_once(session, request, timeout, renewed)
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, exchange: Exchange, timeout: aiohttp.ClientTimeout, access: Access
+    async def _send_once(
+        self, session: aiohttp.ClientSession, request: Request, timeout: aiohttp.ClientTimeout, access: Access
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": exchange.accept, "User-Agent": USER_AGENT}
-        if exchange.body is not None:
-            headers["Content-Type"] = exchange.content_type
+        headers = {"Accept": request.accept, "User-Agent": USER_AGENT}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
         if access.authorization:
             headers["Authorization"] = access.authorization
         sent_at = self._monotonic()
         response = await session.request(
-            exchange.method,
-            exchange.url(access.base_url),
-            data=exchange.body,
+            request.method,
+            request.url(access.base_url),
+            data=request.body,
             headers=headers,
             timeout=timeout,
             ssl=access.ssl if access.ssl is not None else True,
@@ -226,7 +237,7 @@ class Transport:
             server_hostname=access.server_hostname,
             allow_redirects=False,
         )
-        self.clock.learn(response.headers.get("Date"), sent_at=sent_at)
+        self.server_clock.learn(response.headers.get("Date"), sent_at=sent_at)
         return response
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:
@@ -248,7 +259,7 @@ class Transport:
 
 
 def keep_alive(made: socket.socket) -> None:
-    """Ask the operating system to notice a vanished peer."""
+    """Let the operating system notice that the peer has vanished."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE_OPTIONS:
         option = getattr(socket, name, None)
@@ -256,11 +267,11 @@ def keep_alive(made: socket.socket) -> None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-class _mapped_errors:  # noqa: N801 - reads as a statement
-    """Turns what aiohttp raises into our tree."""
+class _translated_errors:  # noqa: N801 - reads as a statement
+    """Translates exceptions of aiohttp into errors of `cluster.errors`."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, request: Request) -> None:
+        self._exchange = request
 
     def __enter__(self) -> None:
         return None
@@ -274,11 +285,11 @@ class _mapped_errors:  # noqa: N801 - reads as a statement
             raise _transport_error(str(self._exchange), exc) from exc
 
 
-async def _refusal(exchange: Exchange, response: aiohttp.ClientResponse) -> ApiError:
+async def _error_from_response(request: Request, response: aiohttp.ClientResponse) -> ApiError:
     return error_from_reply(
         response.status,
         await response.content.read(_READ_BUFFER_BYTES),
-        request=str(exchange),
+        request=str(request),
         retry_after=response.headers.get("Retry-After"),
     )
 
@@ -294,23 +305,27 @@ _NEVER_SENT = (
     aiohttp.ConnectionTimeoutError,
     aiohttp.InvalidURL,
 )
-_TLS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.ServerFingerprintMismatch)
+_TLS_ERRORS = (
+    aiohttp.ClientConnectorCertificateError,
+    aiohttp.ClientConnectorSSLError,
+    aiohttp.ServerFingerprintMismatch,
+)
 
 
 def _transport_error(request: str, exc: BaseException) -> TransportError:
     evidence = f"{type(exc).__name__}: {exc}".rstrip(": ")
-    if isinstance(exc, _TLS):
+    if isinstance(exc, _TLS_ERRORS):
         return TlsFailed(request, evidence)
     if isinstance(exc, _NEVER_SENT):
         return Unreachable(request, evidence)
     return ReplyLost(request, evidence)
 
 
-def _suffix(query: Query) -> str:
-    given = {k: _query_value(v) for k, v in query.items() if v is not None}
-    return f"?{urlencode(given)}" if given else ""
+def _query_string(query: Query) -> str:
+    present = {k: _query_value(v) for k, v in query.items() if v is not None}
+    return f"?{urlencode(present)}" if present else ""
 
 
 def _query_value(value: str | float | bool) -> str:
-    # The API server reads booleans as Go does; Python's "True" works there, but not on everything that imitates it.
+    # The API server parses booleans as Go does and accepts "True", but other servers of the same API may not.
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -30,7 +30,7 @@ class Pace:
     """Before the watch that follows such a one."""
     watch_s: tuple[float, float] = (240.0, 360.0)
     """How long a watch lasts, drawn anew each time, so that not all informers of a cluster reconnect at once."""
-    silence_margin_s: float = 30.0
+    idle_margin_s: float = 30.0
     """A watch that is silent for this much longer than it may last has lost its peer without a word."""
     failures_before_relist: int = 5
     """A version from which no watch succeeds may be one that this server has never had (restored from a backup)."""

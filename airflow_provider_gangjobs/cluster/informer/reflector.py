@@ -68,7 +68,7 @@ class Source(Protocol):
         label_selector: str | None = None,
         field_selector: str | None = None,
         timeout_s: float = 300,
-        silence_s: float | None = None,
+        idle_timeout_s: float | None = None,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes, None]: ...
 
@@ -264,7 +264,7 @@ class Reflector(Generic[V]):
             label_selector=self._target.label_selector,
             field_selector=self._target.field_selector,
             timeout_s=lasts_s,
-            silence_s=lasts_s + self._pace.silence_margin_s,
+            idle_timeout_s=lasts_s + self._pace.idle_margin_s,
             on_open=partial(self._health.watch_opened, self._version),
         )
         broke: ClusterError | None = None

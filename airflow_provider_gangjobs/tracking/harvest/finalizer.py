@@ -10,7 +10,7 @@ import asyncio
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.client import Answer, Patch
+from airflow_provider_gangjobs.cluster.client import PatchType, ResponseFormat
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
 from airflow_provider_gangjobs.cluster.resources import PODS
@@ -29,9 +29,9 @@ in 30 ms takes 500 a second of so many."""
 LOOP_IN_FLIGHT_MAX: Final = 64
 """For all gangs of a loop, of the hundred connections that a client may open. A thousand gangs that end at once must
 not queue up, for the one request that each event waits for, behind a thousand releases that nobody waits for."""
-EXPRESS_PODS_MIN: Final = 128
-"""Express has connections of its own, which cost as much as so many ordinary patches."""
-EXPRESS_RUNS_MAX: Final = 2
+BULK_PATCH_PODS_MIN: Final = 128
+"""Each bulk patch opens connections of its own, which cost as much as this many ordinary patches."""
+BULK_PATCH_RUNS_MAX: Final = 2
 """At once, in a loop; others go the ordinary way."""
 
 
@@ -48,8 +48,8 @@ async def release_all(
     :param until: No more are begun once this is true.
     """
     rest: Iterator[PodView] = takewhile(lambda _: not until(), pods)
-    if len(pods) >= EXPRESS_PODS_MIN:
-        rest = await _by_express(client, rest, told, in_flight)
+    if len(pods) >= BULK_PATCH_PODS_MIN:
+        rest = await _release_in_bulk(client, rest, told, in_flight)
     await _one_by_one(client, rest, told, min(in_flight, len(pods)))
 
 
@@ -58,17 +58,17 @@ class _Limits:
 
     def __init__(self) -> None:
         self.in_flight = asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
-        self.express_runs = 0
+        self.bulk_runs = 0
 
 
-async def _by_express(
+async def _release_in_bulk(
     client: Client, pods: Iterator[PodView], told: Callable[[PodView, ClusterError | None], None], in_flight: int
 ) -> Iterator[PodView]:
-    """Release as many as can be by express. Gives those that were not tried."""
+    """Release as many pods as possible in bulk. Return the pods that were not tried."""
     limits = of_running_loop(_Limits)
-    if limits.express_runs >= EXPRESS_RUNS_MAX:
+    if limits.bulk_runs >= BULK_PATCH_RUNS_MAX:
         return pods
-    limits.express_runs += 1
+    limits.bulk_runs += 1
     try:
         goes = True
         while goes and (first := next(pods, None)) is not None:
@@ -77,13 +77,13 @@ async def _by_express(
                 PODS,
                 ((pod, pod.metadata.name, pod.metadata.namespace, release_patch(pod.metadata.uid)) for pod in pods),
                 lambda pod: told(pod, None),
-                kind=Patch.STRATEGIC,
-                gone_is_done=True,
+                patch_type=PatchType.STRATEGIC,
+                ignore_not_found=True,
                 connections=in_flight,
             )
             await _one_by_one(client, iter(left), told, min(in_flight, len(left)))
     finally:
-        limits.express_runs -= 1
+        limits.bulk_runs -= 1
     return pods
 
 
@@ -120,7 +120,14 @@ async def release_pod(client: Client, pod: PodView) -> None:
     meta = pod.metadata
     try:
         patch = release_patch(meta.uid)
-        await client.patch(PODS, meta.name, meta.namespace, patch, kind=Patch.STRATEGIC, answer=Answer.METADATA)
+        await client.patch(
+            PODS,
+            meta.name,
+            meta.namespace,
+            patch,
+            patch_type=PatchType.STRATEGIC,
+            response_format=ResponseFormat.METADATA,
+        )
     except NotFound:
         return
     except (Conflict, Invalid):

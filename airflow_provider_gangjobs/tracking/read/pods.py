@@ -34,7 +34,7 @@ async def list_pods(
     """
     found: list[PodView] = []
     one = sharing()
-    pages = client.views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref.name))
+    pages = client.list_views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref.name))
     async with aclosing(pages):
         async for page in pages:
             for pod in page:

@@ -146,7 +146,7 @@ class _Look:
     ) -> tuple[list[V], bool]:
         """The first objects of the gang, and whether they are all: a server fills its pages but for the last one."""
         found: list[V] = []
-        pages = self.client.views(
+        pages = self.client.list_views(
             kind,
             resource,
             self.ref.namespace,

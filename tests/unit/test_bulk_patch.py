@@ -1,4 +1,4 @@
-"""Many small writes at once: each is applied or given back, exactly once, whatever the server does."""
+"""Each write of a batch either succeeds or is unfinished, exactly once, whatever the server does."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Access
-from airflow_provider_gangjobs.cluster.client import Client, Patch
+from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.clock import Timing
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
-from airflow_provider_gangjobs.cluster.http.bulk_patch import Express, Line
+from airflow_provider_gangjobs.cluster.http.bulk_patch import BulkPatch, Endpoint
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
-from airflow_provider_gangjobs.tracking.harvest.finalizer import EXPRESS_PODS_MIN, release_all
+from airflow_provider_gangjobs.tracking.harvest.finalizer import BULK_PATCH_PODS_MIN, release_all
 from tests.patience import PATIENCE_S
 from tests.unit.fault_server import config_for, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-HOPED = frozenset({200, 404})
+SUCCESS_STATUSES = frozenset({200, 404})
 
 
 class Does(Enum):
@@ -61,7 +61,7 @@ CODES = {
     Does.OK: 200, Does.GONE: 404, Does.CONFLICT: 409, Does.REFUSED: 401, Does.BUSY: 429, Does.BROKEN: 500,
     Does.LAST: 200, Does.CHUNKED: 200, Does.TWICE: 200, Does.DIES_AFTER: 200, Does.DIES_MIDWAY: 200, Does.INTERIM: 200,
 }  # fmt: skip
-ENDS_ALL = {Does.REFUSED, Does.BUSY, Does.BROKEN}
+STOPS_BATCH = {Does.REFUSED, Does.BUSY, Does.BROKEN}
 
 
 class Server:
@@ -160,32 +160,36 @@ def requests(count: int) -> Iterator[tuple[int, str, bytes]]:
     return ((number, f"/pods/{number}", b"%d" % number) for number in range(count))
 
 
-async def express(server: Server, count: int, *, connections: int = 3, timeout_s: float = PATIENCE_S) -> Express[int]:
-    done: list[int] = []
+async def bulk_patch(
+    server: Server, count: int, *, connections: int = 3, timeout_s: float = PATIENCE_S
+) -> BulkPatch[int]:
+    succeeded: list[int] = []
     access = Access(server.url, "Bearer sesame", None, None, None)
-    line = Line.to(access, {"User-Agent": "us"})
-    assert line is not None
-    run = Express(line, "PATCH", requests(count), done.append, HOPED, timeout_s)
-    await run.run(connections)
-    assert len(done) == run.succeeded
-    assert sorted({*done, *run.given_back}) == sorted([*done, *run.given_back]), "each is done or given back, once"
-    assert len(done) + len(run.given_back) == run.sent
-    assert all(server.applied[f"/pods/{number}"] for number in done if f"/pods/{number}" in server.applied)
-    return run
+    endpoint = Endpoint.from_access(access, {"User-Agent": "us"})
+    assert endpoint is not None
+    batch = BulkPatch(endpoint, "PATCH", requests(count), succeeded.append, SUCCESS_STATUSES, timeout_s)
+    await batch.run(connections)
+    assert len(succeeded) == batch.succeeded
+    assert sorted({*succeeded, *batch.unfinished}) == sorted([*succeeded, *batch.unfinished]), (
+        "each request succeeds or is unfinished, once"
+    )
+    assert len(succeeded) + len(batch.unfinished) == batch.sent
+    assert all(server.applied[f"/pods/{number}"] for number in succeeded if f"/pods/{number}" in server.applied)
+    return batch
 
 
-async def test_each_is_sent_once_over_as_many_connections_as_allowed() -> None:
+async def test_each_request_is_sent_once_over_the_allowed_connections() -> None:
     async with Server() as server:
-        run = await express(server, 200, connections=3)
+        batch = await bulk_patch(server, 200, connections=3)
     assert sorted(server.requests) == sorted((path, body) for _, path, body in requests(200))
-    assert (run.succeeded, run.given_back) == (200, [])
+    assert (batch.succeeded, batch.unfinished) == (200, [])
     assert server.connections == 3
     assert server.most_in_flight <= 3
 
 
-async def test_a_request_says_who_asks_and_for_what() -> None:
+async def test_request_has_credentials_and_user_agent() -> None:
     async with Server() as server:
-        await express(server, 1)
+        await bulk_patch(server, 1)
     first, *headers = server.heads[0].strip().split("\r\n")
     assert first == "PATCH /pods/0 HTTP/1.1"
     assert dict(line.split(": ") for line in headers) == {
@@ -197,52 +201,52 @@ async def test_a_request_says_who_asks_and_for_what() -> None:
 
 
 @pytest.mark.parametrize("does", [one for one in Does if one not in {Does.OK, Does.GONE, Does.SILENT}])
-async def test_what_is_not_plainly_answered_is_given_back(does: Does) -> None:
+async def test_request_without_a_plain_response_is_unfinished(does: Does) -> None:
     async with Server([Does.OK, does]) as server:
-        run = await express(server, 20, connections=1)
+        batch = await bulk_patch(server, 20, connections=1)
     if does in {Does.LAST, Does.CHUNKED, Does.TWICE}:
-        assert run.given_back == ([2] if does is Does.TWICE and run.given_back else [])
+        assert batch.unfinished == ([2] if does is Does.TWICE and batch.unfinished else [])
     else:
-        assert run.given_back == [1]
-    assert 0 in {number for number in range(20) if number not in run.given_back}
+        assert batch.unfinished == [1]
+    assert 0 in {number for number in range(20) if number not in batch.unfinished}
 
 
-@pytest.mark.parametrize("does", sorted(ENDS_ALL, key=str))
-async def test_a_server_that_refuses_all_is_left_alone(does: Does) -> None:
+@pytest.mark.parametrize("does", sorted(STOPS_BATCH, key=str))
+async def test_refusal_of_all_requests_stops_the_batch(does: Does) -> None:
     async with Server([does] * 2) as server:
-        run = await express(server, 1000, connections=2)
-    assert len(run.given_back) >= 1
-    assert run.sent <= 4, "what was on the way, and no more"
+        batch = await bulk_patch(server, 1000, connections=2)
+    assert len(batch.unfinished) >= 1
+    assert batch.sent <= 4, "what was on the way, and no more"
 
 
-async def test_one_that_conflicts_does_not_stop_the_others() -> None:
+async def test_conflict_does_not_stop_the_batch() -> None:
     async with Server([Does.CONFLICT] * 5) as server:
-        run = await express(server, 50)
-    assert (run.succeeded, len(run.given_back)) == (45, 5)
+        batch = await bulk_patch(server, 50)
+    assert (batch.succeeded, len(batch.unfinished)) == (45, 5)
 
 
-async def test_an_object_that_is_gone_is_done_if_so_hoped() -> None:
+async def test_missing_object_counts_as_success_if_expected() -> None:
     async with Server([Does.GONE] * 5) as server:
-        run = await express(server, 10)
-    assert (run.succeeded, run.given_back) == (10, [])
+        batch = await bulk_patch(server, 10)
+    assert (batch.succeeded, batch.unfinished) == (10, [])
 
 
-async def test_a_server_that_says_nothing_is_given_up() -> None:
+async def test_silent_server_times_out() -> None:
     async with Server([Does.SILENT] * 3) as server:
-        run = await express(server, 50, connections=3, timeout_s=0.05)
-    assert (run.succeeded, len(run.given_back), run.sent) == (0, 3, 3)
+        batch = await bulk_patch(server, 50, connections=3, timeout_s=0.05)
+    assert (batch.succeeded, len(batch.unfinished), batch.sent) == (0, 3, 3)
 
 
-async def test_without_a_server_nothing_is_taken() -> None:
+async def test_unreachable_server_consumes_no_request() -> None:
     async with Server() as server:
         pass
-    run = await express(server, 10)
-    assert (run.sent, run.succeeded, run.given_back) == (0, 0, [])
+    batch = await bulk_patch(server, 10)
+    assert (batch.sent, batch.succeeded, batch.unfinished) == (0, 0, [])
 
 
-async def test_a_cancelled_run_leaves_no_connection() -> None:
+async def test_cancelled_batch_leaves_no_connection() -> None:
     async with Server([Does.SILENT] * 3) as server:
-        running = asyncio.create_task(express(server, 50, connections=3))
+        running = asyncio.create_task(bulk_patch(server, 50, connections=3))
         async with asyncio.timeout(PATIENCE_S):
             await server.busy.wait()
             running.cancel()
@@ -252,10 +256,10 @@ async def test_a_cancelled_run_leaves_no_connection() -> None:
 
 
 @given(st.lists(st.sampled_from([one for one in Does if one is not Does.SILENT]), max_size=12), st.integers(1, 4))
-def test_each_is_done_or_given_back_whatever_the_server_does(script: list[Does], connections: int) -> None:
+def test_each_request_succeeds_or_is_unfinished_whatever_the_server_does(script: list[Does], connections: int) -> None:
     async def run() -> None:
         async with asyncio.timeout(PATIENCE_S), Server(script) as server:
-            await express(server, 20, connections=connections)
+            await bulk_patch(server, 20, connections=connections)
 
     asyncio.run(run())
 
@@ -271,24 +275,24 @@ def test_each_is_done_or_given_back_whatever_the_server_does(script: list[Does],
     ],
     ids=["proxy of https", "proxy of http", "https without a context", "two lines", "no latin"],
 )
-def test_what_takes_more_than_a_plain_connection_goes_another_way(access: Access) -> None:
-    assert Line.to(access, {}) is None
+def test_connection_that_is_not_plain_has_no_endpoint(access: Access) -> None:
+    assert Endpoint.from_access(access, {}) is None
 
 
 def test_credentials_are_not_shown() -> None:
-    line = Line.to(Access("http://here", "Bearer sesame", None, None, None), {})
-    assert line is not None
-    assert b"sesame" in line.headers
-    assert "sesame" not in repr(line)
+    endpoint = Endpoint.from_access(Access("http://here", "Bearer sesame", None, None, None), {})
+    assert endpoint is not None
+    assert b"sesame" in endpoint.headers
+    assert "sesame" not in repr(endpoint)
 
 
-def test_a_path_before_the_api_stays_there() -> None:
-    line = Line.to(Access("http://rancher.example/k8s/clusters/c-1/", None, None, None, None), {})
-    assert line is not None
-    assert (line.host, line.port, line.prefix) == ("rancher.example", 80, b"/k8s/clusters/c-1")
+def test_path_prefix_of_the_server_is_kept() -> None:
+    endpoint = Endpoint.from_access(Access("http://rancher.example/k8s/clusters/c-1/", None, None, None, None), {})
+    assert endpoint is not None
+    assert (endpoint.host, endpoint.port, endpoint.path_prefix) == ("rancher.example", 80, b"/k8s/clusters/c-1")
 
 
-# -- releases by express -------------------------------------------------------------------------------------
+# -- releases in bulk ----------------------------------------------------------------------------------------
 
 
 def pods(count: int) -> list[PodView]:
@@ -299,59 +303,59 @@ def pods(count: int) -> list[PodView]:
 
 
 async def released(server: Server, count: int, **more: Any) -> dict[str, ClusterError | None]:
-    told: dict[str, ClusterError | None] = {}
+    reported: dict[str, ClusterError | None] = {}
 
-    def tell(pod: PodView, error: ClusterError | None) -> None:
-        assert pod.metadata.name not in told, "each is told of once"
-        told[pod.metadata.name] = error
+    def report(pod: PodView, error: ClusterError | None) -> None:
+        assert pod.metadata.name not in reported, "each pod is reported once"
+        reported[pod.metadata.name] = error
 
     timing = Timing(sleep=lambda _: asyncio.sleep(0))
     async with asyncio.timeout(PATIENCE_S), Client(config_for(server.url), timing=timing, retry_for_s=1) as client:
-        await release_all(client, pods(count), tell, **more)
+        await release_all(client, pods(count), report, **more)
         assert client.statistics().requests["patch"] <= len(server.requests)
-    return told
+    return reported
 
 
 async def test_a_large_gang_is_released_over_a_few_connections() -> None:
     async with Server() as server:
-        told = await released(server, 5 * EXPRESS_PODS_MIN)
-    assert set(told.values()) == {None}
+        reported = await released(server, 5 * BULK_PATCH_PODS_MIN)
+    assert set(reported.values()) == {None}
     assert set(server.applied.values()) == {1}
-    assert len(server.applied) == len(told) == 5 * EXPRESS_PODS_MIN
+    assert len(server.applied) == len(reported) == 5 * BULK_PATCH_PODS_MIN
     assert server.connections <= 16
 
 
 @given(st.lists(st.sampled_from([one for one in Does if one is not Does.SILENT]), max_size=30))
-def test_every_pod_is_told_of_once_and_released_if_the_server_lets_it(script: list[Does]) -> None:
+def test_each_pod_is_reported_once_and_released_if_the_server_allows(script: list[Does]) -> None:
     async def run() -> None:
         async with Server(script) as server:
-            told = await released(server, EXPRESS_PODS_MIN)
-        assert len(told) == EXPRESS_PODS_MIN
-        for name, error in told.items():
+            reported = await released(server, BULK_PATCH_PODS_MIN)
+        assert len(reported) == BULK_PATCH_PODS_MIN
+        for name, error in reported.items():
             assert error is not None or server.applied[f"/api/v1/namespaces/team/pods/{name}"] or Does.GONE in script
             assert error is None or isinstance(error, ClusterError)
 
     asyncio.run(run())
 
 
-async def test_a_server_that_is_busy_is_asked_later_and_then_by_express_again() -> None:
+async def test_busy_server_is_retried_and_then_patched_in_bulk_again() -> None:
     async with Server([Does.OK] * 10 + [Does.BUSY] * 3) as server:
-        told = await released(server, 2 * EXPRESS_PODS_MIN)
-    assert set(told.values()) == {None}
-    assert len(server.applied) == 2 * EXPRESS_PODS_MIN
+        reported = await released(server, 2 * BULK_PATCH_PODS_MIN)
+    assert set(reported.values()) == {None}
+    assert len(server.applied) == 2 * BULK_PATCH_PODS_MIN
 
 
-async def test_a_release_that_is_stopped_tells_of_what_was_done_alone() -> None:
+async def test_stopped_release_reports_finished_pods_only() -> None:
     async with Server() as server:
-        told = await released(server, EXPRESS_PODS_MIN, until=lambda: len(server.requests) >= 40)
-    assert 40 <= len(told) < EXPRESS_PODS_MIN
-    assert len(told) == len(server.requests)
+        reported = await released(server, BULK_PATCH_PODS_MIN, until=lambda: len(server.requests) >= 40)
+    assert 40 <= len(reported) < BULK_PATCH_PODS_MIN
+    assert len(reported) == len(server.requests)
 
 
-async def test_a_refusal_for_good_is_told_of_each_pod() -> None:
+async def test_permanent_refusal_is_reported_for_each_pod() -> None:
     async with Server([Does.REFUSED] * 10_000) as server:
-        told = await released(server, EXPRESS_PODS_MIN)
-    assert all(isinstance(error, ApiError) for error in told.values())
-    assert len(told) == EXPRESS_PODS_MIN
-    assert Patch.STRATEGIC in server.heads[0]
+        reported = await released(server, BULK_PATCH_PODS_MIN)
+    assert all(isinstance(error, ApiError) for error in reported.values())
+    assert len(reported) == BULK_PATCH_PODS_MIN
+    assert PatchType.STRATEGIC in server.heads[0]
     assert PODS.path("team", "p0") in {path for path, _ in server.requests}

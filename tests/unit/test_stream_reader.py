@@ -1,4 +1,4 @@
-"""A stream in a burst is read at intervals, and at once when it speaks now and then; nothing of it is lost."""
+"""A burst is read in batches, a slow stream is read at once, and no byte is lost."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from airflow_provider_gangjobs.cluster.auth.tls import TlsMaterial, make_context
+from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.http.stream_reader import (
-    GULP_MAX_S,
-    GULP_S,
-    GULPS_AFTER_CHUNKS,
-    gulp_s,
-    in_gulps,
-    unread,
+    BATCH_AFTER_CHUNKS,
+    BATCH_PAUSE_MAX_S,
+    BATCH_PAUSE_S,
+    batch_pause_s,
+    read_batched,
+    reading_paused,
 )
 from gangjobs_sandbox.tls import issue
 from tests.patience import PATIENCE_S
@@ -66,7 +66,7 @@ class Wire:
 
 async def _read(wire: Any) -> list[tuple[float, bytes]]:
     sending = asyncio.create_task(wire.send())
-    chunks = [(elapsed(), chunk) async for chunk in in_gulps(wire, silence_s=PATIENCE_S)]
+    chunks = [(elapsed(), chunk) async for chunk in read_batched(wire, idle_timeout_s=PATIENCE_S)]
     await sending
     return chunks
 
@@ -80,48 +80,49 @@ async def test_burst_is_read_in_few_chunks_and_whole():
     wire = Wire([number * 0.001 for number in range(1, 201)])
     chunks = await _read(wire)
     assert b"".join(chunk for _, chunk in chunks) == _whole(wire.times)
-    assert len(chunks) <= GULPS_AFTER_CHUNKS + 0.2 / GULP_S + 2
+    assert len(chunks) <= BATCH_AFTER_CHUNKS + 0.2 / BATCH_PAUSE_S + 2
     assert not wire.is_paused
 
 
 @in_virtual_time
-async def test_nothing_of_a_burst_is_heard_later_than_an_interval():
+async def test_chunk_of_a_burst_is_read_within_the_pause():
     wire = Wire([number * 0.001 for number in range(1, 201)])
     for at, chunk in await _read(wire):
         first = int(chunk.split()[0])
-        assert at - wire.times[first] <= GULP_S + 1e-6
+        assert at - wire.times[first] <= BATCH_PAUSE_S + 1e-6
 
 
 @pytest.mark.parametrize(
-    ("lasted_s", "expected"), [(0.0, GULP_S), (4.0, GULP_S), (8.0, 0.04), (10.0, GULP_MAX_S), (3600.0, GULP_MAX_S)]
+    ("lasted_s", "expected"),
+    [(0.0, BATCH_PAUSE_S), (4.0, BATCH_PAUSE_S), (8.0, 0.04), (10.0, BATCH_PAUSE_MAX_S), (3600.0, BATCH_PAUSE_MAX_S)],
 )
-def test_gulps_grow_with_the_burst_up_to_a_limit(lasted_s: float, expected: float) -> None:
-    assert gulp_s(lasted_s) == pytest.approx(expected)
+def test_pause_grows_with_the_burst_up_to_a_limit(lasted_s: float, expected: float) -> None:
+    assert batch_pause_s(lasted_s) == pytest.approx(expected)
 
 
 @in_virtual_time
-async def test_long_burst_is_read_in_larger_gulps_and_whole():
+async def test_long_burst_is_read_in_larger_batches_and_whole():
     wire = Wire([number * 0.01 for number in range(1, 3001)])
     chunks = await _read(wire)
     assert b"".join(chunk for _, chunk in chunks) == _whole(wire.times)
     late = [(at, chunk) for at, chunk in chunks if at > 12 and at < wire.times[-1]]
-    assert len(late) <= (wire.times[-1] - 12) / GULP_MAX_S + 1
-    assert all(at - wire.times[int(chunk.split()[0])] <= GULP_MAX_S + 1e-6 for at, chunk in late)
+    assert len(late) <= (wire.times[-1] - 12) / BATCH_PAUSE_MAX_S + 1
+    assert all(at - wire.times[int(chunk.split()[0])] <= BATCH_PAUSE_MAX_S + 1e-6 for at, chunk in late)
 
 
 @in_virtual_time
-async def test_after_a_pause_a_burst_begins_anew():
+async def test_burst_after_a_gap_starts_with_the_shortest_pause():
     first = [number * 0.01 for number in range(1, 1501)]
     wire = Wire([*first, *(first[-1] + 1 + number * 0.01 for number in range(1, 101))])
     for at, chunk in await _read(wire):
         number = int(chunk.split()[0])
         if number >= len(first):
-            assert at - wire.times[number] <= GULP_S + 1e-6
+            assert at - wire.times[number] <= BATCH_PAUSE_S + 1e-6
 
 
 @pytest.mark.parametrize("apart_s", [0.021, 1.0])
 @in_virtual_time
-async def test_stream_that_speaks_now_and_then_is_heard_at_once(apart_s):
+async def test_slow_stream_is_read_at_once(apart_s):
     wire = Wire([number * apart_s for number in range(1, 21)])
     chunks = await _read(wire)
     assert [at for at, _ in chunks] == pytest.approx(wire.times)
@@ -129,17 +130,17 @@ async def test_stream_that_speaks_now_and_then_is_heard_at_once(apart_s):
 
 
 @in_virtual_time
-async def test_reading_goes_on_if_the_reader_leaves_in_the_pause():
+async def test_reading_resumes_if_the_reader_is_cancelled_in_the_pause():
     wire = Wire([number * 0.001 for number in range(1, 201)])
     reading = asyncio.create_task(_read(wire))
-    while not wire.is_paused:  # noqa: ASYNC110 - a wire tells nobody
+    while not wire.is_paused:  # noqa: ASYNC110 - a wire has no event for it
         await asyncio.sleep(0.001)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert not wire.is_paused
 
 
-# -- what is left to the kernel --------------------------------------------------------------------------------
+# -- data that stays in the kernel -----------------------------------------------------------------------------
 
 SERVER = issue(["127.0.0.1"])
 
@@ -151,7 +152,7 @@ async def connected(*, tls: bool) -> AsyncIterator[tuple[asyncio.StreamReader, A
     server = await asyncio.start_server(
         lambda _, writer: arrived.put_nowait(writer), "127.0.0.1", 0, ssl=SERVER.server_context() if tls else None
     )
-    context = make_context(TlsMaterial(ca=SERVER.certificate)) if tls else None
+    context = make_context(TlsConfig(ca=SERVER.certificate)) if tls else None
     reader, ours = await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=context)
     theirs = await arrived.get()
     try:
@@ -165,31 +166,31 @@ async def connected(*, tls: bool) -> AsyncIterator[tuple[asyncio.StreamReader, A
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_nothing_is_read_in_the_pause_and_nothing_is_lost(tls: bool) -> None:
-    said = b"x" * 300_000
+    data = b"x" * 300_000
     async with asyncio.timeout(PATIENCE_S), connected(tls=tls) as (reader, connection, theirs):
         theirs.write(b"before")
         assert await reader.readexactly(6) == b"before"
-        with unread(connection):
-            theirs.write(said)
+        with reading_paused(connection):
+            theirs.write(data)
             for _ in range(50):
                 await asyncio.sleep(0)
             assert select.select([connection.transport.get_extra_info("socket").fileno()], [], [], PATIENCE_S)[0]
             if tls:
                 assert connection.transport.get_read_buffer_size() == 0
-        assert await reader.readexactly(len(said)) == said
+        assert await reader.readexactly(len(data)) == data
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_connection_may_close_in_the_pause(tls: bool) -> None:
     async with connected(tls=tls) as (reader, connection, _):
-        with unread(connection):
+        with reading_paused(connection):
             connection.transport.abort()
             connection.transport = None
             await reader.read()
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_stream_that_falls_silent_is_given_up_though_its_peer_says_no_farewell(tls: bool) -> None:
+async def test_idle_stream_times_out_without_waiting_for_its_peer(tls: bool) -> None:
     heard = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -200,16 +201,16 @@ async def test_stream_that_falls_silent_is_given_up_though_its_peer_says_no_fare
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=SERVER.server_context() if tls else None)
     host, port = server.sockets[0].getsockname()
-    context = make_context(TlsMaterial(ca=SERVER.certificate)) if tls else True
+    context = make_context(TlsConfig(ca=SERVER.certificate)) if tls else True
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
             aiohttp.ClientSession() as session,
             session.get(f"http{'s' if tls else ''}://{host}:{port}/", ssl=context) as response,
         ):
-            stream = in_gulps(response, silence_s=0.1)
+            stream = read_batched(response, idle_timeout_s=0.1)
             assert await anext(stream) == b"hello"
-            with pytest.raises(TimeoutError, match=r"nothing came for 0\.1 s"):
+            with pytest.raises(TimeoutError, match=r"nothing arrived for 0\.1 s"):
                 await anext(stream)
     finally:
         heard.set()
@@ -218,11 +219,11 @@ async def test_stream_that_falls_silent_is_given_up_though_its_peer_says_no_fare
 
 
 @in_virtual_time
-async def test_reader_that_takes_its_time_is_no_silence():
+async def test_slow_reader_does_not_cause_an_idle_timeout():
     wire: Any = Wire([number * 1.0 for number in range(1, 21)])
     sending = asyncio.create_task(wire.send())
     heard = b""
-    async for chunk in in_gulps(wire, silence_s=2.5):
+    async for chunk in read_batched(wire, idle_timeout_s=2.5):
         heard += chunk
         if len(heard) < 10:
             await asyncio.sleep(7)
