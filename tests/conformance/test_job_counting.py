@@ -179,6 +179,7 @@ def test_pods_of_an_earlier_job_of_the_name_are_not_its_own(space: Space) -> Non
     assert space.wait_job("Complete")["status"]["completedIndexes"] == "0"
 
 
+@pytest.mark.slow
 def test_at_most_500_pods_are_counted_at_once(space: Space) -> None:
     """They have all ended when the Job first sees them, so that only the limit keeps it from counting all."""
     count = UNCOUNTED_MAX + 10

@@ -14,7 +14,9 @@ from tests.provider.virtual_time import in_virtual_time
 NODE_GRACE_S = 86400.0
 
 
-@pytest.mark.parametrize("release", ["1.35", "1.36", "1.37"])
+@pytest.mark.parametrize(
+    "release", [pytest.param("1.35", marks=pytest.mark.slow), pytest.param("1.36", marks=pytest.mark.slow), "1.37"]
+)
 @pytest.mark.parametrize("name", SCENARIOS)
 @in_virtual_time
 async def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(name: str, release: str) -> None:

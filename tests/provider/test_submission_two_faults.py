@@ -54,6 +54,7 @@ async def submit_in_trouble(cluster: World, crash: Crash | None, *, by_id: bool)
             raise
 
 
+@pytest.mark.slow
 @MANY
 @given(faults=TWO, crash=CRASHES, by_id=st.booleans(), release=st.sampled_from(RELEASES))
 async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, release):
@@ -66,6 +67,7 @@ async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, relea
         cluster.check_one_live_gang(await (submit(cluster) if by_id else cluster.submit()))
 
 
+@pytest.mark.slow
 @MANY
 @given(faults=TWO, crash=CRASHES, job=st.booleans(), release=st.sampled_from(RELEASES))
 async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, crash, job, release):
