@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +24,7 @@ from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import abilities
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.record import OperationState
+from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -45,39 +45,9 @@ SPEC = GangSpec(
 VERSIONS = {"1.35": ("v1alpha1", False), "1.36": ("v1alpha2", True), "1.37": ("v1beta1", True)}
 
 
-class Died(Exception):  # noqa: N818 - no error: the process is gone
-    """The process that was submitting is gone."""
-
-
-@dataclass
-class Troubled:
-    """A client whose request `at` goes wrong in one way, before or after the server has carried it out."""
-
-    api: Any
-    at: int | None = None
-    applied: bool = False
-    trouble: Callable[[], Exception] = Died
-    made: list[str] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.api, name)
-
-        async def call(resource: Any, *args: Any, **kwargs: Any) -> Any:
-            wrong = len(self.made) == self.at
-            self.made.append(f"{name} {resource.plural}")
-            if wrong and not self.applied:
-                raise self.trouble()
-            result = await method(resource, *args, **kwargs)
-            if wrong:
-                raise self.trouble()
-            return result
-
-        return call
-
-
-TROUBLES: dict[str, tuple[Callable[[], Exception], bool]] = {
-    "dies before": (Died, False),
-    "dies after": (Died, True),
+TROUBLES: dict[str, tuple[Callable[[], BaseException], bool]] = {
+    "dies before": (ProcessDied, False),
+    "dies after": (ProcessDied, True),
     "409": (lambda: Conflict(409, request="request", reason="Conflict"), False),
     "429": (lambda: TooManyRequests(429, request="request", reason="TooManyRequests", retry_after_s=0.1), False),
     "500 before": (lambda: ServerError(500, request="request", reason="InternalError"), False),
@@ -146,17 +116,17 @@ async def emptied(gangs: Gangs, namespace: str) -> bool:
 async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, trouble: str) -> None:
     error, applied = TROUBLES[trouble]
     async with Gangs.of(tenant.config) as gangs:
-        clean = Troubled(gangs.client)
+        clean = CrashingClient(gangs.client)
         await check_one_gang(gangs, await submit(gangs, "clean", clean), tenant.plane.release)
         await gangs.delete_submission("clean", job=True)
-        for at, request in enumerate(clean.made):
-            if trouble == "409" and request.startswith("list"):
+        for at, request in enumerate(clean.requests):
+            if trouble == "409" and request.startswith("LIST"):
                 continue  # nothing answers a read so
             trigger_id = f"op-{at}"
             try:
-                await submit(gangs, trigger_id, Troubled(gangs.client, at, applied, error))
-            except (Died, SubmissionFailed) as stopped:
-                precise = stopped.retryable if isinstance(stopped, SubmissionFailed) else error is Died
+                await submit(gangs, trigger_id, CrashingClient(gangs.client, Crash(at, applied), error=error))
+            except (ProcessDied, SubmissionFailed) as stopped:
+                precise = stopped.retryable if isinstance(stopped, SubmissionFailed) else error is ProcessDied
             else:
                 precise = True
             assert precise, request
@@ -169,11 +139,11 @@ async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, t
 async def test_no_request_is_made_twice_when_nothing_goes_wrong(tenant: Tenant) -> None:
     """Whatever the controllers write meanwhile."""
     async with Gangs.of(tenant.config) as gangs:
-        client = Troubled(gangs.client)
+        client = CrashingClient(gangs.client)
         submission = await submit(gangs, "op", client)
         _, has_groups = VERSIONS[tenant.plane.release]
         created = ["jobs", "services", "configmaps", "workloads", *["podgroups"] * has_groups]
-        assert client.made == ["list jobs", *(f"create {plural}" for plural in created), "patch jobs"]
+        assert client.requests == ["LIST jobs", *(f"POST {plural}" for plural in created), "PATCH jobs"]
         await check_one_gang(gangs, submission, tenant.plane.release)
 
 

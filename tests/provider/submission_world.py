@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -35,48 +35,6 @@ KEY = TaskKey("etl", "manual__2026-01-01", "train")
 GANG_OF_4 = GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"})
 RELEASES = ("1.35", "1.36", "1.37")
 OBJECTS = (JOBS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
-
-
-class Died(Exception):  # noqa: N818 - no error: the process is gone
-    """The process that was submitting is gone."""
-
-
-@dataclass(frozen=True)
-class Crash:
-    """The last request of a process, and whether the server still applied it."""
-
-    request: int
-    applied: bool
-
-    def __str__(self) -> str:
-        return f"{'after' if self.applied else 'before'} request {self.request}"
-
-
-@dataclass
-class Mortal:
-    """The client, as seen by a process that dies at one of its requests; `made` is what it has sent."""
-
-    api: Any
-    crash: Crash | None = None
-    made: list[str] = field(default_factory=list)
-    meanwhile: Callable[[], None] = lambda: None
-    """What happens in the cluster after each request."""
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.api, name)
-
-        async def call(resource: Any, *args: Any, **kwargs: Any) -> Any:
-            dies = self.crash is not None and len(self.made) == self.crash.request
-            self.made.append(f"{name} {resource.plural}")
-            if dies and not self.crash.applied:
-                raise Died
-            result = await method(resource, *args, **kwargs)
-            if dies:
-                raise Died
-            self.meanwhile()
-            return result
-
-        return call
 
 
 class Pauses:

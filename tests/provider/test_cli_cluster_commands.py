@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission.submit import submit
-from tests.provider.submission_world import Crash, Died, Mortal
+from tests.crashes import Crash, CrashingClient, ProcessDied
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
@@ -31,9 +31,9 @@ async def half_submit(kubeconfig: str) -> str:
     async with Gangs.of(config) as gangs:
         key = TaskKey("dag", uuid.uuid4().hex, "task")
         capabilities = await gangs.capabilities()
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             await submit(
-                Mortal(gangs.client, Crash(1, applied=True)),
+                CrashingClient(gangs.client, Crash(1, applied=True)),
                 GangSpec(image="a"),
                 key=key,
                 claim="x",

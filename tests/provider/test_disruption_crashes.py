@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
@@ -20,8 +21,9 @@ from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.waiting import wait_for
+from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.patience import AIRFLOW_PATIENCE_S
-from tests.provider.mortal import Crash, Died, Mortal
+from tests.provider.plane import timing
 from tests.provider.tries import event_of
 
 if TYPE_CHECKING:
@@ -43,38 +45,39 @@ class Life:
     requests: list[str] = field(default_factory=list)
 
 
-class MortalHook(GangJobHook):
+class CrashingHook(GangJobHook):
     """Every call is by a client of the same process."""
 
     life: Life
 
     def call(self, action: Callable[[Gangs], Awaitable[T]], *, config: ClusterConfig | None = None) -> T:
-        return run(self._mortally(action, config or self.config()))
+        return run(self._crashing(action, config or self.config()))
 
-    async def _mortally(self, action: Callable[[Gangs], Awaitable[T]], config: ClusterConfig) -> T:
-        async with Mortal(config, self.life.crash) as client:
+    async def _crashing(self, action: Callable[[Gangs], Awaitable[T]], config: ClusterConfig) -> T:
+        async with Client(config, timing=timing()) as connected:
+            client = CrashingClient(connected, self.life.crash)
             client.requests = self.life.requests
             return await action(Gangs(client))
 
 
-class MortalOperator(GangJobOperator):
+class CrashingOperator(GangJobOperator):
     """In a process that dies."""
 
     life: Life
 
     def _take_custody(self, context: Any) -> Any:
         custody = super()._take_custody(context)
-        hook = MortalHook(self.kubernetes_conn_id)
+        hook = CrashingHook(self.kubernetes_conn_id)
         hook.exists, hook.life = custody.hook.exists, self.life
         self._custody = replace(custody, hook=hook)
         return self._custody
 
 
-def worker(train: Task, crash: Crash | None = None) -> MortalOperator:
-    train.kind = MortalOperator
+def worker(train: Task, crash: Crash | None = None) -> CrashingOperator:
+    train.kind = CrashingOperator
     operator = train.operator()
     train.kind = GangJobOperator
-    assert isinstance(operator, MortalOperator)
+    assert isinstance(operator, CrashingOperator)
     operator.life = Life(crash)
     return operator
 
@@ -109,29 +112,40 @@ def disrupted(task: TaskMaker, **parameters: Any) -> tuple[Task, Any, dict[str, 
     return train, context, event_of(left)
 
 
-def crash_points(requests: list[str]) -> list[Crash]:
-    return [Crash(number, applied) for number in range(len(requests)) for applied in (False, True)]
-
-
 def remove(train: Task) -> None:
     for job in train.jobs:
         name = job["metadata"]["name"]
         train.cluster.call(lambda it, name=name: it.registry.delete(JOBS, name, "default", propagation="Background"))
 
 
-@pytest.mark.parametrize("on_finish", ["delete_succeeded", "delete"])
-def test_worker_that_dies_while_it_goes_on_leaves_one_gang_counted_once(task: TaskMaker, on_finish: str) -> None:
+AT_WRITES_OR_READS = pytest.mark.parametrize(
+    "verbs", [("POST", "PATCH"), pytest.param(("GET", "LIST"), marks=pytest.mark.slow)], ids=["writes", "reads"]
+)
+"""Crashes at each request that changes something, and at each that does not: both together are all requests."""
+
+
+def crashes_at(verbs: tuple[str, ...], requests: list[str]) -> list[Crash]:
+    found = [crash for crash in crash_points(requests) if requests[crash.at].startswith(verbs)]
+    assert found, f"none of {verbs} in {requests}"
+    return found
+
+
+@AT_WRITES_OR_READS
+@pytest.mark.parametrize("on_finish", ["delete_succeeded", pytest.param("delete", marks=pytest.mark.slow)])
+def test_worker_that_dies_while_it_goes_on_leaves_one_gang_counted_once(
+    task: TaskMaker, on_finish: str, verbs: tuple[str, ...]
+) -> None:
     train, context, event = disrupted(task, on_finish=on_finish)
     whole = worker(train)
     with pytest.raises(TaskDeferred) as left:
         whole.execute_complete(context, event)
     check_counted_once(train, left.value)
     remove(train)
-    assert {"LIST jobs", "POST jobs", "PATCH jobs"} <= set(whole.life.requests)
+    assert {request.partition(" ")[0] for request in whole.life.requests} <= {"GET", "LIST", "POST", "PATCH"}
 
-    for crash in crash_points(whole.life.requests):
+    for crash in crashes_at(verbs, whole.life.requests):
         train, context, event = disrupted(task, on_finish=on_finish)
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             worker(train, crash).execute_complete(context, event)
 
         last = train.defer()
@@ -140,7 +154,10 @@ def test_worker_that_dies_while_it_goes_on_leaves_one_gang_counted_once(task: Ta
         remove(train)
 
 
-def test_worker_that_dies_while_it_looks_at_what_nobody_saw_leaves_one_gang_counted_once(task: TaskMaker) -> None:
+@AT_WRITES_OR_READS
+def test_worker_that_dies_while_it_looks_at_what_nobody_saw_leaves_one_gang_counted_once(
+    task: TaskMaker, verbs: tuple[str, ...]
+) -> None:
     train, _, _ = disrupted(task)
     whole = worker(train)
     with pytest.raises(TaskDeferred) as left:
@@ -148,9 +165,9 @@ def test_worker_that_dies_while_it_looks_at_what_nobody_saw_leaves_one_gang_coun
     check_counted_once(train, left.value)
     remove(train)
 
-    for crash in crash_points(whole.life.requests):
+    for crash in crashes_at(verbs, whole.life.requests):
         train, _, _ = disrupted(task)
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             worker(train, crash).execute(train.next_try())
 
         last = train.defer()
@@ -159,7 +176,8 @@ def test_worker_that_dies_while_it_looks_at_what_nobody_saw_leaves_one_gang_coun
         remove(train)
 
 
-def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: TaskMaker) -> None:
+@AT_WRITES_OR_READS
+def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: TaskMaker, verbs: tuple[str, ...]) -> None:
     """The signal interrupts the worker between a request and its answer, or before it was sent."""
     train, context, event = disrupted(task)
     whole = worker(train)
@@ -167,10 +185,10 @@ def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: Tas
         whole.execute_complete(context, event)
     remove(train)
 
-    for kill in crash_points(whole.life.requests):
+    for kill in crashes_at(verbs, whole.life.requests):
         train, context, event = disrupted(task)
         killed = worker(train, kill)
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             killed.execute_complete(context, event)
         killed.life.crash = None
 

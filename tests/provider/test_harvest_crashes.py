@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.provider.following import Following
 from tests.provider.guarantees import check_harvest, recorded_before_released
-from tests.provider.mortal import Crash, Died, Mortal
 from tests.provider.plane import Plane, timing
 from tests.provider.test_harvest import drained
 from tests.provider.virtual_time import in_virtual_time
@@ -43,7 +43,7 @@ async def _harvest_all(client: Client, ref: GangRef, *, shard_bytes_max: int = 2
 
 
 async def _dies_somewhere(client: Client, ref: GangRef) -> None:
-    with suppress(Died):
+    with suppress(ProcessDied):
         try:
             await _harvest_all(client, ref)
         except BaseExceptionGroup as group:
@@ -61,24 +61,24 @@ async def _ended_gang(plane: Plane, codes: list[int]) -> tuple[GangRef, set[str]
 
 REQUESTS = ("LIST pods", *["POST configmaps"] * 3, *["PATCH pods"] * 5, "LIST pods")
 """What a harvest of five pods sends when nothing goes wrong."""
-CRASHES = [Crash(at, applied) for at in range(len(REQUESTS)) for applied in (False, True)]
 
 
 @in_virtual_time
 async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by():
-    async with Plane.running() as plane, Mortal(plane.config) as client:
+    async with Plane.running() as plane:
+        client = CrashingClient(plane.client)
         ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
         await _harvest_all(client, ref)
         check_harvest(plane, uids)
         assert tuple(client.requests) == REQUESTS
 
 
-@pytest.mark.parametrize("crash", CRASHES, ids=lambda crash: f"{crash} ({REQUESTS[crash.at]})")
+@pytest.mark.parametrize("crash", crash_points(REQUESTS), ids=lambda crash: f"{crash} ({REQUESTS[crash.at]})")
 @in_virtual_time
 async def test_crash_neither_loses_nor_doubles(crash):
-    async with Plane.running() as plane, Mortal(plane.config, crash) as mortal:
+    async with Plane.running() as plane:
         ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
-        await _dies_somewhere(mortal, ref)
+        await _dies_somewhere(CrashingClient(plane.client, crash), ref)
         recorded_before_released(plane)
         await _harvest_all(plane.client, ref)
         check_harvest(plane, uids)
@@ -97,9 +97,7 @@ async def test_any_number_of_harvesters_may_die(codes: list[int], waves: list[li
     async with Plane.running() as plane:
         ref, uids = await _ended_gang(plane, codes)
         for wave in waves:
-            mortals = [Mortal(plane.config, crash) for crash in wave]
-            await asyncio.gather(*(_dies_somewhere(mortal, ref) for mortal in mortals))
-            await asyncio.gather(*(mortal.aclose() for mortal in mortals))
+            await asyncio.gather(*(_dies_somewhere(CrashingClient(plane.client, crash), ref) for crash in wave))
             recorded_before_released(plane)
         await _harvest_all(plane.client, ref)
         check_harvest(plane, uids)

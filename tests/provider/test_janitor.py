@@ -15,7 +15,8 @@ from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.cleanup import Tidied, Verdict, tidy
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
-from tests.provider.submission_world import GANG_OF_4, RELEASES, Crash, Died, Mortal, World, world
+from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.provider.submission_world import GANG_OF_4, RELEASES, World, world
 from tests.provider.test_submission_races import interleaved
 from tests.sandbox.builders import NAMESPACE
 
@@ -39,8 +40,8 @@ async def operation(cluster: World, api: Any = None, spec: GangSpec = GANG_OF_4)
 
 async def half_submitted(cluster: World, request: int = FIRST_ACT, *, by_id: bool = False) -> None:
     """Submitted by a process that died after this request."""
-    process = Mortal(cluster.client, Crash(request, applied=True))
-    with pytest.raises(Died):
+    process = CrashingClient(cluster.client, Crash(request, applied=True))
+    with pytest.raises(ProcessDied):
         await (operation(cluster, process) if by_id else cluster.submit(api=process))
 
 
@@ -122,11 +123,11 @@ async def test_a_janitor_that_dies_is_followed_by_another(request_number, applie
     """Removing a task's half gang is a list, looks, a mark, a delete."""
     async with world() as cluster:
         await half_submitted(cluster)
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         await tidied(cluster, api=process, dry_run=True)
-        crash = Crash(len(process.made) - 1 + request_number, applied)
-        with pytest.raises(Died):
-            await tidied(cluster, api=Mortal(cluster.client, crash))
+        crash = Crash(len(process.requests) - 1 + request_number, applied)
+        with pytest.raises(ProcessDied):
+            await tidied(cluster, api=CrashingClient(cluster.client, crash))
         await tidied(cluster)
         assert cluster.jobs() == []
 

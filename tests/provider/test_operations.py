@@ -19,7 +19,8 @@ from airflow_provider_gangjobs.submission.submit import SubmissionState
 from airflow_provider_gangjobs.tracking.release import release
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
-from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, World, world
+from tests.crashes import CrashingClient
+from tests.provider.submission_world import GANG_OF_4, RELEASES, World, world
 from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
@@ -86,9 +87,9 @@ async def test_other_ids_are_other_gangs():
 
 async def test_an_id_takes_no_more_requests_than_a_task():
     async with world() as cluster:
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         await submit(cluster, GangSpec(image="trainer:1", workers=4, rendezvous=False), api=process)
-        assert process.made == ["list jobs", "create jobs", "create workloads", "create podgroups", "patch jobs"]
+        assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
 
 
 async def test_other_parameters_under_one_id_are_refused_and_named():
@@ -145,9 +146,9 @@ async def test_a_record_takes_one_request_and_tells_the_times():
     async with world() as cluster:
         assert await find(cluster) is None
         submission = await submit(cluster)
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         record = await find(cluster, api=process)
-        assert process.made == ["list jobs"]
+        assert process.requests == ["LIST jobs"]
         assert record is not None
         assert (record.trigger_id, record.ref, record.state) == (ID, submission.ref, OperationState.IN_PROGRESS)
         cluster.end(submission.ref.name)
@@ -190,11 +191,11 @@ async def test_submissions_are_listed_page_by_page():
         await cluster.submit()
         pages, token = [], None
         while not pages or token:
-            process = Mortal(cluster.client)
+            process = CrashingClient(cluster.client)
             page = await operations.page(
                 process, namespace=NAMESPACE, selector="team=vision", limit=2, continue_token=token
             )
-            assert process.made == ["list_page jobs"]
+            assert process.requests == ["LIST jobs"]
             pages.append(page.records)
             token = page.continue_token
         assert [len(records) for records in pages] == [2, 2, 1]

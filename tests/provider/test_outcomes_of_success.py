@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.results import Missing
 from airflow_provider_gangjobs.tracking.read.outcomes import Evidence, evidence_of_success
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
+from tests.crashes import CrashingClient
 from tests.provider.following import Following
-from tests.provider.mortal import Mortal
 from tests.provider.plane import NAMESPACE, Plane, is_held, timing
 from tests.provider.virtual_time import in_virtual_time
 
@@ -57,11 +57,10 @@ def delete_pod(plane: Plane, rank: int) -> None:
 async def test_recorded_outcomes_cost_one_request():
     async with Plane.running() as plane:
         event = await succeeded(plane)
-        client = Mortal(plane.config)
+        client = CrashingClient(plane.client)
         evidence = await evidence_of_success(client, event)
         assert (messages(evidence), evidence.is_complete, evidence.held) == (["0", "1"], True, 0)
         assert client.requests == ["LIST configmaps"]
-        await client.aclose()
 
 
 @in_virtual_time

@@ -11,7 +11,8 @@ from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import abilities
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
-from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, world
+from tests.crashes import CrashingClient
+from tests.provider.submission_world import GANG_OF_4, RELEASES, world
 from tests.sandbox.builders import NAMESPACE
 
 KEY = TaskKey("dag", "run", "task")
@@ -72,9 +73,9 @@ async def preflighted(cluster, spec, api=None):
 
 async def test_a_preflight_is_one_more_request():
     async with world() as cluster:
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         submission = await preflighted(cluster, GANG_OF_4, process)
-        assert process.made[:3] == ["list jobs", "create jobs", "create jobs"]
+        assert process.requests[:3] == ["LIST jobs", "POST jobs", "POST jobs"]
         cluster.check_one_live_gang(submission)
         assert (await preflighted(cluster, GANG_OF_4)).requests == 1
 
@@ -91,10 +92,10 @@ async def test_what_the_server_refuses_is_named_and_nothing_is_created():
 async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created():
     async with world("none") as cluster:
         cluster.serves_nothing_it_says()
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         with pytest.raises(GangUnsupported, match="dropped"):
             await preflighted(cluster, GANG_OF_4, process)
-        assert process.made == ["list jobs", "create jobs"]
+        assert process.requests == ["LIST jobs", "POST jobs"]
         assert cluster.jobs() == []
 
 

@@ -21,7 +21,8 @@ from airflow_provider_gangjobs.submission.submit import SubmissionState
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
-from tests.provider.submission_world import GANG_OF_4, RELEASES, Mortal, world
+from tests.crashes import CrashingClient
+from tests.provider.submission_world import GANG_OF_4, RELEASES, world
 from tests.sandbox.builders import NAMESPACE
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
@@ -42,29 +43,29 @@ async def test_gang_is_placed_as_one(release):
 @pytest.mark.parametrize(("release", "podgroups"), [("1.35", 0), ("1.36", 1), ("1.37", 1)])
 async def test_a_bare_gang_takes_the_list_and_four_requests(release, podgroups):
     async with world(release) as cluster:
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         submission = await cluster.submit(BARE, api=process)
-        group = ["create podgroups"] * podgroups
-        assert process.made == ["list jobs", "create jobs", "create workloads", *group, "patch jobs"]
-        assert submission.requests == len(process.made)
+        group = ["POST podgroups"] * podgroups
+        assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", *group, "PATCH jobs"]
+        assert submission.requests == len(process.requests)
         assert cluster.pauses.now == 0
 
 
 async def test_the_job_controllers_own_writes_cost_no_request():
     """It writes the status of a suspended Job at once, so its version is never the one that was created."""
     async with world() as cluster:
-        process = Mortal(cluster.client, meanwhile=cluster.bench.run)
+        process = CrashingClient(cluster.client, after_request=cluster.bench.run)
         submission = await cluster.submit(BARE, api=process)
-        assert process.made == ["list jobs", "create jobs", "create workloads", "create podgroups", "patch jobs"]
+        assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
         assert cluster.pauses.now == 0
         cluster.check_one_live_gang(submission)
 
 
 async def test_rendezvous_and_files_take_one_request_each():
     async with world() as cluster:
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         await cluster.submit(api=process)
-        assert process.made[1:4] == ["create jobs", "create services", "create configmaps"]
+        assert process.requests[1:4] == ["POST jobs", "POST services", "POST configmaps"]
 
 
 async def test_repeating_the_submission_changes_nothing():
@@ -267,10 +268,10 @@ NATIVE = GangSpec(image="trainer:1", workers=4, dialect="native")
 async def test_native_gang_is_made_by_the_job_controller():
     async with world(workload_with_job=True) as cluster:
         cluster.runs_while_we_wait()
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         submission = await cluster.submit(NATIVE, api=process)
         assert submission.decision == "gang:native"
-        assert {"create workloads", "create podgroups"}.isdisjoint(process.made)
+        assert {"POST workloads", "POST podgroups"}.isdisjoint(process.requests)
         cluster.check_one_live_gang(submission)
 
 
@@ -356,10 +357,10 @@ async def test_native_gang_without_a_controller_falls_back_if_preferred():
 
 async def test_wrong_request_is_refused_without_asking():
     async with world() as cluster:
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         with pytest.raises(InvalidGangSpec, match="workers: is 0"):
             await cluster.submit(GangSpec(image="a", workers=0), api=process)
-        assert process.made == []
+        assert process.requests == []
 
 
 async def test_manifest_as_text_and_as_data_are_the_same_gang():
@@ -381,7 +382,7 @@ async def test_manifest_as_text_and_as_data_are_the_same_gang():
         assert second.ref == first.ref
 
 
-class Deleting(Mortal):
+class Deleting(CrashingClient):
     """A client beside which someone deletes the Job before it is let run."""
 
     def __init__(self, cluster):
@@ -419,7 +420,7 @@ async def test_job_on_its_way_out_is_not_let_run():
 async def test_halted_while_it_is_submitted_stays_halted():
     async with world() as cluster:
 
-        class Halting(Mortal):
+        class Halting(CrashingClient):
             async def patch(self, resource, name, namespace, body, **kwargs):
                 annotations = {"gangjobs.airflow/halted": "stop"}
                 cluster.bench.registry.patch(JOBS, name, NAMESPACE, {"metadata": {"annotations": annotations}})

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from gangjobs_sandbox.api import Fault, FaultKind
-from tests.provider.submission_world import GANG_OF_4, RELEASES, Crash, Died, Mortal, world
+from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.provider.submission_world import GANG_OF_4, RELEASES, world
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,29 +24,29 @@ if TYPE_CHECKING:
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
 
 
-async def crash_points(release: str, spec: GangSpec, *, retries: bool = False) -> list[Crash]:
+async def all_crashes(release: str, spec: GangSpec, *, retries: bool = False) -> list[Crash]:
     """Every point at which a process can die, listed by recording a run in which none does."""
     async with world(release) as cluster:
         if retries:
             await half_submit(cluster, spec)
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         await cluster.submit(spec, api=process, claim="ti-2")
-        return [Crash(request, applied) for request in range(len(process.made)) for applied in (False, True)]
+        return crash_points(process.requests)
 
 
 async def half_submit(cluster: World, spec: GangSpec) -> None:
-    with pytest.raises(Died):
-        await cluster.submit(spec, api=Mortal(cluster.client, Crash(1, applied=True)), claim="ti-1")
+    with pytest.raises(ProcessDied):
+        await cluster.submit(spec, api=CrashingClient(cluster.client, Crash(1, applied=True)), claim="ti-1")
 
 
 async def crashed(release: str, spec: GangSpec, *crashes: Crash) -> AsyncIterator[World]:
     """A cluster in which processes have died, one after another."""
     async with world(release) as cluster:
         for number, crash in enumerate(crashes):
-            process = Mortal(cluster.client, crash)
+            process = CrashingClient(cluster.client, crash)
             try:
                 await cluster.submit(spec, api=process, claim=f"ti-{number}")
-            except Died:
+            except ProcessDied:
                 cluster.bench.run(3600)
         yield cluster
 
@@ -60,7 +61,7 @@ CASES = [
 
 @pytest.mark.parametrize(("release", "spec"), CASES)
 async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
-    for crash in await crash_points(release, spec):
+    for crash in await all_crashes(release, spec):
         async for cluster in crashed(release, spec, crash):
             assert len(cluster.live()) <= 1, crash
             submission = await cluster.submit(spec, claim="ti-last")
@@ -68,11 +69,11 @@ async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
 
 
 async def test_a_crash_while_completing_a_half_gang_leaves_one():
-    for crash in await crash_points("1.37", GANG_OF_4, retries=True):
+    for crash in await all_crashes("1.37", GANG_OF_4, retries=True):
         async with world("1.37") as cluster:
             await half_submit(cluster, GANG_OF_4)
-            with pytest.raises(Died):
-                await cluster.submit(api=Mortal(cluster.client, crash), claim="ti-2")
+            with pytest.raises(ProcessDied):
+                await cluster.submit(api=CrashingClient(cluster.client, crash), claim="ti-2")
             submission = await cluster.submit(claim="ti-3")
             cluster.check_one_live_gang(submission)
             assert submission.attempt == 0, crash

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests.provider.submission_world import RELEASES, Crash, Died, Mortal, world
+from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.provider.submission_world import RELEASES, world
 from tests.provider.test_operations import OURS, delete, submit
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 async def submit_in_trouble(cluster: World, crash: Crash | None, *, by_id: bool) -> None:
     """By a process that meets the faults, may die, and may give up only if another try is worth while."""
-    process = Mortal(cluster.client, crash)
+    process = CrashingClient(cluster.client, crash)
     try:
         await (submit(cluster, api=process) if by_id else cluster.submit(api=process))
-    except Died:
+    except ProcessDied:
         pass
     except SubmissionFailed as failed:
         if not failed.retryable:
@@ -77,8 +78,8 @@ async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, cra
         for fault in faults:
             cluster.faults.add(fault)
         try:
-            await delete(cluster, api=Mortal(cluster.client, crash), job=job)
-        except Died:
+            await delete(cluster, api=CrashingClient(cluster.client, crash), job=job)
+        except ProcessDied:
             pass
         except SubmissionFailed as failed:
             assert failed.retryable  # noqa: PT017 - it need not fail
@@ -93,14 +94,14 @@ async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, cra
 async def test_a_crash_at_any_request_of_a_deletion_is_made_good(job):
     async with world() as cluster:
         await submit(cluster)
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         await delete(cluster, api=process, job=job)
-        points = [Crash(request, applied) for request in range(len(process.made)) for applied in (False, True)]
+        points = crash_points(process.requests)
     for crash in points:
         async with world() as cluster:
             await submit(cluster)
-            with pytest.raises(Died):
-                await delete(cluster, api=Mortal(cluster.client, crash), job=job)
+            with pytest.raises(ProcessDied):
+                await delete(cluster, api=CrashingClient(cluster.client, crash), job=job)
             await delete(cluster, job=job)
             cluster.bench.run(60)
             assert [cluster.objects(resource) for resource in (PODS, *OURS)] == [[]] * 5, crash

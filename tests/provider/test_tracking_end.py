@@ -16,8 +16,8 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import decode
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests.crashes import CrashingClient
 from tests.provider.guarantees import check_harvest, counted_once
-from tests.provider.mortal import Mortal
 from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, timing
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
@@ -32,7 +32,7 @@ class Asking:
     """Follows a gang, and keeps what it asked of the server since `forget`."""
 
     def __init__(self, plane: Plane, ref: GangRef) -> None:
-        self.client = Mortal(plane.config)
+        self.client = CrashingClient(plane.client)
         options = {"report": lambda _: None, "now": plane.clock.now, "timing": timing()}
         self.task = asyncio.create_task(follow(self.client, ref, **options))
 
@@ -41,9 +41,7 @@ class Asking:
 
     async def event(self) -> GangEvent:
         async with asyncio.timeout(PATIENCE_S):
-            event = await self.task
-        await self.client.aclose()
-        return event
+            return await self.task
 
     def asked(self, what: str) -> int:
         return self.client.requests.count(what)

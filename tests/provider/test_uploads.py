@@ -10,7 +10,8 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.uploads import delete_upload, upload, uploads
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS
-from tests.provider.submission_world import Crash, Died, Mortal, World, world
+from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.provider.submission_world import World, world
 from tests.sandbox.builders import NAMESPACE
 
 FILES = {"train.py": "print('é')\n", "weights.bin": b"\x00\xff" * 10}
@@ -37,11 +38,11 @@ def test_a_content_id_tells_names_and_contents_apart():
 
 async def test_an_upload_takes_one_request_and_survives_a_crash():
     async with world() as cluster:
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         await store(cluster, api=process)
-        assert process.made == ["create configmaps"]
-        with pytest.raises(Died):
-            await store(cluster, {"b": "c"}, api=Mortal(cluster.client, Crash(0, applied=True)))
+        assert process.requests == ["POST configmaps"]
+        with pytest.raises(ProcessDied):
+            await store(cluster, {"b": "c"}, api=CrashingClient(cluster.client, Crash(0, applied=True)))
         await store(cluster, {"b": "c"})
         assert len(cluster.objects(CONFIGMAPS)) == 2
 
@@ -68,10 +69,10 @@ async def test_a_namesake_with_other_content_is_refused():
 @pytest.mark.parametrize("files", [{}, {"a/b": ""}, {"a": "x" * 2**20}], ids=["none", "a directory", "too large"])
 async def test_what_cannot_be_stored_is_refused_before_it_is_sent(files):
     async with world() as cluster:
-        process = Mortal(cluster.client)
+        process = CrashingClient(cluster.client)
         with pytest.raises(InvalidGangSpec, match="files"):
             await store(cluster, files, api=process)
-        assert process.made == []
+        assert process.requests == []
 
 
 async def test_uploads_are_listed_and_deleted_when_asked():
