@@ -1,12 +1,12 @@
-"""Follow one gang until it runs or has ended, and say so in exactly one event.
+"""Follow one gang until it runs or has ended, and return exactly one event.
 
-1. Shared informers show the gang; the follower sleeps until something of it changes or a deadline is due.
-2. Each change of phase is reported once. Pods are harvested beside it as they end.
-3. A verdict, or a deadline, is believed only after the server was asked again: a watch may lag behind.
-4. Then the harvest is settled, and the event is made.
+1. Shared informers show the gang. The follower sleeps until an object of the gang changes or a deadline is due.
+2. Each change of phase is reported once. Pods are harvested as they end, by a task of their own.
+3. Before a verdict or a deadline is acted on, the API server is asked again, because a watch may lag.
+4. Then the harvest is finished, and the event is made.
 
-Nothing is kept that the cluster does not tell again: a follower that dies is replaced by another one,
-which comes to the same event. Faults of the API are waited out; nothing of them is raised.
+All state is in the cluster, so another follower can replace one that dies, and returns the same event. Errors of the
+API server are retried and not raised.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Until = Literal["running", "ended"]
 
-SYNC_PATIENCE_S: Final = 30.0
-"""An informer that has shown nothing for this long is asked after, by the request that it cannot do."""
+SYNC_WITHIN_S: Final = 30.0
+"""When an informer has not synced for this long, the follower sends the same request to learn why."""
 STALE_S: Final = 600.0
-"""So is one that has heard nothing for this long, though it was in order."""
+"""The same for an informer that was synced and has received nothing for this long."""
 LOOK_AGAIN_S: Final = 1.0
-"""When the server knows more than the watch has shown."""
+"""The pause before the next look when the server has a newer state than the watch."""
 PAUSE_PER_POD_S: Final = 200e-6
-"""Between two looks, so that several changes of a pod are one. A look costs 7 us for each pod that has changed."""
+"""Between two looks, so that several changes of a pod are processed once. A look costs 7 us for each changed pod."""
 PAUSE_MAX_S: Final = 2.0
-GATHER_S: Final = 0.1
-"""While changes are gathered: how soon a pod that has ended is harvested, and the Job's end is seen."""
+COLLECT_S: Final = 0.1
+"""During the pause between two looks: how soon pods that end are harvested, and the end of the Job is noticed."""
 RESULTS_GONE: Final = (
     "The Job was deleted after its end, and the recorded outcomes of its ranks with it. A task that wants results "
     "fails. Set a longer ttl_after_finished."
 )
-EVIDENCE_AFTER_S: Final = 20.0
-"""Pods that are missing for this long have been refused, or the Job controller is busy."""
+EVENTS_AFTER_S: Final = 20.0
+"""Pods that are missing for this long were refused, or the Job controller is busy."""
 
 
 async def follow(
@@ -80,14 +80,15 @@ async def follow(
     now: Callable[[], datetime] | None = None,
     timing: Timing | None = None,
 ) -> GangEvent:
-    """Follow a gang until all its ranks run, or until it has ended, and tell how it stands then.
+    """Follow a gang until all its ranks run, or until it has ended, and return the event.
 
-    Ends earlier when the gang is gone or a deadline has passed; then the gang is halted. On return
-    the outcomes of all its pods are recorded and none is held, or the event's notes say what is not.
-    Safe to cancel at any time, to run again, and to run twice at once.
-    `report` is called in passing, at each change of phase or of what is waited for.
-    `now` is the time by which deadlines are judged: the API server's if not given, since it writes the times that
-    they count from.
+    The follower also returns when the gang does not exist any more, or when a deadline has passed; then it halts the
+    gang. If the gang has ended, the outcomes of all its pods are recorded and no pod is held, or the notes of the event
+    say which are not. Safe to cancel at any time, to run again, and to run twice at once.
+
+    :param report: Called at each change of the phase or of the cause of waiting.
+    :param now: The time by which deadlines are judged. By default this is the API server's time, because the API server
+        writes the times that deadlines count from.
     """
     timing = timing or Timing()
     reporter = PhaseReporter(report)
@@ -119,10 +120,10 @@ async def follow(
 
 
 class _Rest(NamedTuple):
-    """How long to sleep at most, and then how long to let changes become one look."""
+    """How long to sleep at most, and then how long to collect changes for one look."""
 
     for_s: float
-    gather_s: float
+    collect_s: float
 
 
 class _Follower:
@@ -148,85 +149,89 @@ class _Follower:
         self.harvest = HarvestTask(client, ref, timing, watch.wake)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue)
         self.events: tuple[EventView, ...] = ()
-        self.asked_for_events = False
+        self.has_read_events = False
 
     @property
     def harvester(self) -> Harvester:
         return self.harvest.harvester
 
     async def run(self) -> GangEvent:
-        """Look, act, sleep; until there is something to tell for good."""
+        """Look, act and sleep until there is an event."""
         try:
-            await self._synced()
+            await self._sync()
             while True:
                 self.harvest.check()
                 found = await self._look()
                 if isinstance(found, GangEvent):
                     return found
                 await self.watch.changed(found.for_s)
-                if found.gather_s:
-                    await self._gather(found.gather_s)
+                if found.collect_s:
+                    await self._collect_changes(found.collect_s)
                 if any(informer.staleness_s >= STALE_S and informer.problem for informer in self.watch.informers):
-                    await self._may_see()
+                    await self._check_access()
         finally:
             await self.harvest.stop()
 
-    async def _synced(self) -> None:
-        """Wait until what is not seen is known not to exist."""
+    async def _sync(self) -> None:
+        """Wait until the informers are synced, so that an object that they do not show does not exist."""
         monotonic = self.timing.monotonic
         for informer in self.watch.informers:
-            ask_at = monotonic() + SYNC_PATIENCE_S
+            check_at = monotonic() + SYNC_WITHIN_S
             while not informer.is_synced:
-                await self.watch.changed(max(ask_at - monotonic(), 0.0))
-                if monotonic() >= ask_at:
-                    await self._may_see()
-                    ask_at = monotonic() + SYNC_PATIENCE_S
+                await self.watch.changed(max(check_at - monotonic(), 0.0))
+                if monotonic() >= check_at:
+                    await self._check_access()
+                    check_at = monotonic() + SYNC_WITHIN_S
 
-    async def _may_see(self) -> None:
-        """Ask what the watches ask, for this gang only. Tells a server that is away from one that refuses."""
+    async def _check_access(self) -> None:
+        """Send the requests of the watches for this gang only, to tell a server that is down from one that refuses.
+
+        Raises:
+            ClusterRefused: The server refuses the requests.
+        """
         await self._answer(
             lambda: self.client.list(JOBS, self.ref.namespace, label_selector=gang_selector(self.ref.name))
         )
         await self._answer(lambda: list_pods(self.client, self.ref))
 
     async def _look(self) -> GangEvent | _Rest:
-        """One look at the gang: the event that ends the following, if it is time for it, or how long to sleep."""
+        """Look at the gang once, and return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, events=self.events)
         halted = halted_by_deadline(job)
         if observation.verdict is not None and not (halted and is_of_halt(observation.verdict)):
-            return await self._confirm(pods, *self._last_words(job, observation.verdict))
-        tell_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
+            return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
+        report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
         if halted is not None or (job is not None and job.ends_by_halt):
             return await self._halted(halted)
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
-        return await self._rest(observation, tell_in_s)
+        return await self._rest(observation, report_in_s)
 
-    async def _rest(self, observation: Observation, tell_in_s: float | None) -> _Rest:
-        """Until something changes, a deadline is due, or something should be told or looked after."""
+    async def _rest(self, observation: Observation, report_in_s: float | None) -> _Rest:
+        """Return how long to sleep: until a deadline is due, or something has to be reported or read."""
         due = next_deadline(observation, self.deadlines)
         rest_s = STALE_S if due is None else (due - self.now()).total_seconds()
-        if tell_in_s is not None:
-            rest_s = min(rest_s, tell_in_s)
-        if observation.wait.cause is Cause.PODS_MISSING and not self.asked_for_events:
-            evidence_in_s = EVIDENCE_AFTER_S - self._age_s(observation)
-            if evidence_in_s <= 0:
-                self.asked_for_events = True
+        if report_in_s is not None:
+            rest_s = min(rest_s, report_in_s)
+        if observation.wait.cause is Cause.PODS_MISSING and not self.has_read_events:
+            events_in_s = EVENTS_AFTER_S - self._age_s(observation)
+            if events_in_s <= 0:
+                self.has_read_events = True
                 self.events = await job_events(self.client, self.ref)
                 return _AT_ONCE
-            rest_s = min(rest_s, evidence_in_s)
-        gather_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
-        return _Rest(min(max(rest_s, 0.0), STALE_S), gather_s)
+            rest_s = min(rest_s, events_in_s)
+        collect_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
+        return _Rest(min(max(rest_s, 0.0), STALE_S), collect_s)
 
-    async def _gather(self, for_s: float) -> None:
-        """Let the changes of many pods become one look. Pods are harvested meanwhile, and a verdict ends it."""
+    async def _collect_changes(self, for_s: float) -> None:
+        """Collect changes of pods for one look. Pods are harvested meanwhile, and the end of the Job ends the wait."""
         until = self.timing.monotonic() + for_s
         while (left_s := until - self.timing.monotonic()) > 0 and judge(self.watch.job, self.ref) is None:
-            await self.timing.sleep(min(left_s, GATHER_S))
+            await self.timing.sleep(min(left_s, COLLECT_S))
             await self.observer.process_changes()
 
     def _age_s(self, observation: Observation) -> float:
@@ -234,24 +239,25 @@ class _Follower:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _last_words(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
-        """A Job that was seen to end, and then to go, has ended: a time to live may let it go in the same moment."""
+    def _verdict_of_gone_job(self, job: Job | None, verdict: Verdict) -> tuple[Job | None, Verdict]:
+        """Prefer the verdict of a Job that ended and was then deleted: a time to live may delete it at once."""
         last = self.watch.gone_job
         said = judge(last, self.ref) if last is not None else None
         ended = said is not None and said.job_is_there and not verdict.job_is_there
         return (last, said) if ended and said is not None else (job, verdict)
 
     async def _confirm(self, pods: ObservedPods, seen: Job | None, likely: Verdict) -> GangEvent | _Rest:
-        """Ask the server whether the verdict that the watch shows is true; bring the harvest to its end meanwhile.
+        """Ask the server whether the verdict that the watch shows is true, and harvest meanwhile.
 
-        A Job that was seen to end, and is gone now, has ended so: pods that are let go may be all that kept it.
+        A Job that ended and does not exist any more ended with that verdict: its pods may be all that kept it, and they
+        are being released.
         """
         final = self._final_harvest()
         meanwhile = final.prepare(seen, pods) if likely.job_is_there else final.load_ledger()
         job, _ = await gather_or_cancel(self._job(), meanwhile)
         verdict = judge(job, self.ref)
         if verdict is None:
-            return _AGAIN
+            return _LOOK_AGAIN
         if not verdict.job_is_there:
             self.harvester.drop_ledger()
             if likely.job_is_there:
@@ -286,7 +292,7 @@ class _Follower:
     # -- deadlines -------------------------------------------------------------------------------------------
 
     async def _time_out(self) -> GangEvent | _Rest:
-        """Halt the gang, if the server agrees that its time is over: a watch that lags must not end a gang."""
+        """Halt the gang if its deadline has passed also by what the server says now, because a watch may lag."""
         job, pods, events = await gather_or_cancel(
             self._job(),
             self._answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
@@ -295,18 +301,18 @@ class _Follower:
         observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, events=events)
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
-            return _AGAIN
+            return _LOOK_AGAIN
         halted = Halted(exceeded.phase, observation.wait.cause, observation.line)
         queued = job is not None and job.is_queued_by_kueue
         if not await self._answer(lambda: halt(self.client, self.ref, halted, queued=queued)):
-            return _AGAIN
+            return _LOOK_AGAIN
         return await self._halted(halted, observation)
 
     async def _halted(self, halted: Halted | None, before: Observation | None = None) -> GangEvent:
-        """The gang is suspended for good: wait for its pods, unless it ended by itself at the last moment.
+        """Finish the harvest of a gang that was halted, unless the gang ended by itself at the last moment.
 
-        `halted` is the deadline that has passed; `None` if something else halted the gang, such as a user.
-        `before` is how it stood when it was halted, if that was seen.
+        :param halted: The deadline that has passed; `None` if something else halted the gang, such as a user.
+        :param before: The observation at which the gang was halted, if this follower halted it.
         """
         final = self._final_harvest()
         await final.load_ledger()
@@ -336,13 +342,13 @@ class _Follower:
             notes=result.notes,
         )
 
-    # -- asking and telling ----------------------------------------------------------------------------------
+    # -- requests and events ---------------------------------------------------------------------------------
 
     async def _answer(self, request: Callable[[], Awaitable[T]]) -> T:
         return await retry_until_answered(request, timing=self.timing)
 
     async def _job(self) -> Job | None:
-        """The Job as the server has it now; `None` if it has none of this name."""
+        """Return the Job as the server has it now, or `None` if there is no Job of this name."""
         try:
             found = await self._answer(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace))
         except NotFound:
@@ -367,10 +373,10 @@ class _Follower:
 
 
 _AT_ONCE: Final = _Rest(0.0, 0.0)
-_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
+_LOOK_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
 
 
 def _at_the_end(observation: Observation, verdict: Verdict, result: FinalHarvestResult) -> Observation:
-    """The last observation: pods that were listed as held have been released since."""
+    """Return the last observation. Pods that were listed as held have been released since."""
     counts = replace(observation.counts, held=result.held)
     return replace(observation, phase=PHASE_OF_VERDICT[verdict.ended], counts=counts)

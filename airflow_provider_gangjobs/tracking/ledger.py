@@ -1,12 +1,12 @@
-"""Ledger: the outcomes of a gang's pods in ConfigMaps that the Job owns, keyed by pod uid.
+"""Ledger: the outcomes of a gang's pods, in ConfigMaps that the Job owns, keyed by pod uid.
 
-Writing an entry twice changes nothing, so any number of harvesters may write at once and any of
-them may die anywhere. An entry is a merge patch of its own keys; nothing that is there is rewritten.
-A ConfigMap holds 1 MiB, so there are several (`<job>-ledger-<n>`), filled one after the other. Two
-harvesters may put the same pod into different ones: readers take one entry per uid.
+Writing an entry twice changes nothing, so any number of processes may write at once and each may die anywhere. An entry
+is a merge patch of its own keys, and existing entries are not rewritten. A ConfigMap holds 1 MiB, so there are several
+(`<job>-ledger-<n>`), filled one after the other. Two processes may write the same pod to different ConfigMaps; readers
+take one entry for each uid.
 
-The ledger lives as long as its Job. When the Job is gone there is nothing to record into (an owned
-ConfigMap would be collected at once, an unowned one by nobody): outcomes then go into the event only.
+The ledger exists as long as its Job. Without the Job nothing can be recorded: an owned ConfigMap would be deleted at
+once, and an unowned one would never be deleted. Then outcomes are only in the event.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
 
-    Tell = Callable[[Sequence[Outcome]], None]
+    OnRead = Callable[[Sequence[Outcome]], None]
 
 SHARD_BYTES_MAX: Final = 700 * 1024
 """Keys and values of one ConfigMap. The rest of its 1 MiB is for managedFields, some 50 bytes an entry."""
@@ -52,21 +52,21 @@ SHARDS_PER_PAGE: Final = 5
 SHARDS_MAX: Final = 1000
 """100,000 pods with the longest messages need 650."""
 WRITE_ATTEMPTS_MAX: Final = 4
-"""Each answers a change by another harvester or a person: created, deleted, replaced, filled up."""
+"""Each attempt reacts to a change by another writer: the ConfigMap was created, deleted, replaced or filled."""
 
 
 def selector(ref: GangRef) -> str:
-    """Label selector of a gang's ledger."""
+    """Return the label selector of a gang's ledger."""
     return ledger_selector(ref.name, ref.uid)
 
 
 def encode(outcome: Outcome) -> str:
-    """One entry: compact JSON without empty fields. A result can be 4 KiB, the rest is about 300 bytes."""
+    """Return one entry: compact JSON without empty fields. A result can be 4 KiB, the rest is about 300 bytes."""
     return msgspec.json.encode(outcome).decode()
 
 
 def decode(uid: str, text: str) -> Outcome:
-    """Read an entry of this or an earlier version; one of a later version that cannot be read is `unknown`."""
+    """Read an entry of this or an earlier version. An entry of a later version that cannot be read is `unknown`."""
     try:
         return msgspec.json.decode(text, type=Outcome)
     except msgspec.MsgspecError as exc:
@@ -74,12 +74,12 @@ def decode(uid: str, text: str) -> Outcome:
 
 
 async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = None) -> list[Outcome]:
-    """Every recorded outcome, one per pod, in no order. Empty if nothing was recorded or the Job is gone.
+    """Return all recorded outcomes, one for each pod, in no order. Empty if nothing was recorded or the Job is gone.
 
-    :param shards_max: Read no more ConfigMaps than these, the earliest ones for up to ten.
+    :param shards_max: Read at most so many ConfigMaps, the earliest ones if there are at most ten.
 
     Raises:
-        ClusterError: it could not be read; that is not an empty ledger.
+        ClusterError: The ledger could not be read, which does not mean that it is empty.
     """
     found: dict[str, Outcome] = {}
     async with aclosing(_shards(client, ref, per_page=min(shards_max or SHARDS_PER_PAGE, SHARDS_PER_PAGE))) as shards:
@@ -118,25 +118,25 @@ def _entry_bytes(uid: str, text: str) -> int:
 
 @dataclass(frozen=True)
 class _Shard:
-    """The ConfigMap that is filled now. Without a uid it is not known to exist."""
+    """The ConfigMap that is being filled. Without a uid it is not known to exist."""
 
     number: int = 0
     uid: str = ""
     filled_bytes: int = 0
 
 
-def _to_nobody(_: Sequence[Outcome]) -> None: ...
+def _ignore(_: Sequence[Outcome]) -> None: ...
 
 
 class Ledger:
-    """Writes the ledger of one gang. If there is one it is read first: a harvester goes on where another stopped."""
+    """Writes the ledger of one gang. An existing ledger is read first, to continue where another writer stopped."""
 
     def __init__(self, client: Client, ref: GangRef, *, shard_bytes_max: int = SHARD_BYTES_MAX) -> None:
         self._client = client
         self.ref = ref
         self._shard_bytes_max = shard_bytes_max
         self._recorded: dict[str, None] | None = None
-        """As a set: garbage is looked for in each set of so many, and in no dict of nothing but strings."""
+        """Used as a set. The garbage collector scans a large set, but not a dict that has only strings."""
         self._shard = _Shard()
 
     @property
@@ -145,13 +145,13 @@ class Ledger:
         return self._recorded.keys() if self._recorded is not None else frozenset()
 
     async def begin(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """Store as many of these as fit, unless something is recorded already. Which ones were stored.
+        """Create the ledger with as many of these outcomes as fit, unless it exists, and return those that were stored.
 
-        Most gangs are recorded once, by one harvester: it need not read what is not there. If the creation succeeds
-        nothing was, and otherwise `record` looks what is.
+        Most gangs have one harvester, which need not read a ledger that does not exist. If the creation succeeds there
+        was none; otherwise `record` reads it.
 
         Raises:
-            ClusterError: it is not known whether they are stored.
+            ClusterError: It is not known whether the outcomes are stored.
         """
         entries = {outcome.uid: outcome for outcome in outcomes} if self._recorded is None else {}
         if not entries:
@@ -167,29 +167,29 @@ class Ledger:
         self._recorded = dict.fromkeys(part)
         return [entries[uid] for uid in part]
 
-    async def load(self, tell: Tell = _to_nobody) -> None:
-        """Read what is recorded, if that was not done yet.
+    async def load(self, on_read: OnRead = _ignore) -> None:
+        """Read what is recorded, unless that was done before.
 
         Raises:
             ClusterError: it could not be read.
         """
         if self._recorded is None:
-            await self.refresh(tell)
+            await self.refresh(on_read)
 
-    async def refresh(self, tell: Tell = _to_nobody) -> None:
-        """Read what is recorded by now, also by others.
+    async def refresh(self, on_read: OnRead = _ignore) -> None:
+        """Read what is recorded now, also by others.
 
-        :param tell: Given each outcome once, those of a ConfigMap together: all of a large gang's are 50 MB.
+        :param on_read: Called with the outcomes of one ConfigMap at a time, each outcome once: a large gang has 50 MB.
 
         Raises:
-            ClusterError: it could not be read, or not to its end.
+            ClusterError: The ledger could not be read to its end.
         """
         found: dict[str, None] = {}
         slices = of_running_loop(Slices)
         async with aclosing(_shards(self._client, self.ref)) as shards:
             async for shard in shards:
                 new = {uid: text for uid, text in _data(shard).items() if uid not in found}
-                tell([decode(uid, text) for uid, text in new.items()])
+                on_read([decode(uid, text) for uid, text in new.items()])
                 found |= dict.fromkeys(new)
                 seen = self._seen(shard)
                 self._shard = seen if seen.number >= self._shard.number else self._shard
@@ -197,10 +197,10 @@ class Ledger:
         self._recorded = found | (self._recorded or {})
 
     async def record(self, outcomes: Iterable[Outcome]) -> None:
-        """On return every outcome is stored. Safe to repeat, also after an error.
+        """Store all outcomes. Safe to repeat, also after an error.
 
         Raises:
-            ClusterError, LedgerUnavailable: some may not be stored, so no pod of them may be released.
+            ClusterError, LedgerUnavailable: Some outcomes may not be stored, so none of these pods may be released.
         """
         await self.load()
         assert self._recorded is not None, "it was loaded"
@@ -231,7 +231,7 @@ class Ledger:
         self._shard = _Shard(self._shard.number + 1)
 
     async def _store(self, part: Mapping[str, str]) -> None:
-        """Patch the shard or create it, and go to the next one while this one is full or not ours."""
+        """Patch or create the ConfigMap, and use the next one if this one is full or belongs to somebody else."""
         name = ""
         for _ in range(WRITE_ATTEMPTS_MAX):
             name = self._name
@@ -241,7 +241,7 @@ class Ledger:
                 if _is_too_large(exc):
                     self._next_shard()
                 elif isinstance(exc, NotFound) or is_of_another_uid(exc):
-                    # Deleted or replaced since it was seen.
+                    # The ConfigMap was deleted or replaced since it was read.
                     self._shard = _Shard(self._shard.number)
                 elif not isinstance(exc, Conflict):
                     raise
@@ -249,17 +249,17 @@ class Ledger:
                 if self._is_ours(stored):
                     self._fill(stored, part)
                     return
-                # Left by an earlier Job of this name, or somebody else's: it is not ours to write to.
+                # The ConfigMap belongs to an earlier Job of this name, or to somebody else.
                 self._next_shard()
         raise LedgerUnavailable(str(self.ref), f"ConfigMap {self.ref.namespace}/{name} keeps changing")
 
     def _fill(self, stored: Mapping[str, Any], part: Mapping[str, str]) -> None:
-        """Others may have added to it, which nobody told: the server says when it is full."""
+        """Add up the bytes that this process wrote. Other writers are not counted; the server says when it is full."""
         filled_bytes = self._shard.filled_bytes + sum(_entry_bytes(*entry) for entry in part.items())
         self._shard = _Shard(self._shard.number, stored["metadata"]["uid"], filled_bytes)
 
     async def _write(self, part: Mapping[str, str]) -> dict[str, Any]:
-        """The metadata of what is stored now. Its data, up to 1 MiB, is not sent back."""
+        """Write, and return the metadata of the ConfigMap. Its data, up to 1 MiB, is not sent back."""
         if not self._shard.uid:
             try:
                 manifest = self._manifest(part)
@@ -308,5 +308,5 @@ def _is_too_large(error: ApiError) -> bool:
 
 
 def is_namespace_ending(error: Exception) -> bool:
-    """The namespace is being deleted: nothing can be created in it any more, and its pods wait for us to let go."""
+    """Whether the namespace is being deleted: nothing can be created in it, and its pods wait to be released."""
     return isinstance(error, Forbidden) and "NamespaceTerminating" in error.causes()

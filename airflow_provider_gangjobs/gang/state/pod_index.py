@@ -1,6 +1,6 @@
-"""PodIndex: the pods of one gang, counted as they change, so that a look at 100,000 of them costs what has changed.
+"""Pod index: the pods of one gang, counted as they change, so a look at 100,000 pods costs only what has changed.
 
-Everything here is a function of the pods as they were shown last; how they came to be so leaves no trace.
+The index depends only on the latest view of each pod, not on the order of changes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class PodIndex:
-    """Pods of one Job; those of another are passed over."""
+    """The pods of one Job. Pods of other Jobs are ignored."""
 
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
         self._facts: dict[str, Fact] = {}
-        # The ranks of which a pod is so.
+        # Ranks with a pod in this state.
         self._created = Ranks()
         self._placed = Ranks()
         self._started = Ranks()
@@ -41,9 +41,9 @@ class PodIndex:
         self._all_started: tuple[int, datetime | None] | None = None
         self._done: tuple[str, tuple[range, ...]] = ("", ())
         self.troubled: dict[str, PodView] = {}
-        """Pods of which a container cannot be made, by uid."""
+        """Pods with a container that cannot be created, by uid."""
         self.refusals: Counter[str] = Counter()
-        """What the scheduler said to the pods that it could not place: how many pods heard it."""
+        """Messages of the scheduler about pods that it could not place, with the number of pods for each message."""
         self._refusals: dict[str, str] = {}
         self.update(pods)
 
@@ -51,7 +51,7 @@ class PodIndex:
         return len(self._facts)
 
     def update(self, pods: Iterable[PodView]) -> None:
-        """These pods are so now."""
+        """Add or replace pods by their latest views."""
         for pod in pods:
             if not is_of(self._ref, pod):
                 self.remove([pod])
@@ -73,7 +73,7 @@ class PodIndex:
                 self._all_started = None
 
     def remove(self, pods: Iterable[PodView]) -> None:
-        """These pods are no more."""
+        """Remove pods that do not exist any more."""
         for pod in pods:
             uid = pod.metadata.uid
             before = self._facts.pop(uid, None)
@@ -88,12 +88,12 @@ class PodIndex:
 
     @property
     def succeeded(self) -> int:
-        """Pods that have."""
+        """Number of pods that have succeeded."""
         return self._succeeded
 
     @property
     def ended_otherwise(self) -> int:
-        """Pods that have ended, and not succeeded."""
+        """Number of pods that have ended and have not succeeded."""
         return self._ended - self._succeeded
 
     @property
@@ -101,11 +101,11 @@ class PodIndex:
         return len(self._facts) == len(self._created)
 
     def has_just_ranks(self, ranks: int) -> bool:
-        """Its pods are those of the ranks from 0 to below this number, and no others."""
+        """The ranks of the pods are exactly the ranks from 0 to this number, exclusively."""
         return self._created.is_exactly(ranks)
 
     def counts(self, job: Job | None) -> Counts:
-        """Ranks and pods by how far they are, from the pods and the Job."""
+        """Return the numbers of ranks and pods in each state, from the pods and the Job."""
         ended = job.status.succeeded + job.status.failed if job else 0
         started_ever = max(self._and_done(self._started, job), ended + len(self._running))
         ranks = job.ranks if job else len(self._created)
@@ -123,7 +123,7 @@ class PodIndex:
         )
 
     def all_started_at(self, ranks: int) -> datetime | None:
-        """When the last of `ranks` ranks started first; of fewer, if the pods of the others are gone."""
+        """Return when the last of `ranks` ranks started, or the last of those whose pods still exist."""
         if self._all_started is None or self._all_started[0] != ranks:
             if self.has_one_pod_a_rank and len(self._started) <= ranks:
                 at = max((one.started for one in self._facts.values() if one.started is not None), default=None)
@@ -141,7 +141,7 @@ class PodIndex:
         self._change(one, None)
 
     def _change(self, before: Fact | None, now: Fact | None) -> None:
-        """Of one pod, whose rank is the same. Most changes are of one thing."""
+        """Count the change of one pod that keeps its rank. Most changes concern one property."""
         for ranks, so in ((self._placed, _is_placed), (self._started, _has_started), (self._running, _is_running)):
             was, is_now = before is not None and so(before), now is not None and so(now)
             if now is not None and is_now and not was:
@@ -172,10 +172,10 @@ class PodIndex:
             self._refusals[uid] = now
 
     def _and_done(self, ranks: Ranks, job: Job | None) -> int:
-        """How many ranks there are with those that the Job has completed, whose pods may be gone."""
+        """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
         done = job.status.completed_indexes if job else ""
         if job is None or not done or len(ranks) >= (job.completions or 0):
-            return len(ranks)  # a list of 50,000 parts is read only if it can tell something
+            return len(ranks)  # a list of 50,000 parts is parsed only if it can change the result
         if done != self._done[0]:
             self._done = done, parse_spans(done)
         return ranks.union_size(self._done[1])

@@ -1,7 +1,7 @@
-"""Our finalizer, and how it is taken off pods: one patch each, many at once.
+"""Finalizer: removes the harvest finalizer from pods, with one patch for each pod and many patches at once.
 
-A pod's uid is a precondition of its patch, so that of two pods of one name the right one is meant. A pod that is
-gone is free. Nothing is recorded here; that comes first, and is somebody else's.
+The pod's uid is a precondition of the patch, so a new pod of the same name is not touched. A pod that does not exist
+counts as released. Nothing is recorded here; the caller records outcomes first.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
 
 PATCHES_IN_FLIGHT_MAX: Final = 16
-"""Of a gang. Each is a TLS connection, whose handshake costs both sides as much as ten patches. A server that answers
-in 30 ms takes 500 a second of so many."""
+"""Of one gang. Each uses a TLS connection, whose handshake costs both sides as much as ten patches. With 16 in flight
+a server that answers in 30 ms takes 500 patches a second."""
 LOOP_IN_FLIGHT_MAX: Final = 64
-"""For all gangs of a loop, of the hundred connections that a client may open. A thousand gangs that end at once must
-not queue up, for the one request that each event waits for, behind a thousand releases that nobody waits for."""
+"""Of all gangs of a loop, out of the hundred connections that a client may open. When a thousand gangs end at once, the
+one request that each event waits for must not queue behind releases that nobody waits for."""
 BULK_PATCH_PODS_MIN: Final = 128
 """Each bulk patch opens connections of its own, which cost as much as this many ordinary patches."""
 BULK_PATCH_RUNS_MAX: Final = 2
-"""At once, in a loop; others go the ordinary way."""
+"""At once, in a loop. Other gangs are released pod by pod."""
 
 
 async def release_all(
     client: Client,
     pods: Sequence[PodView],
-    told: Callable[[PodView, ClusterError | None], None],
+    done: Callable[[PodView, ClusterError | None], None],
     *,
     in_flight: int = PATCHES_IN_FLIGHT_MAX,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Release each, and tell of each as it is done; one that fails does not stop the others.
+    """Release pods. A pod that fails does not stop the others.
 
-    :param until: No more are begun once this is true.
+    :param done: Called with each pod when it is released, or with the error.
+    :param until: No further release is started when this returns true.
     """
     rest: Iterator[PodView] = takewhile(lambda _: not until(), pods)
     if len(pods) >= BULK_PATCH_PODS_MIN:
-        rest = await _release_in_bulk(client, rest, told, in_flight)
-    await _one_by_one(client, rest, told, min(in_flight, len(pods)))
+        rest = await _release_in_bulk(client, rest, done, in_flight)
+    await _one_by_one(client, rest, done, min(in_flight, len(pods)))
 
 
 class _Limits:
-    """Of a loop."""
+    """Limits of one event loop."""
 
     def __init__(self) -> None:
         self.in_flight = asyncio.Semaphore(LOOP_IN_FLIGHT_MAX)
@@ -62,7 +63,7 @@ class _Limits:
 
 
 async def _release_in_bulk(
-    client: Client, pods: Iterator[PodView], told: Callable[[PodView, ClusterError | None], None], in_flight: int
+    client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None], in_flight: int
 ) -> Iterator[PodView]:
     """Release as many pods as possible in bulk. Return the pods that were not tried."""
     limits = of_running_loop(_Limits)
@@ -76,27 +77,27 @@ async def _release_in_bulk(
             left, goes = await client.patch_many(
                 PODS,
                 ((pod, pod.metadata.name, pod.metadata.namespace, release_patch(pod.metadata.uid)) for pod in pods),
-                lambda pod: told(pod, None),
+                lambda pod: done(pod, None),
                 patch_type=PatchType.STRATEGIC,
                 ignore_not_found=True,
                 connections=in_flight,
             )
-            await _one_by_one(client, iter(left), told, min(in_flight, len(left)))
+            await _one_by_one(client, iter(left), done, min(in_flight, len(left)))
     finally:
         limits.bulk_runs -= 1
     return pods
 
 
 async def _one_by_one(
-    client: Client, pods: Iterator[PodView], told: Callable[[PodView, ClusterError | None], None], in_flight: int
+    client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None], in_flight: int
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(in_flight):
-            group.create_task(_release_from(client, pods, told), name=f"release-{number}")
+            group.create_task(_release_from(client, pods, done), name=f"release-{number}")
 
 
 async def _release_from(
-    client: Client, pods: Iterator[PodView], told: Callable[[PodView, ClusterError | None], None]
+    client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None]
 ) -> None:
     of_all_gangs = of_running_loop(_Limits).in_flight
     for pod in pods:
@@ -104,16 +105,16 @@ async def _release_from(
             async with of_all_gangs:
                 await release_pod(client, pod)
         except ClusterError as exc:
-            told(pod, exc)
+            done(pod, exc)
         else:
-            told(pod, None)
+            done(pod, None)
 
 
 async def release_pod(client: Client, pod: PodView) -> None:
-    """On return our finalizer is gone from this pod, or the pod is. Safe to repeat.
+    """Remove the finalizer from this pod, unless the pod does not exist. Safe to repeat.
 
     Raises:
-        ClusterError: it may still be held.
+        ClusterError: The pod may still be held.
     """
     if not is_held(pod):
         return
@@ -131,13 +132,13 @@ async def release_pod(client: Client, pod: PodView) -> None:
     except NotFound:
         return
     except (Conflict, Invalid):
-        # Either another pod has this name now, or the server gave up on concurrent writers.
+        # Either another pod has this name now, or the server stopped retrying because of concurrent writers.
         if await _is_there(client, pod):
             raise
 
 
 def release_patch(uid: str) -> dict[str, Any]:
-    """A strategic merge patch that removes our finalizer from the pod of this uid and touches nothing else."""
+    """Return a strategic merge patch that removes only the harvest finalizer, from the pod of this uid."""
     return {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER_HARVEST]}}
 
 

@@ -1,8 +1,8 @@
-"""GangSnapshot: one look at a task's gangs for somebody who reads, bounded however large the gang is. Changes nothing.
+"""Snapshot: the state of a task's gangs for a reader, bounded however large the gang is. Nothing is changed.
 
-Of a gang of up to a thousand ranks all pods and all outcomes are looked at. Of a larger one the Job's own counters say
-how it stands, and the pods that are read are those that tell most: what has failed, and what waits.
-Only `get` and `list` are asked for, and what may not be read besides the Job is left out and said.
+Of a gang of up to a thousand ranks all pods and outcomes are read. Of a larger gang the counters of the Job are used,
+and only the pods that failed or wait are read, up to a limit. Only the verbs `get` and `list` are used. What may not be
+read, apart from the Job, is left out and named.
 """
 
 from __future__ import annotations
@@ -46,40 +46,40 @@ V = TypeVar("V", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class GangSnapshot:
-    """What the server said."""
+    """What the API server has."""
 
     jobs: Sequence[Mapping[str, Any]] = ()
-    """All attempts of the task, the last one first."""
+    """All attempts of the task, the latest first."""
     job: Mapping[str, Any] | None = None
-    """The one that was looked at more closely, if it is there."""
+    """The Job whose pods and outcomes were read, if there is one."""
     pods: Sequence[PodView] = ()
     outcomes: Sequence[Outcome] = ()
     podgroup: PodGroupView | None = None
     events: Sequence[EventView] = ()
     is_whole: bool = True
-    """These are all pods and outcomes."""
+    """`pods` and `outcomes` are complete."""
     unread: tuple[str, ...] = field(default=())
-    """What the server did not let be read."""
+    """Plural names of resources that could not be read."""
 
 
 async def read_snapshot(client: Client, namespace: str, digest: str, uid: str | None = None) -> GangSnapshot:
-    """Look at the attempts of a task, and closely at the one of this uid; at the last one if none is given.
+    """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
 
-    :param digest: Of the task's key. Whatever a caller was told, no other task's gang can be found by it.
+    :param digest: The digest of the task's key. No gang of another task can be found by it.
 
     Raises:
-        ClusterError: the Jobs could not be read.
+        ClusterError: The Jobs could not be read.
     """
     found = await client.list(JOBS, namespace, label_selector=task_selector(digest))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
     if not chosen:
         return GangSnapshot(jobs=jobs)
-    return await _Look(client, jobs, chosen[0]).whole()
+    return await _Reader(client, jobs, chosen[0]).whole()
 
 
-class _Look:
-    """At one Job and what belongs to it."""
+class _Reader:
+    """Reads one Job and what belongs to it."""
 
     def __init__(self, client: Client, jobs: Sequence[Mapping[str, Any]], job: Mapping[str, Any]) -> None:
         self.client = client
@@ -125,7 +125,7 @@ class _Look:
             return []
 
     async def _podgroup(self) -> PodGroupView | None:
-        """Evidence only: it is done without where it may not be read."""
+        """Return the PodGroup, or `None` if it may not be read. It only explains why a gang waits."""
         resource = await podgroups_served(self.client)
         if resource is None:
             return None
@@ -144,7 +144,7 @@ class _Look:
         limit: int = PAGE_OBJECTS,
         pages_max: int = 1,
     ) -> tuple[list[V], bool]:
-        """The first objects of the gang, and whether they are all: a server fills its pages but for the last one."""
+        """Return the first objects of the gang, and whether these are all. Only the last page is not full."""
         found: list[V] = []
         pages = self.client.list_views(
             kind,
