@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
@@ -19,9 +19,10 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission import ending, operations
 from airflow_provider_gangjobs.submission import uploads as uploading
 from airflow_provider_gangjobs.submission.capabilities import Abilities, abilities
-from airflow_provider_gangjobs.submission.claim import holds_claim, mark_delivered
+from airflow_provider_gangjobs.submission.claim import answers_for, mark_delivered, mark_delivered_by
 from airflow_provider_gangjobs.submission.cleanup import HALF_SUBMITTED_FOR, Tidied, tidy
 from airflow_provider_gangjobs.submission.deletion import PODS_GONE_WITHIN_S, forget
+from airflow_provider_gangjobs.submission.ending import Killed
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from airflow_provider_gangjobs.tracking.read import outcomes as ledger
@@ -199,31 +200,55 @@ class Gangs:
         """Delete the Job of exactly this uid and all it owns. False if it was gone."""
         return await ending.delete(self.client, ref)
 
-    async def delete_claimed(self, ref: GangRef, claim: str) -> bool:
-        """Delete the gang if `claim` answers for it, and leave it alone otherwise.
+    async def deliver(self, ref: GangRef, claim: str, *, delete: bool) -> bool:
+        """Mark the gang as delivered if `claim` answers for it, then `delete` its Job. False if it is left alone.
 
-        Its pods are let go, too: nobody follows it any more who would record how they end.
+        The mark and the deletion apply only while `claim` answers for the gang: a try that is late touches no gang that
+        the next try has adopted.
         """
-        if not claim or not await holds_claim(self.client, ref, claim):
+        marked = await mark_delivered_by(self.client, ref, claim, at=datetime.now(UTC))
+        if marked is None:
             return False
-        deleted = await self.delete(ref)
-        await self.let_go(ref)
-        return deleted
+        return not delete or await ending.delete_claimed(self.client, ref, claim, seen=marked)
+
+    async def discard(self, ref: GangRef, claim: str) -> bool:
+        """Delete the gang, ended or not, if `claim` answers for it. False if it was gone or is left alone."""
+        return await ending.delete_claimed(self.client, ref, claim)
+
+    async def kill(self, ref: GangRef, claim: str) -> Killed:
+        """Delete the gang if it is live and `claim` answers for it, and leave it alone otherwise.
+
+        Its pods are let go, too: nobody follows it any more who would record how they end. A gang that has ended stays,
+        with its pods: their outcomes are still to be recorded.
+        """
+        killed = await ending.kill(self.client, ref, claim)
+        if killed is Killed.DELETED:
+            await self.let_go(ref)
+        return killed
 
     async def end_live(
         self, key: TaskKey, claim: str, *, namespace: str | None, delete: bool, reason: str
     ) -> list[GangRef]:
         """End the task's gangs that still run and that `claim` answers for: delete, or else halt them. Returns them.
 
-        What their pods that still ran come to is not recorded.
+        A gang that ends, or that another try adopts, while this goes on is left alone. What the pods of the others that
+        still ran come to is not recorded.
         """
         found = await self.client.list(JOBS, namespace or self.namespace, label_selector=task_selector(key.digest))
-        jobs = [read_job(stored) for stored in found]
-        ours = [job.ref for job in jobs if state_of(job) is JobState.LIVE and job.holds_claim(claim)]
-        for ref in ours:
-            await (self.delete(ref) if delete else self.halt(ref, reason=reason))
-            await self.let_go(ref)
-        return ours
+        ended = []
+        for stored in found:
+            job = read_job(stored)
+            is_ours = state_of(job) is JobState.LIVE and answers_for(job, claim)
+            if is_ours and await self._end(stored, claim, delete, reason):
+                await self.let_go(job.ref)
+                ended.append(job.ref)
+        return ended
+
+    async def _end(self, stored: dict[str, Any], claim: str, delete: bool, reason: str) -> bool:
+        job = read_job(stored)
+        if delete:
+            return await ending.kill(self.client, job.ref, claim, seen=stored) is Killed.DELETED
+        return await ending.halt_claimed(self.client, job.ref, claim, reason=reason, queued=job.is_queued_by_kueue)
 
     async def let_go(self, ref: GangRef) -> None:
         """Free the pods of a gang that is over and that nobody follows, or they would be held for ever."""

@@ -210,20 +210,24 @@ class Client:
         namespace: str | None = None,
         *,
         uid: str | None = None,
+        resource_version: str | None = None,
         propagation_policy: PropagationPolicy = PropagationPolicy.BACKGROUND,
         grace_period_s: int | None = None,
     ) -> None:
         """Request the deletion of an object. The object exists until its finalizers are removed.
 
         :param uid: Delete the object only if it has this uid.
+        :param resource_version: Delete the object only if it is in this version.
 
         Raises:
-            Conflict: the object of this name has another uid.
+            Conflict: the object of this name has another uid or another resourceVersion.
             NotFound: the object does not exist.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation_policy}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        expected = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {name: value for name, value in expected.items() if value is not None}
+        if preconditions:
+            options["preconditions"] = preconditions
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
         request = Request("DELETE", resource.path(namespace, name), body=msgspec.json.encode(options))

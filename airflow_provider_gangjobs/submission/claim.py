@@ -6,20 +6,22 @@ claim with the resourceVersion it has seen, so that of two adopters the last one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import PatchType
 from airflow_provider_gangjobs.cluster.clock import Timing
-from airflow_provider_gangjobs.cluster.errors import Conflict, NotFound
+from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Calls, Object
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 
 def claim_patch(job: Object, claim_id: str) -> Object:
@@ -68,13 +70,54 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
         ClusterError: that is not known.
     """
     job = await _stored(client, ref)
-    return job is not None and read_job(job).holds_claim(claim_id)
+    return job is not None and answers_for(read_job(job), claim_id)
 
 
 async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, timing: Timing | None = None) -> bool:
     """Note that the outcome was handed over, so that the next submission is a new attempt. False if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
     return await Calls(client, ref.namespace, timing=timing).mark_job(ref, mark)
+
+
+async def mark_delivered_by(
+    client: Api, ref: GangRef, claim_id: str, *, at: datetime, timing: Timing | None = None
+) -> Object | None:
+    """As `mark_delivered`, by the rule of `patch_claimed`."""
+    mark = {annotation_path(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
+    return await patch_claimed(client, ref, claim_id, mark, timing=timing)
+
+
+async def patch_claimed(
+    client: Api, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, timing: Timing | None = None
+) -> Object | None:
+    """Set `values`, by JSON pointer, if `claim_id` answers for the gang when the server applies them. Safe to repeat.
+
+    Returns the Job as the server stored it, or None if the Job is gone or another task instance answers for it.
+
+    Raises:
+        ClusterError: it is not known whether the values are set.
+    """
+    calls = Calls(client, ref.namespace, timing=timing)
+    expected = {"/metadata/uid": ref.uid, annotation_path(ANNOTATION_CLAIM): claim_id}
+    try:
+        return await calls.insist(lambda: calls.patch_job_if(ref.name, expected, values))
+    except NotFound:
+        return None
+    except Invalid:
+        # The server answers a comparison that fails as it answers a patch that is invalid for another reason.
+        if await holds_claim(client, ref, claim_id):
+            raise
+        return None
+
+
+def answers_for(job: Job, claim_id: str) -> bool:
+    """Whether `claim_id` answers for the gang of this Job. Nobody answers by an empty claim."""
+    return bool(claim_id) and job.holds_claim(claim_id)
+
+
+def annotation_path(name: str) -> str:
+    """The JSON pointer of an annotation."""
+    return "/metadata/annotations/" + name.replace("~", "~0").replace("/", "~1")
 
 
 async def _stored(client: Api, ref: GangRef) -> Object | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource, podgroups, workloads
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.render.dialects import by_name
@@ -61,7 +61,7 @@ async def forget(
         jobs = [read_job(found) for found in await jobs_of(calls, trigger_id)]
         for stored in jobs:
             await _end(calls, stored, release, timeout_s)
-            await (calls.remove_job(stored.ref) if job else _drop(calls, stored))
+            await (_remove_ended(calls, stored.ref) if job else _drop(calls, stored))
     except ClusterError as error:
         where = f"{namespace}/{trigger_id}"
         raise SubmissionFailed(where, "delete the submission", str(error), error.transient) from error
@@ -86,6 +86,16 @@ async def _end(calls: Calls, job: Job, release: Callable[[GangRef], Awaitable[ob
             advice = "Look at their nodes, then delete the submission again: it goes on from here"
             raise SubmissionFailed(str(ref), "wait for its pods to be gone", cause, advice=advice)
         await calls.timing.sleep(backoff.next())
+
+
+async def _remove_ended(calls: Calls, ref: GangRef) -> None:
+    """Delete the Job, unless it is live again in the version that would be deleted."""
+    removal = await calls.remove_if(
+        JOBS, ref.name, ref.uid, lambda stored: state_of(read_job(stored)) is not JobState.LIVE
+    )
+    if removal.spared is not None:
+        cause = "it was let run again meanwhile"
+        raise SubmissionFailed(str(ref), "delete its Job", cause, advice="Delete the submission again")
 
 
 async def _drop(calls: Calls, job: Job) -> None:
@@ -116,5 +126,10 @@ async def _remove_owned(calls: Calls, resource: Resource, job: Job) -> None:
 
 async def _remove_if_owned(calls: Calls, resource: Resource, stored: Object, job: Job) -> None:
     metadata = stored["metadata"]
-    if is_owned_by(metadata, job.ref.uid):
-        await calls.remove(resource, metadata["name"], metadata["uid"])
+    await calls.remove_if(
+        resource,
+        metadata["name"],
+        metadata["uid"],
+        lambda version: is_owned_by(version["metadata"], job.ref.uid),
+        seen=stored,
+    )

@@ -1,13 +1,20 @@
-"""Ending a gang from outside: halt it, or delete it with all it owns. Both are safe to repeat."""
+"""Ending a gang from outside: halt it, or delete it with all it owns. All of it is safe to repeat.
+
+A deletion that depends on a judgement of the Job (who answers for it, whether it has ended) applies only to the version
+of the Job that was judged. If the Job changes in between, it is judged again.
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.requests import Api, Calls
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.submission.claim import annotation_path, answers_for, patch_claimed
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Timing
@@ -38,3 +45,69 @@ def note_of(error: GangJobError) -> str:
 async def delete(client: Api, ref: GangRef, *, timing: Timing | None = None) -> bool:
     """Delete the Job of exactly this uid, and in the background all it owns. False if it was gone."""
     return await Calls(client, ref.namespace, timing=timing).remove_job(ref)
+
+
+class Killed(StrEnum):
+    """What a kill of a gang comes to."""
+
+    DELETED = "deleted"
+    ENDED = "ended"
+    """The gang has ended, or was halted. Its Job stays, with the ledger."""
+    SPARED = "spared"
+    """The Job is gone, or another task instance answers for it."""
+
+
+def kill_of(job: Job, claim_id: str) -> Killed:
+    """What a kill by `claim_id` does to this version of a Job: it deletes a live gang that it answers for. Pure."""
+    if not answers_for(job, claim_id):
+        return Killed.SPARED
+    return Killed.DELETED if state_of(job) in {JobState.LIVE, JobState.TERMINATING} else Killed.ENDED
+
+
+async def kill(
+    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, timing: Timing | None = None
+) -> Killed:
+    """Delete the gang if it is live and `claim_id` answers for it, by the rule of `kill_of`.
+
+    :param seen: The Job as it was just read.
+
+    Raises:
+        ClusterError: it is not known whether the gang is deleted.
+    """
+    calls = Calls(client, ref.namespace, timing=timing)
+    removal = await calls.remove_if(
+        JOBS, ref.name, ref.uid, lambda stored: kill_of(read_job(stored), claim_id) is Killed.DELETED, seen=seen
+    )
+    if removal.deleted:
+        return Killed.DELETED
+    return Killed.SPARED if removal.spared is None else kill_of(read_job(removal.spared), claim_id)
+
+
+async def delete_claimed(
+    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, timing: Timing | None = None
+) -> bool:
+    """Delete the Job, ended or not, if `claim_id` answers for it. False if it was gone or another one answers for it.
+
+    :param seen: The Job as it was just read.
+
+    Raises:
+        ClusterError: it is not known whether the gang is deleted.
+    """
+    calls = Calls(client, ref.namespace, timing=timing)
+    removal = await calls.remove_if(
+        JOBS, ref.name, ref.uid, lambda stored: answers_for(read_job(stored), claim_id), seen=seen
+    )
+    return removal.deleted
+
+
+async def halt_claimed(
+    client: Api, ref: GangRef, claim_id: str, *, reason: str, queued: bool = False, timing: Timing | None = None
+) -> bool:
+    """As `halt`, if `claim_id` answers for the gang when the server applies it. False if not, or if the Job is gone.
+
+    `queued` says that Kueue owns its `suspend`.
+    """
+    patch = halt_patch(reason, queued=queued)
+    annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
+    spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
+    return await patch_claimed(client, ref, claim_id, annotations | spec, timing=timing) is not None

@@ -6,6 +6,7 @@ repeat: reads, deletes with a uid, and patches that set what they set however of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
@@ -73,9 +74,19 @@ class Api(Protocol):
         namespace: str | None = None,
         *,
         uid: str | None = None,
+        resource_version: str | None = None,
         propagation_policy: PropagationPolicy = PropagationPolicy.BACKGROUND,
     ) -> None:
         """Delete an object."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The result of a conditional deletion."""
+
+    deleted: bool
+    spared: Object | None = None
+    """The object as it was last judged, if the judgement was to leave it. None if it is deleted or was gone."""
 
 
 class Calls:
@@ -171,6 +182,60 @@ class Calls:
 
         return await self._unless_gone(delete, resource, name, uid)
 
+    async def remove_if(
+        self,
+        resource: Resource,
+        name: str,
+        uid: str,
+        judge: Callable[[Object], bool],
+        *,
+        seen: Object | None = None,
+    ) -> Removal:
+        """Delete the object of this uid in exactly the version for which `judge` holds.
+
+        The DELETE carries the uid and the resourceVersion that were judged. It is not simply repeated: after a
+        conflict, and after an answer that was lost, the object is read and judged again.
+
+        :param seen: The object as it was just read, which saves the first read.
+
+        Raises:
+            Conflict: others changed the object before each of `TRIES_MAX` deletions.
+            ClusterError: it is not known whether the object is deleted.
+        """
+        backoff = self.backoff()
+        may_be_deleted = False
+        for tries_left in reversed(range(TRIES_MAX)):
+            stored = seen or await self.insist(lambda: self.find(resource, name))
+            seen = None
+            if stored is None or stored["metadata"]["uid"] != uid:
+                return Removal(deleted=may_be_deleted)
+            if not judge(stored):
+                return Removal(deleted=may_be_deleted and "deletionTimestamp" in stored["metadata"], spared=stored)
+            try:
+                await self._remove_as_seen(resource, stored)
+            except NotFound:
+                return Removal(deleted=may_be_deleted)
+            except ClusterError as error:
+                if not tries_left or not (isinstance(error, Conflict) or error.transient or error.may_have_applied):
+                    raise
+                may_be_deleted = may_be_deleted or error.may_have_applied
+                await self.timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+            else:
+                return Removal(deleted=True)
+        raise AssertionError("the last try returns or raises")
+
+    async def _remove_as_seen(self, resource: Resource, stored: Object) -> None:
+        metadata = stored["metadata"]
+        self.requests += 1
+        await self._client.delete(
+            resource,
+            metadata["name"],
+            self.namespace,
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+            propagation_policy=PropagationPolicy.BACKGROUND,
+        )
+
     async def _unless_gone(
         self, action: Callable[[], Awaitable[bool]], resource: Resource, name: str, uid: str
     ) -> bool:
@@ -178,7 +243,7 @@ class Calls:
         backoff = self.backoff()
         for _ in range(TRIES_MAX - 1):
             try:
-                return await self._insist(action)
+                return await self.insist(action)
             except NotFound:
                 return False
             except (Invalid, Conflict) as error:
@@ -191,9 +256,10 @@ class Calls:
                 if stored is None or stored["metadata"]["uid"] != uid:
                     return False
             await self.timing.sleep(backoff.next())
-        return await self._insist(action)
+        return await self.insist(action)
 
-    async def _insist(self, action: Callable[[], Awaitable[T]]) -> T:
+    async def insist(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Do what is safe to repeat until the server answers it, `TRIES_MAX` times at most."""
         backoff = self.backoff()
         for _ in range(TRIES_MAX - 1):
             try:

@@ -229,10 +229,23 @@ class _Rounds:
             case SubmitNew(number, superseded):
                 progress, unfinished = self._new(number), True
         for old in superseded:
-            await self.calls.remove_job(old.ref)
+            await self._remove_superseded(old, next(job for job in listed if job["metadata"]["uid"] == old.ref.uid))
         if unfinished:
             await self._complete(progress)
         return self._submission(progress)
+
+    async def _remove_superseded(self, old: Job, seen: Object) -> None:
+        """Delete a live gang that gives way, unless it is claimed, let run, or ended by now: then look again."""
+
+        def gives_way(stored: Object) -> bool:
+            job = read_job(stored)
+            was_started = old.never_ran and not job.never_ran
+            return state_of(job) is JobState.LIVE and job.claim == old.claim and not was_started
+
+        ref = old.ref
+        removal = await self.calls.remove_if(JOBS, ref.name, ref.uid, gives_way, seen=seen)
+        if removal.spared is not None and not read_job(removal.spared).is_being_deleted:
+            raise StartOver(f"Job {ref.name} changed before it was deleted")
 
     def _new(self, number: int) -> Progress:
         decision, dialect = place(self.spec, self.shape, self.capabilities, where=self.where)
@@ -292,8 +305,17 @@ class _Rounds:
                     patch = halt_patch(note_of(stopped), queued=progress.stored.is_queued_by_kueue)
                     await self.calls.mark_job(progress.ref, patch)
                 else:
-                    await self.calls.remove_job(progress.ref)
+                    await self._remove_hopeless(progress)
             raise
+
+    async def _remove_hopeless(self, progress: Progress) -> None:
+        """Delete the Job that can never be completed, unless someone else has let it run or answers for it by now."""
+
+        def is_ours(stored: Object) -> bool:
+            job = read_job(stored)
+            return job.is_suspended and job.holds_claim(self.wish.claim)
+
+        await self.calls.remove_if(JOBS, progress.ref.name, progress.ref.uid, is_ours)
 
     def _submission(self, progress: Progress) -> Submission:
         job = progress.stored

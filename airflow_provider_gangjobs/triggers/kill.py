@@ -1,9 +1,9 @@
-"""A user kills a deferred task: its gang is deleted, and nobody else's ever.
+"""A user kills a deferred task: its gang is deleted if it is live, and no other gang is.
 
-Airflow calls `on_kill` also when a trigger merely moved to another triggerer (airflow#73454), when its
-event is already on the way, and after the next try has taken the gang over. So the task's state is read
-again, and the claim on the Job. What cannot be found out leaves the gang alone: the next try adopts it,
-while a gang that was deleted by mistake is hours of work gone.
+Airflow calls `on_kill` also when a trigger merely moved to another triggerer (airflow#73454), when another triggerer
+has written its event, and after the next try has taken the gang over. So the task's state is read again (`is_kill`),
+and then the Job (`kill_of`): whether it has ended, and who answers for it. What cannot be found out leaves the gang
+alone: the next try adopts it, while a gang that was deleted by mistake is hours of work gone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow.utils.state import TaskInstanceState
 from asgiref.sync import sync_to_async
+
+from airflow_provider_gangjobs.hooks.task_state import Stateless, is_kill, read_state
+from airflow_provider_gangjobs.submission.ending import Killed
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -25,7 +27,7 @@ KILL_TIMEOUT_S: Final = 120.0
 makes a triggerer load Airflow's API: on a busy machine that took half a minute, and left a gang that nobody wanted."""
 
 
-_under_way: Final[set[asyncio.Task[bool]]] = set()
+_under_way: Final[set[asyncio.Task[Killed | None]]] = set()
 """A running task that nobody refers to may be collected as garbage."""
 
 
@@ -41,46 +43,41 @@ async def kill_undisturbed(watch: Watch, task_instance: Any, log: Logger) -> Non
     await asyncio.shield(task)
 
 
-async def kill(watch: Watch, task_instance: Any, log: Logger) -> bool:
-    """Delete the gang if its task is no longer deferred and still answers for it. Tells whether it did.
+async def kill(watch: Watch, task_instance: Any, log: Logger) -> Killed | None:
+    """Delete the gang if its task was killed, it is live, and its task instance still answers for it.
+
+    A gang that has ended is kept, with its ledger. The outcomes that are not in the ledger yet are recorded, and the
+    pods are let go, as the trigger would have done. Returns what was done, or None if nothing was or it is not known.
 
     Safe to repeat. Never raises, except for cancellation.
     """
     if not watch.delete_on_kill:
         log.info("Task killed; gang %s is kept, as on_kill says", watch.ref)
-        return False
+        return None
     try:
         async with asyncio.timeout(KILL_TIMEOUT_S):
-            if await _is_still_deferred(task_instance):
-                log.info("The task is still deferred, so another triggerer waits for gang %s now", watch.ref)
-                return False
-            deleted = await _delete(watch)
+            state = await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
+            if not is_kill(state):
+                log.info("The task is %s, so it was not killed: %s", state, _OWNERS.get(state, _OWNER) % watch.ref)
+                return None
+            async with watch.hook.connect() as gangs:
+                killed = await gangs.kill(watch.ref, watch.claim)
+            if killed is Killed.ENDED:
+                await watch.hook.afollow(watch.ref)
     except Exception:
-        log.exception("Gang %s is left alone, because it is not certain that it may be deleted", watch.ref)
-        return False
-    log.info("Task killed; gang %s %s", watch.ref, "is deleted" if deleted else "is left to its present owner")
-    return deleted
+        log.exception("Gang %s may still be there, because it is not certain that it may be deleted", watch.ref)
+        return None
+    log.info("Task killed; gang %s %s", watch.ref, _SAID[killed])
+    return killed
 
 
-async def _delete(watch: Watch) -> bool:
-    async with watch.hook.connect() as gangs:
-        return await gangs.delete_claimed(watch.ref, watch.claim)
-
-
-async def _is_still_deferred(task_instance: Any) -> bool:
-    """Whether the task waits, for us or for another triggerer's run of the same trigger.
-
-    A task instance that Airflow no longer has, because its run was deleted, waits for nothing.
-
-    Raises:
-        LookupError: the trigger was not told which task instance it serves.
-    """
-    if task_instance is None:
-        raise LookupError("the trigger was not told which task instance it serves")
-    states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-        dag_id=task_instance.dag_id,
-        task_ids=[task_instance.task_id],
-        run_ids=[task_instance.run_id],
-        map_index=task_instance.map_index,
-    )
-    return TaskInstanceState.DEFERRED in states.get(task_instance.run_id, {}).values()
+_OWNER: Final = "gang %s is left to its task"
+_OWNERS: Final = {
+    "deferred": "another triggerer waits for gang %s now",
+    Stateless.UNKNOWN: "gang %s is left alone, because it is not certain that it may be deleted",
+}
+_SAID: Final = {
+    Killed.DELETED: "is deleted",
+    Killed.ENDED: "has ended, and is kept",
+    Killed.SPARED: "is gone, or left to its present owner",
+}

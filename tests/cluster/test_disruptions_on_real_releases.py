@@ -61,7 +61,7 @@ async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(ten
             spec, key=TaskKey("dag", "run", "task", -1), claim="somebody", lost=Lost(event.attempt or 0, lost.carried)
         )
         assert (second.attempt, second.disruptions, second.adopted) == (1, 1, False)
-        await gangs.delete_claimed(other.ref, "somebody")
+        await gangs.kill(other.ref, "somebody")
         end = await followed(tenant, second)
 
     assert end.status is Status.SUCCEEDED, end

@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.submission.ending import Killed
 from tests.cluster.gangs import a_gang, followed, submitted
 from tests.cluster.tenant import ROLE
 
@@ -80,7 +81,7 @@ async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gang
 async def test_gangs_that_are_killed(tenant: Tenant, gangs: Gangs) -> None:
     deleted = await submitted(gangs, a_gang(2, code=SLEEP, cpu=SMALL), "deleted")
     halted = await submitted(gangs, a_gang(2, code=SLEEP, cpu=SMALL), "halted")
-    assert await gangs.delete_claimed(deleted.ref, "somebody")
+    assert await gangs.kill(deleted.ref, "somebody") is Killed.DELETED
     assert await gangs.halt(halted.ref, reason="the task was cleared")
     assert (await followed(tenant, deleted)).status is Status.DELETED
     await gangs.release_finalizers(namespace=tenant.namespace)

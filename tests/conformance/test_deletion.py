@@ -70,6 +70,16 @@ async def test_unmet_precondition_conflicts(world: World, precondition: dict[str
     assert await world.exists(world.core("configmaps", "a"))
 
 
+async def test_object_that_changed_is_not_deleted_in_its_former_version(world: World) -> None:
+    former = (await world.create(world.core("configmaps"), config_map()))["metadata"]
+    path = world.core("configmaps", "a")
+    changed = (await world.patch(path, {"data": {"more": "1"}}, STRATEGIC))["metadata"]
+    expected = {"uid": former["uid"], "resourceVersion": former["resourceVersion"]}
+    refused(await world.send_delete(path, preconditions=expected), 409, "Conflict")
+    await world.delete(path, preconditions={**expected, "resourceVersion": changed["resourceVersion"]})
+    assert not await world.exists(path)
+
+
 async def test_met_precondition_deletes(world: World) -> None:
     created = await world.create(world.core("configmaps"), config_map())
     await world.delete(world.core("configmaps", "a"), preconditions={"uid": created["metadata"]["uid"]})

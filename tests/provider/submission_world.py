@@ -25,7 +25,7 @@ from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVIC
 from tests.sandbox.builders import NAMESPACE, Bench
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from airflow_provider_gangjobs.submission.requests import Api
 
@@ -35,6 +35,30 @@ KEY = TaskKey("etl", "manual__2026-01-01", "train")
 GANG_OF_4 = GangSpec(image="trainer:1", workers=4, files={"train.py": "pass\n"})
 RELEASES = ("1.35", "1.36", "1.37")
 OBJECTS = (JOBS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
+
+
+@dataclass
+class Interleaved:
+    """The client of a process that someone else gets ahead of, once, just before its request `at`."""
+
+    api: Any
+    at: str
+    """Method of the client and plural of the resource: `delete jobs`."""
+    meanwhile: Callable[[], Awaitable[object]]
+    happened: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.api, name)
+        if not self.at.startswith(f"{name} "):
+            return method
+
+        async def call(resource: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.happened and f"{name} {resource.plural}" == self.at:
+                self.happened += 1
+                await self.meanwhile()
+            return await method(resource, *args, **kwargs)
+
+        return call
 
 
 class Pauses:

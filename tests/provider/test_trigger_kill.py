@@ -13,9 +13,11 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.waiting import wait_for
@@ -73,6 +75,11 @@ def pods_of(embedded: SandboxThread, gang: GangRef) -> list[Any]:
     return listed
 
 
+def job_of(embedded: SandboxThread, gang: GangRef) -> Any:
+    jobs = embedded.call(lambda it: it.registry.list(JOBS))
+    return next(job for job in jobs if job["metadata"]["uid"] == gang.uid)
+
+
 def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
     uids = embedded.call(lambda it: [job["metadata"]["uid"] for job in it.registry.list(JOBS)])
     return gang.uid in uids
@@ -83,7 +90,11 @@ def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
     [
         pytest.param({"r": {"train": "failed"}}, id="marked as failed"),
         pytest.param({"r": {"train": "success"}}, id="marked as success"),
+        pytest.param({"r": {"train": "skipped"}}, id="skipped"),
+        pytest.param({"r": {"train": "upstream_failed"}}, id="upstream failed"),
+        pytest.param({"r": {"train": "removed"}}, id="removed from its DAG"),
         pytest.param({"r": {"train": None}}, id="cleared"),
+        pytest.param({"r": {}}, id="the task instance gone"),
         pytest.param({}, id="its run deleted"),
     ],
 )
@@ -110,10 +121,36 @@ async def test_pods_of_a_killed_gang_are_not_held(connection: str, embedded: San
     await asyncio.to_thread(wait_for, "the end of its pods", lambda: not pods_of(embedded, gang))
 
 
+async def test_gang_that_has_ended_is_kept_with_its_outcomes(
+    connection: str, embedded: SandboxThread, airflow_says: Any
+) -> None:
+    """A triggerer that wakes late cannot know that another one has written the event (apache/airflow#73454)."""
+    hook, key = GangJobHook(connection), TaskKey("d", uuid4().hex, "train")
+    gang = hook.submit(GangSpec(image="i", command=["true"], workers=2), key=key, claim=CLAIM).ref
+    await asyncio.to_thread(
+        wait_for, "its end", lambda: state_of(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+    )
+    airflow_says({"r": {"train": "success"}})
+
+    await trigger_of(gang, connection).on_kill()
+
+    assert state_of(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+    outcomes = await asyncio.to_thread(hook.outcomes, gang)
+    assert [outcome.rank for outcome in outcomes] == [0, 1]
+    assert not [pod for pod in pods_of(embedded, gang) if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]
+
+
 @pytest.mark.parametrize(
     ("states", "changes"),
     [
         pytest.param({"r": {"train": "deferred"}}, {}, id="another triggerer took over"),
+        pytest.param({"r": {"train": "scheduled"}}, {}, id="another triggerer wrote the event"),
+        pytest.param({"r": {"train": "queued"}}, {}, id="queued for a worker"),
+        pytest.param({"r": {"train": "running"}}, {}, id="a worker concludes"),
+        pytest.param({"r": {"train": "up_for_retry"}}, {}, id="waiting for the next try"),
+        pytest.param({"r": {"train": "restarting"}}, {}, id="cleared while a worker concludes"),
+        pytest.param({"r": {"train": "up_for_reschedule"}}, {}, id="rescheduled"),
+        pytest.param({"r": {"train": "a state of a later Airflow"}}, {}, id="state not understood"),
         pytest.param(RuntimeError("no answer"), {}, id="state unknown"),
         pytest.param({"r": {"train": "failed"}}, {"task_instance": None}, id="task unknown"),
         pytest.param({"r": {"train": "failed"}}, {"claim": "former-try"}, id="another try answers for it"),

@@ -1,0 +1,78 @@
+"""The state of a task as Airflow's API server has it, and what may be done to the task's gang in that state.
+
+The rules are pure. They know three answers: a state, that Airflow has no task instance, and that this is not known.
+The names of the states are compared as text, so that a state of a later Airflow is one that allows nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow.sdk.types import Logger
+
+
+class Stateless(StrEnum):
+    """What is read where there is no state."""
+
+    CLEARED = "cleared"
+    """The task instance is there and has no state. A user has cleared it, and the scheduler has not taken it up yet.
+
+    A scheduler that takes over from one that died also resets a queued task instance to no state. The gang of that task
+    has ended by then, since its trigger has written its event, unless the trigger could not follow the gang.
+    """
+    GONE = "gone"
+    """Airflow has no such task instance: its DAG run was deleted."""
+    UNKNOWN = "unknown"
+    """Airflow could not be asked."""
+
+
+_ENDS: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+
+def is_kill(state: str) -> bool:
+    """Whether a trigger that Airflow cancels while its task is in this state was cancelled because of a kill.
+
+    Airflow gives the same reason to a trigger that it cancels because a user ended the task, because another triggerer
+    has taken the trigger over, and because another triggerer has written the trigger's event (apache/airflow#73454). Of
+    these only an end of the task, or a clear, is a kill. A task that is deferred, scheduled, queued, running, or up for
+    retry still wants its gang: this try goes on with the gang, or the next try adopts it. An unknown task may want it.
+
+    After a clear the state may already be that of the next try. Then this is no kill either: the next try adopts the
+    gang or replaces it, as `reattach` says.
+    """
+    return state in _ENDS or state in {Stateless.CLEARED, Stateless.GONE}
+
+
+def is_success(state: str) -> bool:
+    """Whether Airflow has accepted that the task has succeeded."""
+    return state == "success"
+
+
+def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger) -> str:
+    """The state of a task instance, or a value of `Stateless`. Never raises. Blocks.
+
+    :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
+    """
+    if task_instance is None:  # as `dag.test()` runs a trigger
+        return Stateless.UNKNOWN
+    try:
+        states = ask(
+            dag_id=task_instance.dag_id,
+            task_ids=[task_instance.task_id],
+            run_ids=[task_instance.run_id],
+            map_index=-1 if task_instance.map_index is None else task_instance.map_index,
+        )
+    except Exception:
+        log.exception("Airflow could not be asked for the state of the task")
+        return Stateless.UNKNOWN
+    # At most one: a task instance is identified by its DAG, run, task and map index.
+    for state in states.get(task_instance.run_id, {}).values():
+        return Stateless.CLEARED if state is None else str(getattr(state, "value", state))
+    return Stateless.GONE
+
+
+__all__ = ["Stateless", "is_kill", "is_success", "read_state"]

@@ -1,0 +1,165 @@
+"""What ends a gang judges its Job first, and acts only on the version that it judged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
+from airflow_provider_gangjobs.submission.deletion import forget
+from airflow_provider_gangjobs.submission.ending import Killed, delete_claimed, halt_claimed, kill
+from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from gangjobs_sandbox.api import Fault, FaultKind
+from tests.provider.submission_world import KEY, Interleaved, world
+from tests.sandbox.builders import NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def end_live(api: Any, ref: GangRef, *, delete: bool) -> bool:
+    return bool(await Gangs(api).end_live(KEY, "ti-1", namespace=ref.namespace, delete=delete, reason="x"))
+
+
+ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
+    "a kill": ("delete jobs", lambda api, ref: kill(api, ref, "ti-1")),
+    "a discard": ("delete jobs", lambda api, ref: delete_claimed(api, ref, "ti-1")),
+    "a halt": ("patch jobs", lambda api, ref: halt_claimed(api, ref, "ti-1", reason="x")),
+    "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
+    "the deletion after a delivery": ("delete jobs", lambda api, ref: Gangs(api).deliver(ref, "ti-1", delete=True)),
+    "the end of a task, deleting": ("delete jobs", lambda api, ref: end_live(api, ref, delete=True)),
+    "the end of a task, halting": ("patch jobs", lambda api, ref: end_live(api, ref, delete=False)),
+}
+
+
+@pytest.mark.parametrize(("at", "ending"), ENDINGS.values(), ids=ENDINGS)
+async def test_gang_that_is_adopted_meanwhile_is_spared(at: str, ending: Any):
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="ti-1")).ref
+        api = Interleaved(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
+
+        ended = await ending(api, ref)
+
+        assert (ended in (None, False, Killed.SPARED), api.happened) == (True, 1)
+        assert [job["metadata"]["uid"] for job in cluster.jobs()] == [ref.uid]
+        assert cluster.jobs()[0]["spec"]["suspend"] is False
+
+
+@pytest.mark.parametrize(("at", "ending"), ENDINGS.values(), ids=ENDINGS)
+async def test_ending_is_repeated_when_the_job_changes_otherwise(at: str, ending: Any):
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="ti-1")).ref
+
+        async def change() -> None:
+            await cluster.client.patch(JOBS, ref.name, ref.namespace, {"metadata": {"labels": {"seen": "yes"}}})
+
+        assert await ending(Interleaved(cluster.client, at, change), ref)
+
+        assert [
+            job for job in cluster.live() if "gangjobs.airflow/delivered" not in job["metadata"]["annotations"]
+        ] == []
+
+
+async def test_gang_that_ends_before_the_kill_is_kept():
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="ti-1")).ref
+
+        async def end() -> None:
+            cluster.end(ref.name)
+
+        assert await kill(Interleaved(cluster.client, "delete jobs", end), ref, "ti-1") is Killed.ENDED
+
+        assert state_of(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
+
+
+async def test_halted_gang_is_kept_by_a_kill():
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="ti-1")).ref
+        assert await halt_claimed(cluster.client, ref, "ti-1", reason="x")
+
+        assert await kill(cluster.client, ref, "ti-1") is Killed.ENDED
+
+        assert state_of(read_job(cluster.jobs()[0])) is JobState.HALTED
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE], ids=["applied", "not applied"])
+async def test_kill_whose_answer_is_lost_is_known_to_be_done(kind: FaultKind):
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="ti-1")).ref
+        cluster.faults.add(Fault(kind, method="DELETE", times=1))
+
+        assert await kill(cluster.client, ref, "ti-1", timing=cluster.pauses.timing()) is Killed.DELETED
+
+        assert cluster.live() == []
+
+
+async def test_kill_does_not_insist_for_ever():
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="ti-1")).ref
+        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="DELETE", times=None))
+
+        with pytest.raises(Conflict):
+            await kill(cluster.client, ref, "ti-1", timing=cluster.pauses.timing())
+
+
+async def test_nobody_answers_by_an_empty_claim():
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="")).ref
+
+        assert await kill(cluster.client, ref, "") is Killed.SPARED
+
+
+async def test_mark_that_the_server_finds_invalid_is_told():
+    async with world() as cluster:
+        ref = (await cluster.submit(claim="ti-1")).ref
+        cluster.faults.add(Fault(FaultKind.STATUS, code=422, method="PATCH", times=1))
+
+        with pytest.raises(Invalid):
+            await mark_delivered_by(cluster.client, ref, "ti-1", at=NOW)
+
+
+async def test_superseded_gang_that_is_adopted_meanwhile_is_looked_at_again():
+    async with world() as cluster:
+        first = await cluster.submit(claim="ti-1")
+        api = Interleaved(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
+
+        second = await cluster.submit(claim="ti-3", reattach="never", api=api)
+
+        assert (api.happened, second.attempt) == (1, 1)
+        cluster.check_one_live_gang(second)
+
+
+async def test_superseded_gang_that_succeeds_meanwhile_is_kept():
+    async with world() as cluster:
+        first = await cluster.submit(claim="ti-1")
+
+        async def end() -> None:
+            cluster.end(first.ref.name)
+
+        await cluster.submit(claim="ti-3", reattach="never", api=Interleaved(cluster.client, "delete jobs", end))
+
+        assert [state_of(read_job(job)) for job in cluster.jobs()] == [JobState.SUCCEEDED, JobState.LIVE]
+
+
+async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again():
+    async with world() as cluster:
+        first = await cluster.submit(claim="ti-1")
+        cluster.end(first.ref.name)
+        api = Interleaved(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
+
+        async def free(ref: GangRef) -> None:
+            """Its pods were let go as they ended."""
+
+        await forget(api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, timing=cluster.pauses.timing())
+
+        assert (api.happened, cluster.jobs()) == (1, [])
