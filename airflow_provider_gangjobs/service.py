@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission import ending, operations
 from airflow_provider_gangjobs.submission import uploads as uploading
 from airflow_provider_gangjobs.submission.capabilities import Abilities, abilities
-from airflow_provider_gangjobs.submission.claim import answers_for, mark_delivered, mark_delivered_by
+from airflow_provider_gangjobs.submission.claim import answers_for, is_gone, mark_delivered, mark_delivered_by
 from airflow_provider_gangjobs.submission.cleanup import HALF_SUBMITTED_FOR, Tidied, tidy
 from airflow_provider_gangjobs.submission.deletion import PODS_GONE_WITHIN_S, forget
 from airflow_provider_gangjobs.submission.ending import Killed
@@ -200,20 +200,25 @@ class Gangs:
         """Delete the Job of exactly this uid and all it owns. False if it was gone."""
         return await ending.delete(self.client, ref)
 
-    async def deliver(self, ref: GangRef, claim: str, *, delete: bool) -> bool:
-        """Mark the gang as delivered if `claim` answers for it, then `delete` its Job. False if it is left alone.
+    async def deliver(self, ref: GangRef, claim: str, *, free_held: bool = False, delete: bool = False) -> bool:
+        """Mark the gang as delivered if `claim` answers for it, then let its pods go and delete its Job, as asked.
 
         The mark and the deletion apply only while `claim` answers for the gang: a try that is late touches no gang that
-        the next try has adopted.
+        the next try has adopted. The pods of a gang whose Job is gone are let go, too. False if the gang is left alone.
         """
         marked = await mark_delivered_by(self.client, ref, claim, at=datetime.now(UTC))
-        if marked is None:
+        if marked is None and not await is_gone(self.client, ref):
             return False
-        return not delete or await ending.delete_claimed(self.client, ref, claim, seen=marked)
+        if free_held:
+            await self.let_go(ref)
+        return not delete or marked is None or await ending.delete_claimed(self.client, ref, claim, seen=marked)
 
-    async def discard(self, ref: GangRef, claim: str) -> bool:
-        """Delete the gang, ended or not, if `claim` answers for it. False if it was gone or is left alone."""
-        return await ending.delete_claimed(self.client, ref, claim)
+    async def discard(self, ref: GangRef, claim: str, *, free_held: bool = False) -> bool:
+        """Delete the gang, ended or not, if `claim` answers for it, and let its pods go. False if it is left alone."""
+        gone = await ending.delete_claimed(self.client, ref, claim)
+        if gone and free_held:
+            await self.let_go(ref)
+        return gone
 
     async def kill(self, ref: GangRef, claim: str) -> Killed:
         """Delete the gang if it is live and `claim` answers for it, and leave it alone otherwise.

@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling, table
 from airflow_provider_gangjobs.gang.outcome.results import results_of
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
+from airflow_provider_gangjobs.hooks.task_state import is_success, read_state
 from airflow_provider_gangjobs.kube.text import keep_end
 from airflow_provider_gangjobs.operators.errors import error_of
 from airflow_provider_gangjobs.submission.adopt import Lost
@@ -94,8 +95,8 @@ class Conclusion:
     def discard(self) -> None:
         """Delete a failed gang, if `on_finish` says so, once another attempt stands for it."""
         if self.on_finish is OnFinish.DELETE:
-            self._free_held()
-            self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
+            ref, claim, free_held = self.event.ref, self.custody.claim, self._tell_held() > 0
+            self._try("deleted", lambda gangs: gangs.discard(ref, claim, free_held=free_held))
 
     def require_success(self, *, will_be_retried: bool) -> None:
         """Nothing, if the gang succeeded; else clean up and raise.
@@ -117,7 +118,7 @@ class Conclusion:
             self.discard()
         if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
             # Else the next try would look at it once more, as at one that failed while nobody looked.
-            self._try("marked as delivered", lambda gangs: gangs.mark_delivered(self.event.ref))
+            self._mark_delivered()
         raise error_of(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
 
     def results(self, wanted: Results) -> Any:
@@ -153,19 +154,44 @@ class Conclusion:
         if unknown is not None:
             self.log.warning('The task has results="none", so it succeeds as its Job did. %s', unknown)
 
+    def deliver_accepted(self, ti: Any) -> None:
+        """As `deliver`, if Airflow's API server has the task as a success.
+
+        Airflow calls success callbacks also when the report of the success was refused or could not be sent: the task
+        runner logs that and goes on (`task_runner.run` of the Task SDK).
+        """
+        state = read_state(ti, ti.get_task_states, self.log)
+        if is_success(state):
+            self.deliver()
+        else:
+            said = (
+                "Gang %s is kept for the next try: Airflow's API server has the state of the task as %s, not as success"
+            )
+            self.log.warning(said, self.event.ref, state)
+
     def deliver(self) -> None:
-        """Mark the gang as delivered, then clean up. A fault is told, and changes nothing about the task's success."""
-        self._try("marked as delivered", lambda gangs: gangs.mark_delivered(self.event.ref))
-        self._free_held()
-        if self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED):
-            self._try("deleted", lambda gangs: gangs.delete(self.event.ref))
+        """Mark the gang as delivered, then clean up, if this try still answers for it.
+
+        A fault is told, and changes nothing about the task's success.
+        """
+        clean_up = self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED)
+        self._mark_delivered(free_held=self._tell_held() > 0, delete=clean_up)
+
+    def _mark_delivered(self, *, free_held: bool = False, delete: bool = False) -> None:
+        ref, claim = self.event.ref, self.custody.claim
+        self._try("delivered", lambda gangs: gangs.deliver(ref, claim, free_held=free_held, delete=delete))
 
     def _free_held(self) -> None:
         """Release pods whose outcome could not be recorded: nobody comes back for them after this."""
+        if self._tell_held():
+            self._try("released", lambda gangs: gangs.let_go(self.event.ref))
+
+    def _tell_held(self) -> int:
+        """How many pods are held because their outcome could not be recorded, for the log and for the clean-up."""
         held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
         if held:
             self.log.info("Gang %s: %d pods whose outcome is not recorded are released", self.event.ref, held)
-            self._try("released", lambda gangs: gangs.let_go(self.event.ref))
+        return held
 
     def _last_lines(self) -> str:
         """Of the rank that failed first."""

@@ -301,10 +301,10 @@ class GangJobOperator(BaseOperator):
 
     @property
     def on_success_callback(self) -> list[Callable[[Context], Any]]:
-        """The user's, and before them our own: Airflow calls them when it has noted the task's success.
+        """The user's, and before them our own: Airflow calls them after it has reported the task's success.
 
-        Only then may the gang be let go. Until then much can still fail the task (its process, `post_execute`,
-        an XCom backend, the API server), and the next try must find the gang.
+        Only when the API server has accepted the report may the gang be let go. Until then much can still fail the task
+        (its process, `post_execute`, an XCom backend, the API server), and the next try must find the gang.
         """
         return [_deliver, *self._on_success]
 
@@ -313,10 +313,13 @@ class GangJobOperator(BaseOperator):
         callbacks = () if given is None else (given,) if callable(given) else given
         self._on_success = [callback for callback in callbacks if callback is not _deliver]
 
-    def deliver(self) -> None:
-        """Mark the gang as delivered, and clean up as `on_finish` says. Does nothing before it has succeeded."""
+    def deliver(self, ti: Any) -> None:
+        """Mark the gang as delivered, and clean up as `on_finish` says, if Airflow has the task as a success.
+
+        Does nothing before the gang has succeeded.
+        """
         if self._to_deliver is not None:
-            self._to_deliver.deliver()
+            self._to_deliver.deliver_accepted(ti)
 
     def on_kill(self) -> None:
         """End the gang while a worker answers for it. Airflow allows five seconds.
@@ -455,7 +458,7 @@ class GangJobOperator(BaseOperator):
 def _deliver(context: Context) -> None:
     task = context["task"]
     assert isinstance(task, GangJobOperator)
-    task.deliver()
+    task.deliver(context["ti"])
 
 
 __all__ = ["GangJobOperator"]

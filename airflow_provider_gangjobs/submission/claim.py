@@ -73,6 +73,15 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
     return job is not None and answers_for(read_job(job), claim_id)
 
 
+async def is_gone(client: Api, ref: GangRef) -> bool:
+    """Whether there is no Job of this uid (any more).
+
+    Raises:
+        ClusterError: that is not known.
+    """
+    return await _stored(client, ref) is None
+
+
 async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, timing: Timing | None = None) -> bool:
     """Note that the outcome was handed over, so that the next submission is a new attempt. False if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}

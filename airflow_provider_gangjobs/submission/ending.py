@@ -86,7 +86,7 @@ async def kill(
 async def delete_claimed(
     client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, timing: Timing | None = None
 ) -> bool:
-    """Delete the Job, ended or not, if `claim_id` answers for it. False if it was gone or another one answers for it.
+    """Delete the Job, ended or not, if `claim_id` answers for it. False if another one does; true if it was gone.
 
     :param seen: The Job as it was just read.
 
@@ -97,7 +97,7 @@ async def delete_claimed(
     removal = await calls.remove_if(
         JOBS, ref.name, ref.uid, lambda stored: answers_for(read_job(stored), claim_id), seen=seen
     )
-    return removal.deleted
+    return removal.spared is None
 
 
 async def halt_claimed(

@@ -178,7 +178,7 @@ def test_gang_whose_outcomes_are_lost_is_kept_and_not_delivered(task: TaskMaker)
 
     with pytest.raises(AirflowFailException, match="2 outcomes of completed ranks cannot be read at rank 0, 1"):
         resumed.complete(event)
-    resumed.operator.deliver()
+    resumed.operator.deliver(resumed.context["ti"])
 
     assert ANNOTATION_DELIVERED not in resumed.job["metadata"]["annotations"]
 

@@ -55,6 +55,40 @@ def test_gang_is_let_go_when_its_success_is_noted_and_no_earlier(task: TaskMaker
     assert train.jobs == []
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param("running", id="refused"),
+        pytest.param("up_for_retry", id="given up before"),
+        pytest.param(ConnectionError("no API server"), id="unknown"),
+    ],
+)
+def test_gang_of_a_success_that_airflow_has_not_accepted_is_delivered_by_the_next_try(
+    task: TaskMaker, state: Any
+) -> None:
+    train = task(TELL)
+    train.state = state
+    train.execute()
+    (kept,) = train.jobs
+
+    train.state = "success"
+    assert train.execute() == {"rank": 0}
+
+    assert ("gangjobs.airflow/delivered" in kept["metadata"]["annotations"], train.jobs) == (False, [])
+
+
+def test_late_try_leaves_the_gang_that_the_next_one_has_adopted(task: TaskMaker) -> None:
+    train = task(TELL)
+    late, of_late = train.operator(), train.next_try()
+    value = late.execute(of_late)
+    train.operator().execute(train.next_try())
+    before = train.jobs
+
+    train.note_success(late, of_late, value)
+
+    assert (len(before), train.jobs) == (1, before)
+
+
 @pytest.mark.parametrize("given", [None, print, [print]], ids=["none", "one", "list"])
 def test_callbacks_of_the_user_and_of_cluster_policies_come_after_ours(task: TaskMaker, given: Any) -> None:
     by_parameter = task(TELL, on_success_callback=given).operator()
@@ -64,7 +98,7 @@ def test_callbacks_of_the_user_and_of_cluster_policies_come_after_ours(task: Tas
     for operator in (by_parameter, by_policy):
         ours, *theirs = operator.on_success_callback
         assert theirs == ([] if given is None else [print])
-        assert ours({"task": operator}) is None  # nothing has succeeded yet
+        assert ours({"task": operator, "ti": None}) is None  # nothing has succeeded yet
 
 
 def test_submission_is_told_as_xcom(task: TaskMaker) -> None:
