@@ -1,8 +1,10 @@
-"""The application behind the tab: one page, and the same page's inner part for its refresh. Only the API server has it.
+"""The FastAPI application that serves the page of the tab "Gang". Only Airflow's API server loads this module.
 
-Airflow does not authenticate what a plugin serves, so each route asks for what Airflow asks for itself: that the user
-may read this DAG's task instances, and its tasks' logs, since the ends of ranks are told in the program's words.
-Nothing can be changed here.
+The application has one route. The route returns the whole page, or the part of the page that a refresh replaces.
+
+Airflow does not authenticate requests to a plugin's application, so each route requires the permissions that Airflow
+itself requires: the user may read the task instances of this DAG, and the logs of its tasks, since the page shows
+messages that the user's program has written. The application changes nothing.
 """
 
 from __future__ import annotations
@@ -20,27 +22,27 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.plugins.html import Shown, render
-from airflow_provider_gangjobs.plugins.locator import FINISHED, Lead, lead_of
-from airflow_provider_gangjobs.plugins.snapshot_cache import Looking, Sight
-from airflow_provider_gangjobs.plugins.task_records import read_record
-from airflow_provider_gangjobs.plugins.view_model import Board, board, told
+from airflow_provider_gangjobs.plugins.html import PageContext, render
+from airflow_provider_gangjobs.plugins.locator import FINISHED_TASK_STATES, GangLocator, locate
+from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache, SnapshotResult
+from airflow_provider_gangjobs.plugins.task_records import read_task_record
+from airflow_provider_gangjobs.plugins.view_model import GangView, build_view, view_without_cluster
 
 ROUTE: Final = "/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/{map_index}"
 REFRESH_S: Final = 3
-REFRESH_IN_TROUBLE_S: Final = 30
-"""While the cluster cannot be looked at."""
+REFRESH_AFTER_ERROR_S: Final = 30
+"""The refresh interval while the API server cannot read the cluster."""
 _MAP_INDEX: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
-READERS: Final = [
+READ_PERMISSIONS: Final = [
     Depends(requires_access_dag(method="GET", access_entity=entity))
     for entity in (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.TASK_LOGS)
 ]
 
 
 def make_app() -> FastAPI:
-    """The application, with no pages of FastAPI's own."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=READERS)
-    app.state.looking = Looking()
+    """Return the application, without FastAPI's own documentation pages."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=READ_PERMISSIONS)
+    app.state.snapshots = SnapshotCache()
     app.add_api_route(ROUTE, gang_page, response_class=HTMLResponse)
     return app
 
@@ -54,41 +56,47 @@ async def gang_page(
     *,
     part: Annotated[bool, Query()] = False,
 ) -> HTMLResponse:
-    """The gang of a task instance; with `part` only what changes."""
-    record = await run_in_threadpool(read_record, TaskKey(dag_id, run_id, task_id, map_index_of(map_index)))
+    """Return the page of a task instance's gang; with `part`, only the part that a refresh replaces.
+
+    Raises:
+        HTTPException: 404 if the task instance does not exist.
+    """
+    record = await run_in_threadpool(read_task_record, TaskKey(dag_id, run_id, task_id, parse_map_index(map_index)))
     if record is None:
         raise HTTPException(404, "Task instance not found")
-    lead, now = lead_of(record), datetime.now(UTC)
-    sight = await request.app.state.looking.look(lead) if lead is not None else Sight()
-    shown = Shown(
-        board=_board(lead, sight, now) if lead is not None else None,
-        name=str(lead.ref) if lead is not None else "",
-        trouble=sight.trouble,
+    locator, now = locate(record), datetime.now(UTC)
+    result = await request.app.state.snapshots.get(locator) if locator is not None else SnapshotResult()
+    page = PageContext(
+        view=_view(locator, result, now) if locator is not None else None,
+        gang_name=str(locator.ref) if locator is not None else "",
+        error=result.error,
         task_state=record.state or "",
-        at=now,
+        now=now,
     )
-    if not is_over(shown):
-        shown = replace(shown, refresh_s=REFRESH_IN_TROUBLE_S if sight.trouble else REFRESH_S)
+    if not is_final(page):
+        page = replace(page, refresh_s=REFRESH_AFTER_ERROR_S if result.error else REFRESH_S)
     nonce = secrets.token_urlsafe(16)
-    return HTMLResponse(render(shown, nonce=nonce, part=part), headers=headers(nonce))
+    return HTMLResponse(render(page, nonce=nonce, part=part), headers=security_headers(nonce))
 
 
-def _board(lead: Lead, sight: Sight, now: datetime) -> Board | None:
-    return board(lead, sight.snapshot, now) if sight.snapshot is not None else told(lead, sight.trouble)
+def _view(locator: GangLocator, result: SnapshotResult, now: datetime) -> GangView | None:
+    if result.snapshot is None:
+        return view_without_cluster(locator, result.error)
+    return build_view(locator, result.snapshot, now)
 
 
-def is_over(shown: Shown) -> bool:
-    """Nothing of it will change by itself."""
-    return shown.board.is_over if shown.board is not None else not shown.trouble and shown.task_state in FINISHED
+def is_final(page: PageContext) -> bool:
+    """Return whether the page will not change any more."""
+    return page.view.is_final if page.view is not None else not page.error and page.task_state in FINISHED_TASK_STATES
 
 
-def map_index_of(text: str) -> int:
-    """Of a task that is not mapped, Airflow's UI leaves the placeholder as it is."""
+def parse_map_index(text: str) -> int:
+    """Return the map index in the URL, or -1. Airflow's UI leaves its placeholder there if the task is not mapped."""
     return int(text) if _MAP_INDEX.fullmatch(text) else -1
 
 
-def headers(nonce: str) -> dict[str, Any]:
-    """Only the page's own script and style run, whatever a rank has written; and only Airflow may frame it."""
+def security_headers(nonce: str) -> dict[str, Any]:
+    """Return headers by which only the page's own script and style run, and only Airflow may frame the page."""
     return {
         "Content-Security-Policy": (
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "

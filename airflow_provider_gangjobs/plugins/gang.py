@@ -1,7 +1,7 @@
 """GangPlugin: the tab "Gang" of a task instance in Airflow's UI.
 
-Airflow loads this in every process that it has, so nothing is imported here but Airflow's own base class, which is
-loaded by then. What serves the page is loaded by the API server at the first request for it.
+Airflow loads plugins in each of its processes, so this module imports only Airflow's own base class, which is loaded
+by then. The API server imports the application that serves the page at the first request for the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 try:
     from airflow.sdk.plugins_manager import AirflowPlugin
-except ImportError:  # Airflow 3.1; goes when 3.2 is the oldest that is supported
+except ImportError:  # Airflow 3.1; remove when 3.2 is the oldest supported version
     from airflow.plugins_manager import AirflowPlugin  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 URL_PREFIX: Final = "/gangjobs"
 PAGE: Final = "dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/{TASK_ID}/{MAP_INDEX}"
-"""Airflow's UI fills in the names. Of a task that is not mapped it leaves `{MAP_INDEX}` as it is."""
+"""Airflow's UI replaces the names in braces. If the task is not mapped, the UI leaves `{MAP_INDEX}` as it is."""
 
 
-class LateApp:
-    """An ASGI application that is imported when it is first asked for something."""
+class LazyApp:
+    """An ASGI application whose module is imported at the first request."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -36,24 +36,24 @@ class LateApp:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        # In a thread: it takes half a second of CPU, during which the API server answers others.
+        # The import takes half a second of CPU. In a thread it lets the API server answer other requests meanwhile.
         if self._app is None:
             self._app = (await asyncio.to_thread(import_module, self._module)).make_app()
-        assert self._app is not None, "it was made"
+        assert self._app is not None, "the application was made above"
         await self._app(scope, receive, send)
 
 
 class GangPlugin(AirflowPlugin):
-    """Registered by the entry point `airflow.plugins`."""
+    """Airflow finds this class by the entry point `airflow.plugins`."""
 
     name = "gangjobs"
-    fastapi_apps = [  # noqa: RUF012 - Airflow's name and form, in this class
-        {"name": "Gangs", "url_prefix": URL_PREFIX, "app": LateApp("airflow_provider_gangjobs.plugins.app")}
+    fastapi_apps = [  # noqa: RUF012 - Airflow defines the name and type of this attribute
+        {"name": "Gangs", "url_prefix": URL_PREFIX, "app": LazyApp("airflow_provider_gangjobs.plugins.app")}
     ]
     external_views = [  # noqa: RUF012
         {
             "name": "Gang",
-            # Without a slash at its start it is relative to where Airflow is served, which may be under a path.
+            # Without a leading slash the address is relative to Airflow's base URL, which may have a path.
             "href": f"{URL_PREFIX[1:]}/{PAGE}",
             "destination": "task_instance",
             "url_route": "gang",

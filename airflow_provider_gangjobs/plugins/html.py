@@ -1,4 +1,4 @@
-"""Page: a board as HTML. Every value is escaped by the template engine; no text of a rank is ever markup."""
+"""Render the view of a gang as HTML. The template engine escapes every value; no text of a rank becomes markup."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-    from airflow_provider_gangjobs.plugins.view_model import Board
+    from airflow_provider_gangjobs.plugins.view_model import GangView
 
 PACKAGE: Final = "airflow_provider_gangjobs.plugins"
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What the page is made of."""
+class PageContext:
+    """The values that the templates use."""
 
-    board: Board | None
-    name: str
-    """Of the gang, if the task is known to have one."""
-    trouble: str
-    """Why the cluster was not looked at."""
+    view: GangView | None
+    gang_name: str
+    """`<namespace>/<name>` of the Job; empty if the task has no known gang."""
+    error: str
+    """Why the API server could not read the cluster; empty if it could."""
     task_state: str
-    at: datetime
+    now: datetime
     refresh_s: int = 0
-    """0 if nothing will change any more."""
+    """Seconds until the next refresh; 0 if the page will not change any more."""
 
 
-def render(shown: Shown, *, nonce: str, part: bool = False) -> str:
-    """The whole page, or the part of it that a refresh replaces."""
-    return _template("part.html" if part else "page.html").render(shown=shown, board=shown.board, nonce=nonce)
+def render(page: PageContext, *, nonce: str, part: bool = False) -> str:
+    """Return the whole page, or with `part` the part of the page that a refresh replaces."""
+    return _template("part.html" if part else "page.html").render(page=page, view=page.view, nonce=nonce)
 
 
-def clock(at: datetime) -> str:
-    """A time of day with its date: servers, users and clusters are in different places."""
+def format_time(at: datetime) -> str:
+    """Return `2026-01-31 12:00:00 UTC`. The date is there because servers, users and clusters differ in time zone."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def lasting(seconds: float) -> str:
-    """`7 s`, `7 min 43 s`, `2 h 05 min`, `3 d 4 h`."""
+def format_duration(seconds: float) -> str:
+    """Return `7 s`, `7 min 43 s`, `2 h 05 min` or `3 d 4 h`."""
     whole = int(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes_left = divmod(minutes, 60)
@@ -57,15 +57,15 @@ def lasting(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def since(at: datetime, now: datetime) -> str:
-    """How long ago it was."""
-    return lasting(max(0.0, (now - at) / timedelta(seconds=1)))
+def format_age(at: datetime, now: datetime) -> str:
+    """Return the time from `at` to now, such as `7 min 43 s`."""
+    return format_duration(max(0.0, (now - at) / timedelta(seconds=1)))
 
 
-def until(at: datetime, now: datetime) -> str:
-    """`in 12 min 00 s`, or that it has passed."""
+def format_remaining(at: datetime, now: datetime) -> str:
+    """Return the time from now to `at`, such as `in 12 min 00 s`, or `now` if `at` has passed."""
     left_s = (at - now) / timedelta(seconds=1)
-    return f"in {lasting(left_s)}" if left_s > 0 else "now"
+    return f"in {format_duration(left_s)}" if left_s > 0 else "now"
 
 
 @cache
@@ -73,5 +73,5 @@ def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"clock": clock, "lasting": lasting, "since": since, "until": until}
+    environment.filters |= {"time": format_time, "age": format_age, "remaining": format_remaining}
     return environment.get_template(name)

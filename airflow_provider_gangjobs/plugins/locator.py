@@ -1,8 +1,8 @@
-"""Lead: where the gang of a task instance is to be looked for, by what Airflow has on record of it. Pure.
+"""Find out from Airflow's records which gang a task instance has, and by which connection to read it. Pure.
 
-The connection comes from what Airflow itself has written down (the trigger's arguments, the rendered fields), and
-never from an XCom, which more people may write. A gang is looked for by the digest of the task that the user was
-allowed to see, so what the XCom says can only make that gang not be found.
+The connection comes only from values that Airflow itself has stored (the trigger's arguments, the rendered fields).
+The connection never comes from an XCom, because more people may write XComs. The API server selects the gang's objects
+by the digest of the task that the user is allowed to see, so a forged XCom can at most hide the task's own gang.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
 from airflow_provider_gangjobs.triggers.args import Watch
 
-FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
-"""States of a task in which nothing more comes of it by itself."""
+FINISHED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+"""Task states that change only if a user clears or marks the task."""
 _UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
-_WATCH_FIELDS: Final = frozenset(each.name for each in fields(Watch))
+_TRIGGER_FIELDS: Final = frozenset(each.name for each in fields(Watch))
 
 
 @dataclass(frozen=True)
-class Record:
-    """What Airflow's database has of a task instance, as far as it matters here."""
+class TaskRecord:
+    """What Airflow's database holds of a task instance, as far as the page needs it."""
 
     key: TaskKey
     state: str | None = None
     trigger: Mapping[str, Any] | None = None
-    """Arguments of the trigger that the task is deferred to, if that is one of ours."""
+    """Arguments of the trigger that the task waits for; `None` if it waits for no trigger of this provider."""
     rendered: Mapping[str, Any] | None = None
+    """The rendered template fields."""
     gang: Any = None
     """The XCom `gang`."""
     end: Any = None
@@ -40,44 +41,44 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Lead:
-    """Where to look, and what only Airflow knows."""
+class GangLocator:
+    """Where to find the gang of a task instance, and the facts about the gang that only Airflow knows."""
 
     key: TaskKey
     ref: GangRef
     kubernetes_conn_id: str | None = None
-    """`None` if Airflow does not know it any more."""
+    """`None` if Airflow no longer has the task's rendered fields."""
     must_exist: bool = False
     deadlines: Deadlines = field(default_factory=Deadlines)
     deadline: float | None = None
-    """Unix time at which the task's `execution_timeout` has passed."""
+    """Unix time at which the task's `execution_timeout` passes."""
     end: GangEvent | None = None
-    """How the gang ended, if the task was told."""
+    """The event by which the task learned how the gang ended; `None` if the task has not received one."""
     is_finished: bool = False
-    """Airflow is done with the task."""
+    """Whether the task is in one of the FINISHED_TASK_STATES."""
 
 
-def lead_of(record: Record) -> Lead | None:
-    """Where to look for the gang; `None` if the task instance has submitted none, as far as is known."""
-    watch = _watch(record.trigger)
-    ref = watch.ref if watch else ref_of(record.gang)
+def locate(record: TaskRecord) -> GangLocator | None:
+    """Return where to find the task instance's gang; `None` if Airflow's records name no gang."""
+    args = _trigger_args(record.trigger)
+    ref = args.ref if args else parse_gang_ref(record.gang)
     if ref is None:
         return None
-    end = _end(record.end)
-    return Lead(
+    end = _parse_end(record.end)
+    return GangLocator(
         key=record.key,
         ref=ref,
-        kubernetes_conn_id=watch.kubernetes_conn_id if watch else _text(record.rendered, "kubernetes_conn_id"),
-        must_exist=watch.must_exist if watch else False,
-        deadlines=watch.deadlines if watch else Deadlines(),
-        deadline=watch.deadline if watch else None,
+        kubernetes_conn_id=args.kubernetes_conn_id if args else _text(record.rendered, "kubernetes_conn_id"),
+        must_exist=args.must_exist if args else False,
+        deadlines=args.deadlines if args else Deadlines(),
+        deadline=args.deadline if args else None,
         end=end if end is not None and end.ref == ref else None,
-        is_finished=record.state in FINISHED,
+        is_finished=record.state in FINISHED_TASK_STATES,
     )
 
 
-def ref_of(value: Any) -> GangRef | None:
-    """The gang that an XCom names, `None` if it is not of that form: anybody may have written it."""
+def parse_gang_ref(value: Any) -> GangRef | None:
+    """Return the gang that an XCom names; `None` if the value has another form, since anybody may have written it."""
     if not isinstance(value, Mapping):
         return None
     namespace, name, uid = (value.get(key) for key in ("namespace", "name", "uid"))
@@ -86,17 +87,17 @@ def ref_of(value: Any) -> GangRef | None:
     return GangRef(str(namespace), str(name), uid) if _UID.fullmatch(uid) else None
 
 
-def _watch(trigger: Mapping[str, Any] | None) -> Watch | None:
-    """The trigger's arguments. Those that a later release has added are passed over."""
+def _trigger_args(trigger: Mapping[str, Any] | None) -> Watch | None:
+    """Return the trigger's arguments, without arguments that a later release has added."""
     if trigger is None:
         return None
     try:
-        return Watch(**{name: value for name, value in trigger.items() if name in _WATCH_FIELDS})
+        return Watch(**{name: value for name, value in trigger.items() if name in _TRIGGER_FIELDS})
     except TypeError:
         return None
 
 
-def _end(value: Any) -> GangEvent | None:
+def _parse_end(value: Any) -> GangEvent | None:
     try:
         return GangEvent.from_payload(value)
     except UnreadableEventError:

@@ -1,4 +1,4 @@
-"""Ranks: one row for each pod of a gang, those that tell most first, and how many ranks are in which state. Pure."""
+"""Build the rows of the table of ranks: one row for each pod, the most informative first. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.kube.views import PodView
 
-_IN_ORDER: Final = frozenset({"ContainerCreating", "PodInitializing"})
-"""Reasons for which a container waits when all is well."""
+_NORMAL_WAITS: Final = frozenset({"ContainerCreating", "PodInitializing"})
+"""Reasons for which a container waits during a normal start."""
 
 
 class Tone(StrEnum):
-    """How a state is to be taken. Never told by its colour alone."""
+    """The CSS class of a state: a colour and a symbol, so that the colour is never the only sign."""
 
     BAD = "bad"
     WAIT = "wait"
@@ -32,59 +32,67 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
-    """One pod. A rank has one, unless the Job was allowed to replace it."""
+class RankRow:
+    """One pod. A rank has one pod, unless the Job was allowed to replace the pod."""
 
     rank: int | None
     state: str
     tone: Tone
     exit_code: int | None = None
     seconds: float | None = None
-    """How long its program has run."""
+    """How long the pod's program has run."""
     node: str = ""
     restarts: int = 0
     message: str = ""
 
 
 WITHOUT_POD: Final = "without a pod"
-_UNPLACED: Final = "waiting for a node"
+_UNSCHEDULED: Final = "waiting for a node"
 _RUNNING: Final = "running"
-_LIVE: Final = {_UNPLACED: 0, "starting": 1, "terminating": 2, _RUNNING: 3}
-"""The states of pods that have not ended, in the order in which they are shown."""
+_LIVE_STATES: Final = {_UNSCHEDULED: 0, "starting": 1, "terminating": 2, _RUNNING: 3}
+"""The states of pods that have not ended, with their order in the table."""
 
 
-def ended_of(pods: Iterable[PodView], recorded: Iterable[Outcome]) -> list[Outcome]:
-    """How pods have ended: as it is recorded, and of pods that are not recorded yet, as they show."""
-    ended = {outcome.uid: outcome for outcome in recorded}
+def merge_outcomes(pods: Iterable[PodView], recorded: Iterable[Outcome]) -> list[Outcome]:
+    """Return the recorded outcomes, and the outcomes of ended pods that are not recorded yet."""
+    outcomes = {outcome.uid: outcome for outcome in recorded}
     for pod in pods:
-        if pod.metadata.uid not in ended and pod_facts.has_ended(pod):
-            ended[pod.metadata.uid] = outcome_of(pod)
-    return list(ended.values())
+        if pod.metadata.uid not in outcomes and pod_facts.has_ended(pod):
+            outcomes[pod.metadata.uid] = outcome_of(pod)
+    return list(outcomes.values())
 
 
-def rows_of(pods: Iterable[PodView], ended: Sequence[Outcome], now: datetime) -> list[Row]:
-    """What did not succeed, in the order in which it ended; then what waits, what runs, and what succeeded."""
-    over = {outcome.uid for outcome in ended}
-    live = sorted((pod for pod in pods if pod.metadata.uid not in over), key=_live_order)
-    told = most_telling(ended, len(ended))
-    bad = [ended_row(outcome) for outcome in told if outcome.outcome is not Ending.SUCCEEDED]
-    good = [ended_row(outcome) for outcome in told if outcome.outcome is Ending.SUCCEEDED]
+def build_rows(pods: Iterable[PodView], outcomes: Sequence[Outcome], now: datetime) -> list[RankRow]:
+    """Return the rows in the order of the table.
+
+    Pods that did not succeed come first, in the order in which they ended. Pods that wait, pods that run, and pods
+    that succeeded follow.
+    """
+    ended_uids = {outcome.uid for outcome in outcomes}
+    live = sorted((pod for pod in pods if pod.metadata.uid not in ended_uids), key=_live_order)
+    ordered = most_telling(outcomes, len(outcomes))
+    bad = [outcome_row(outcome) for outcome in ordered if outcome.outcome is not Ending.SUCCEEDED]
+    good = [outcome_row(outcome) for outcome in ordered if outcome.outcome is Ending.SUCCEEDED]
     return [*bad, *(_live_row(pod, now) for pod in live), *good]
 
 
-def tally_of(rows: Sequence[Row], *, ranks: int, is_over: bool) -> tuple[tuple[str, int], ...]:
-    """How many ranks are in which state, in the order of the rows."""
-    counted = Counter(row.state for row in rows)
+def count_by_state(rows: Sequence[RankRow], *, ranks: int, is_over: bool) -> tuple[tuple[str, int], ...]:
+    """Return pairs of a state and its number of pods, in the order of the rows.
+
+    While the gang is not over, the last pair is the number of ranks without a pod, if there are any.
+    """
+    counts = Counter(row.state for row in rows)
     missing = 0 if is_over else ranks - len({row.rank if row.rank is not None else id(row) for row in rows})
-    return (*counted.items(), (WITHOUT_POD, missing)) if missing > 0 else tuple(counted.items())
+    return (*counts.items(), (WITHOUT_POD, missing)) if missing > 0 else tuple(counts.items())
 
 
-def ended_row(outcome: Outcome) -> Row:
-    """How a pod ended. What a rank returned is for those who may read XComs, and not shown."""
+def outcome_row(outcome: Outcome) -> RankRow:
+    """Return the row of a pod that has ended. The row omits the rank's result, which only readers of XComs may see."""
     succeeded = outcome.outcome is Ending.SUCCEEDED
-    reason = "" if outcome.reason == "Error" else outcome.reason  # which says no more than the exit code
-    said = () if succeeded else (outcome.disruption, reason, outcome.message)
-    return Row(
+    # The reason "Error" says no more than the exit code.
+    reason = "" if outcome.reason == "Error" else outcome.reason
+    message = () if succeeded else (outcome.disruption, reason, outcome.message)
+    return RankRow(
         rank=outcome.rank,
         state=str(outcome.outcome),
         tone=Tone.GOOD if succeeded else Tone.BAD,
@@ -92,50 +100,53 @@ def ended_row(outcome: Outcome) -> Row:
         seconds=outcome.seconds,
         node=outcome.node,
         restarts=outcome.restarts,
-        message=shorten(": ".join(filter(None, said))),
+        message=shorten(": ".join(filter(None, message))),
     )
 
 
-def _live_row(pod: PodView, now: datetime) -> Row:
-    state = _state(pod)
+def _live_row(pod: PodView, now: datetime) -> RankRow:
+    state = _live_state(pod)
     started = pod_facts.started_at(pod)
-    return Row(
+    return RankRow(
         rank=pod_facts.rank_of(pod),
         state=state,
         tone=Tone.BUSY if state == _RUNNING else Tone.WAIT,
         seconds=max(0.0, (now - started).total_seconds()) if started else None,
         node=pod.spec.node_name,
         restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
-        message=_waits_for(pod),
+        message=_wait_message(pod),
     )
 
 
-def _state(pod: PodView) -> str:
+def _live_state(pod: PodView) -> str:
     if pod.metadata.deletion_timestamp is not None:
         return "terminating"
     if pod_facts.started_at(pod) is not None:
         return _RUNNING
-    return "starting" if pod.spec.node_name else _UNPLACED
+    return "starting" if pod.spec.node_name else _UNSCHEDULED
 
 
-def _waits_for(pod: PodView) -> str:
+def _wait_message(pod: PodView) -> str:
     if refused := refusal(pod):
         return node_reasons(refused)
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     waits = (status.state.waiting for status in statuses)
-    found = next((waiting for waiting in waits if waiting and waiting.reason not in _IN_ORDER), None)
+    found = next((waiting for waiting in waits if waiting and waiting.reason not in _NORMAL_WAITS), None)
     return shorten(": ".join(filter(None, (found.reason, found.message)))) if found else ""
 
 
 def _live_order(pod: PodView) -> tuple[int, int, int]:
     rank = pod_facts.rank_of(pod)
-    return _silence(pod), _LIVE[_state(pod)], -1 if rank is None else rank
+    return _message_order(pod), _LIVE_STATES[_live_state(pod)], -1 if rank is None else rank
 
 
-def _silence(pod: PodView) -> int:
-    """How little a pod says of why the gang waits. Since 1.36 most pods only say that the gang lacks others."""
-    said = _waits_for(pod)
-    if not said:
+def _message_order(pod: PodView) -> int:
+    """Return 0 if the pod's message explains why the gang waits, 1 if it is the generic one, 2 without a message.
+
+    Since Kubernetes 1.36 the scheduler reports the cause at few pods; most pods only say that the gang lacks others.
+    """
+    message = _wait_message(pod)
+    if not message:
         return 2
     refused = refusal(pod)
-    return int(bool(refused) and said == shorten(refused))
+    return int(bool(refused) and message == shorten(refused))

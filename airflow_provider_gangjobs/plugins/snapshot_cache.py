@@ -1,9 +1,10 @@
-"""Looking: the API server's looks at clusters. Few, short, and shared by all who look at the same gang.
+"""A cache of gang snapshots for the API server, shared by all users who look at the same gang.
 
-A look lasts at most `LOOK_S`, at most `LOOKS_AT_ONCE` go on, and what was seen serves everybody for `FRESH_S`, so that
-many open pages cost the cluster no more than one. Clients are kept for a while: an exec plugin may take a second to
-give a token. A fault becomes a sentence without anything of the connection in it; the whole of it is in the log of
-the API server.
+Reading a snapshot takes at most `SNAPSHOT_TIMEOUT_S`, at most `CONCURRENT_SNAPSHOTS_MAX` snapshots are read at the same
+time, and a snapshot serves every request for `SNAPSHOT_TTL_S`. Many open pages of a gang therefore cost the cluster no
+more than one page. The cache keeps idle clients for a while, since an exec plugin may need a second to return a token.
+
+The page shows an error as a sentence without any detail of the connection. The API server's log has the whole error.
 """
 
 from __future__ import annotations
@@ -31,51 +32,52 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.plugins.locator import Lead
+    from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 10.0
-RETRY_S: Final = 3.0
-"""How long a request is sent again that got no answer: somebody sits there and waits."""
-LOOKS_AT_ONCE: Final = 4
-FRESH_S: Final = 2.0
+SNAPSHOT_TIMEOUT_S: Final = 10.0
+REQUEST_RETRY_S: Final = 3.0
+"""How long the client repeats a request that got no answer. The time is short because a user waits for the page."""
+CONCURRENT_SNAPSHOTS_MAX: Final = 4
+SNAPSHOT_TTL_S: Final = 2.0
 CLIENT_IDLE_S: Final = 60.0
+"""How long an unused client is kept."""
 
-NO_CONNECTION_KNOWN: Final = (
-    "Airflow does not have this task's rendered fields any more, so it is not known in which cluster to look."
+UNKNOWN_CONNECTION: Final = (
+    "Airflow no longer has the rendered fields of this task, so the cluster of its gang is unknown."
 )
-TIMED_OUT: Final = f"The cluster did not answer Airflow's API server within {LOOK_S:.0f} seconds."
-REFUSED: Final = "The cluster cannot be looked at from Airflow's API server. Its log says why."
-# The first that fits. None of them quotes the fault, which may have addresses and paths in it.
-_TROUBLES: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
-    ((AirflowNotFoundException,), "Airflow's API server finds no connection {conn_id!r}."),
-    ((Unauthorized, CredentialsFailed), "The cluster does not accept the connection {conn_id!r} as it is used here."),
+TIMED_OUT: Final = f"The cluster did not answer Airflow's API server within {SNAPSHOT_TIMEOUT_S:.0f} seconds."
+OTHER_ERROR: Final = "Airflow's API server cannot read the cluster. The log of the API server has the error."
+# The first entry that matches applies. No text quotes the error, which may contain addresses and paths.
+_ERROR_TEXTS: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
+    ((AirflowNotFoundException,), "Airflow's API server does not find the connection {conn_id!r}."),
+    ((Unauthorized, CredentialsFailed), "The cluster does not accept the credentials of the connection {conn_id!r}."),
     ((Forbidden,), "The connection {conn_id!r} may not list Jobs in namespace {namespace!r}."),
-    ((InvalidConnection,), "The connection {conn_id!r} cannot be used by Airflow's API server."),
-    ((TransportError,), "Airflow's API server does not reach the cluster of connection {conn_id!r}."),
+    ((InvalidConnection,), "Airflow's API server cannot use the connection {conn_id!r}."),
+    ((TransportError,), "Airflow's API server cannot reach the cluster of the connection {conn_id!r}."),
 )
 
 
-async def config_of(lead: Lead) -> ClusterConfig:
-    """By the connection, read in a thread: the API server's way to it is the database, or a secrets backend."""
-    assert lead.kubernetes_conn_id is not None, "the caller has looked"
-    hook = GangJobHook(lead.kubernetes_conn_id, must_exist=lead.must_exist)
+async def read_config(locator: GangLocator) -> ClusterConfig:
+    """Read the connection in a thread, because the API server reads it from the database or a secrets backend."""
+    assert locator.kubernetes_conn_id is not None, "the caller has checked the connection"
+    hook = GangJobHook(locator.kubernetes_conn_id, must_exist=locator.must_exist)
     return await asyncio.to_thread(hook.config)
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What was seen, or why nothing was."""
+class SnapshotResult:
+    """A snapshot of the gang, or the reason why the cluster could not be read."""
 
     snapshot: GangSnapshot | None = None
-    trouble: str = ""
+    error: str = ""
 
 
 @dataclass
-class _Kept:
-    """A client, and when it was used last."""
+class _CachedClient:
+    """The use cases on one client, the number of snapshots that use the client now, and the time of its last use."""
 
     gangs: Gangs
     users: int = 0
@@ -83,80 +85,87 @@ class _Kept:
 
 
 @dataclass
-class Looking:
-    """All looks of one process. Belongs to the event loop that it is first used on."""
+class SnapshotCache:
+    """The snapshots and clients of one process. The cache belongs to the event loop of its first use."""
 
     clock: Callable[[], float] = time.monotonic
-    config_of: Callable[[Lead], Awaitable[ClusterConfig]] = config_of
-    _looks: dict[tuple[object, ...], tuple[float, asyncio.Task[Sight]]] = field(default_factory=dict, init=False)
-    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKS_AT_ONCE), init=False)
-    _clients: dict[str, _Kept] = field(default_factory=dict, init=False)
+    read_config: Callable[[GangLocator], Awaitable[ClusterConfig]] = read_config
+    timeout_s: float = SNAPSHOT_TIMEOUT_S
+    _snapshots: dict[tuple[object, ...], tuple[float, asyncio.Task[SnapshotResult]]] = field(
+        default_factory=dict, init=False
+    )
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS_MAX), init=False)
+    _clients: dict[str, _CachedClient] = field(default_factory=dict, init=False)
 
-    async def look(self, lead: Lead) -> Sight:
-        """What the cluster shows now, or showed a moment ago. Never raises because of the cluster."""
-        key = (lead.kubernetes_conn_id, lead.must_exist, lead.ref, lead.key)
-        self._forget()
-        if key not in self._looks:
-            task = asyncio.create_task(self._look(lead), name=f"look at gang {lead.ref}")
-            self._looks[key] = (self.clock() + FRESH_S, task)
-        # Shielded: who closes the page must not take the look away from the others.
-        return await asyncio.shield(self._looks[key][1])
+    async def get(self, locator: GangLocator) -> SnapshotResult:
+        """Return a snapshot that is at most `SNAPSHOT_TTL_S` old. An error of the cluster is a result, never raised."""
+        key = (locator.kubernetes_conn_id, locator.must_exist, locator.ref, locator.key)
+        self._remove_expired()
+        if key not in self._snapshots:
+            task = asyncio.create_task(self._read(locator), name=f"snapshot of gang {locator.ref}")
+            self._snapshots[key] = (self.clock() + SNAPSHOT_TTL_S, task)
+        # The shield keeps the task running for other users if this user closes the page.
+        return await asyncio.shield(self._snapshots[key][1])
 
-    def _forget(self) -> None:
-        """What is old. A look that goes on is never old: it is bounded by itself."""
+    def _remove_expired(self) -> None:
+        """Remove expired snapshots. A running task stays, because its timeout bounds it."""
         now = self.clock()
-        self._looks = {
-            key: (until, task) for key, (until, task) in self._looks.items() if until > now or not task.done()
+        self._snapshots = {
+            key: (expires_at, task)
+            for key, (expires_at, task) in self._snapshots.items()
+            if expires_at > now or not task.done()
         }
 
-    async def _look(self, lead: Lead) -> Sight:
-        if lead.kubernetes_conn_id is None:
-            return Sight(trouble=NO_CONNECTION_KNOWN)
+    async def _read(self, locator: GangLocator) -> SnapshotResult:
+        if locator.kubernetes_conn_id is None:
+            return SnapshotResult(error=UNKNOWN_CONNECTION)
         try:
-            async with asyncio.timeout(LOOK_S), self._turns:
-                return Sight(await self._snapshot(lead))
+            async with asyncio.timeout(self.timeout_s), self._slots:
+                return SnapshotResult(await self._read_snapshot(locator))
         except TimeoutError:
-            return Sight(trouble=TIMED_OUT)
+            return SnapshotResult(error=TIMED_OUT)
         except (ClusterError, AirflowNotFoundException) as error:
-            log.warning("gang %s could not be looked at: %s", lead.ref, error)
-            return Sight(trouble=trouble_of(error, lead))
+            log.warning("The API server could not read gang %s: %s", locator.ref, error)
+            return SnapshotResult(error=describe_error(error, locator))
         except Exception:
-            # A secrets backend may raise anything, and the page has to say something.
-            log.exception("gang %s could not be looked at", lead.ref)
-            return Sight(trouble=REFUSED)
+            # A secrets backend may raise any exception, and the page has to show a message.
+            log.exception("The API server could not read gang %s", locator.ref)
+            return SnapshotResult(error=OTHER_ERROR)
 
-    async def _snapshot(self, lead: Lead) -> GangSnapshot:
-        config = await self.config_of(lead)
-        kept = await self._take(config)
+    async def _read_snapshot(self, locator: GangLocator) -> GangSnapshot:
+        config = await self.read_config(locator)
+        client = await self._acquire_client(config)
         try:
-            return await kept.gangs.snapshot(lead.key, namespace=lead.ref.namespace, uid=lead.ref.uid)
+            return await client.gangs.snapshot(locator.key, namespace=locator.ref.namespace, uid=locator.ref.uid)
         finally:
-            kept.users -= 1
-            kept.used_at = self.clock()
+            client.users -= 1
+            client.used_at = self.clock()
 
-    async def _take(self, config: ClusterConfig) -> _Kept:
+    async def _acquire_client(self, config: ClusterConfig) -> _CachedClient:
         idle = [
-            key for key, kept in self._clients.items() if not kept.users and self.clock() > kept.used_at + CLIENT_IDLE_S
+            key
+            for key, client in self._clients.items()
+            if not client.users and self.clock() > client.used_at + CLIENT_IDLE_S
         ]
         for key in idle:
             await self._clients.pop(key).gangs.client.aclose()
-        kept = self._clients.setdefault(config.key, _Kept(Gangs(Client(config, retry_for_s=RETRY_S))))
-        kept.users += 1
-        return kept
+        client = self._clients.setdefault(config.key, _CachedClient(Gangs(Client(config, retry_for_s=REQUEST_RETRY_S))))
+        client.users += 1
+        return client
 
     async def aclose(self) -> None:
-        """End the looks and close the clients."""
-        tasks = [task for _, task in self._looks.values()]
+        """Cancel the running tasks and close the clients."""
+        tasks = [task for _, task in self._snapshots.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for kept in self._clients.values():
-            await kept.gangs.client.aclose()
-        self._looks.clear()
+        for client in self._clients.values():
+            await client.gangs.client.aclose()
+        self._snapshots.clear()
         self._clients.clear()
 
 
-def trouble_of(error: Exception, lead: Lead) -> str:
-    """What a user is told of it."""
-    found = next((text for kinds, text in _TROUBLES if isinstance(error, kinds)), REFUSED)
-    return found.format(conn_id=lead.kubernetes_conn_id, namespace=lead.ref.namespace)
+def describe_error(error: Exception, locator: GangLocator) -> str:
+    """Return the sentence that the page shows for an error."""
+    text = next((text for kinds, text in _ERROR_TEXTS if isinstance(error, kinds)), OTHER_ERROR)
+    return text.format(conn_id=locator.kubernetes_conn_id, namespace=locator.ref.namespace)

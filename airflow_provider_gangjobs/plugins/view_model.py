@@ -1,7 +1,7 @@
-"""Board: what is shown of a gang, out of what the server said of it and what Airflow knows. Pure.
+"""Build the view of a gang from a snapshot of the cluster and from Airflow's record of the task. Pure.
 
-The texts are those of the trigger's log: phases, what is waited for and diagnoses are made in one place for both.
-However large the gang is, the board has at most `ROWS_MAX` ranks, those that tell most first, and numbers for all.
+The page and the trigger's log use the same functions for phases, waits and diagnoses, so their texts are the same.
+For a gang of any size the view has at most `ROWS_MAX` rows, the most informative first, and counts of all ranks.
 """
 
 from __future__ import annotations
@@ -23,20 +23,28 @@ from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
 from airflow_provider_gangjobs.gang.state.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
 from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, requests_of
 from airflow_provider_gangjobs.operators.messages import placed
-from airflow_provider_gangjobs.plugins.rank_rows import Row, Tone, ended_of, ended_row, rows_of, tally_of
+from airflow_provider_gangjobs.plugins.rank_rows import (
+    WITHOUT_POD,
+    RankRow,
+    Tone,
+    build_rows,
+    count_by_state,
+    merge_outcomes,
+    outcome_row,
+)
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd
-    from airflow_provider_gangjobs.plugins.locator import Lead
+    from airflow_provider_gangjobs.plugins.locator import GangLocator
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 ROWS_MAX: Final = 200
 ATTEMPTS_MAX: Final = 20
-EXECUTION_TIMEOUT: Final = "execution_timeout"
-_TIMEOUTS: Final = {
+_EXECUTION_TIMEOUT: Final = "execution_timeout"
+_TIMEOUT_PARAMETERS: Final = {
     Phase.SUBMITTED: "queue_timeout",
     Phase.QUEUED: "queue_timeout",
     Phase.ASSEMBLING: "assemble_timeout",
@@ -53,16 +61,16 @@ _BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
 
 @dataclass(frozen=True)
-class Due:
-    """A deadline, and by which parameter."""
+class DeadlineView:
+    """A deadline: the parameter of the task that sets it, and its time."""
 
     parameter: str
     at: datetime
 
 
 @dataclass(frozen=True)
-class AttemptLine:
-    """Another gang of the same task, in short."""
+class AttemptRow:
+    """Another gang of the same task."""
 
     number: int
     name: str
@@ -70,12 +78,12 @@ class AttemptLine:
     tone: Tone
     submitted: datetime | None
     ended: datetime | None
-    said: str
+    message: str
 
 
 @dataclass(frozen=True)
-class Board:
-    """All that is shown, in the order in which it is."""
+class GangView:
+    """Everything that the page shows of a gang, in the order of the page."""
 
     title: str
     """`<namespace>/<name>` of the Job."""
@@ -83,71 +91,75 @@ class Board:
     tone: Tone
     attempt: int | None = None
     since: datetime | None = None
-    says: str = ""
-    """What it waits for, or why it failed, in a sentence."""
+    """When the phase began."""
+    summary: str = ""
+    """A sentence: what the gang waits for, or why it failed."""
     remedy: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
-    """Name and value."""
-    times: tuple[tuple[str, datetime], ...] = ()
-    """When each phase began."""
-    due: Due | None = None
-    tally: tuple[tuple[str, int], ...] = ()
-    """Number of ranks by state."""
-    rows: tuple[Row, ...] = ()
-    rows_left_out: int = 0
-    attempts: tuple[AttemptLine, ...] = ()
+    details: tuple[tuple[str, str], ...] = ()
+    """Pairs of a name and a value."""
+    phase_times: tuple[tuple[str, datetime], ...] = ()
+    """Pairs of a phase and the time at which the phase began."""
+    deadline: DeadlineView | None = None
+    """The next deadline."""
+    state_counts: tuple[tuple[str, int], ...] = ()
+    """Pairs of a state and the number of ranks in that state."""
+    rows: tuple[RankRow, ...] = ()
+    rows_omitted: int = 0
+    other_attempts: tuple[AttemptRow, ...] = ()
     notes: tuple[str, ...] = ()
-    is_over: bool = False
-    """Nothing of this will change."""
+    is_final: bool = False
+    """Whether the view will not change any more."""
 
 
-def board(lead: Lead, seen: GangSnapshot, now: datetime) -> Board:
-    """What is shown of the gang that `lead` leads to."""
-    if seen.job is None:
-        shown = _gone(lead)
+def build_view(locator: GangLocator, snapshot: GangSnapshot, now: datetime) -> GangView:
+    """Return the view of the gang that `locator` names."""
+    if snapshot.job is None:
+        view = _view_without_job(locator)
     else:
-        shown = _standing(lead, seen, read_job(seen.job), _asks(seen.job), now)
-    others = [record_of(read_job(job)) for job in seen.jobs if job is not seen.job]
-    return replace(shown, attempts=tuple(map(_attempt, others[:ATTEMPTS_MAX])))
+        view = _view_of_job(locator, snapshot, read_job(snapshot.job), _format_requests(snapshot.job), now)
+    others = [record_of(read_job(job)) for job in snapshot.jobs if job is not snapshot.job]
+    return replace(view, other_attempts=tuple(map(_attempt_row, others[:ATTEMPTS_MAX])))
 
 
-# -- a gang whose Job is there ---------------------------------------------------------------------------------------
+# -- the Job exists --------------------------------------------------------------------------------------------------
 
 
-def _standing(lead: Lead, seen: GangSnapshot, job: Job, asks: str, now: datetime) -> Board:
+def _view_of_job(locator: GangLocator, snapshot: GangSnapshot, job: Job, requests: str, now: datetime) -> GangView:
     record = record_of(job)
-    observation = _observation(seen, job)
+    observation = _observation(snapshot, job)
     phase = observation.phase
-    ended = ended_of(seen.pods, seen.outcomes)
-    says, remedy = _says(observation, record, ended, asks)
-    rows = rows_of(seen.pods, ended, now)
+    outcomes = merge_outcomes(snapshot.pods, snapshot.outcomes)
+    summary, remedy = _summary_and_remedy(observation, record, outcomes, requests)
+    rows = build_rows(snapshot.pods, outcomes, now)
     ranks = observation.counts.ranks
     is_over = observation.verdict is not None or phase is Phase.FAILED
-    return Board(
+    return GangView(
         title=str(record.ref),
         phase=str(phase),
         tone=_TONES.get(phase, Tone.WAIT),
         attempt=record.attempt,
         since=observation.since,
-        says=says,
+        summary=summary,
         remedy=remedy,
-        facts=tuple(_facts(record, "" if asks in says else asks, ranks)),
-        times=tuple((str(phase), at) for phase in Phase if (at := observation.began.get(phase)) is not None),
-        due=None if is_over else _due(lead, observation),
-        tally=tally_of(rows, ranks=ranks, is_over=is_over) if seen.is_whole else _tally_of_job(job),
+        details=tuple(_details(record, "" if requests in summary else requests, ranks)),
+        phase_times=tuple((str(phase), at) for phase in Phase if (at := observation.began.get(phase)) is not None),
+        deadline=None if is_over else _next_deadline(locator, observation),
+        state_counts=(
+            count_by_state(rows, ranks=ranks, is_over=is_over) if snapshot.is_whole else _state_counts_of_job(job)
+        ),
         rows=tuple(rows[:ROWS_MAX]),
-        rows_left_out=max(0, (len(rows) if seen.is_whole else ranks) - len(rows[:ROWS_MAX])),
-        notes=tuple(f"The connection may not list {what} in this namespace." for what in seen.unread),
-        is_over=lead.is_finished and is_over,
+        rows_omitted=max(0, (len(rows) if snapshot.is_whole else ranks) - len(rows[:ROWS_MAX])),
+        notes=tuple(f"The connection may not list {what} in this namespace." for what in snapshot.unread),
+        is_final=locator.is_finished and is_over,
     )
 
 
-def _observation(seen: GangSnapshot, job: Job) -> Observation:
-    if seen.is_whole:
-        return observe(job, seen.pods, seen.podgroup, job.ref, events=seen.events)
+def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
+    if snapshot.is_whole:
+        return observe(job, snapshot.pods, snapshot.podgroup, job.ref, events=snapshot.events)
     counts = _counts_of_job(job)
     phase = phase_of(job)
-    evidence = Seen(job, PodIndex(job.ref, seen.pods), seen.podgroup, counts, seen.events)
+    evidence = Seen(job, PodIndex(job.ref, snapshot.pods), snapshot.podgroup, counts, snapshot.events)
     verdict = judge(job, job.ref)
     began = {Phase.SUBMITTED: job.created_at, Phase.ASSEMBLING: job.started_at}
     if verdict is not None:
@@ -156,141 +168,145 @@ def _observation(seen: GangSnapshot, job: Job) -> Observation:
     return Observation(job.ref, phase, known, counts, _wait_of_job(phase, evidence, job), verdict)
 
 
-def _wait_of_job(phase: Phase, seen: Seen, job: Job) -> Wait:
+def _wait_of_job(phase: Phase, evidence: Seen, job: Job) -> Wait:
     if job.ends_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
         return while_suspended(job)
-    return while_assembling(seen) if phase is Phase.ASSEMBLING else Wait(Cause.RANKS)
+    return while_assembling(evidence) if phase is Phase.ASSEMBLING else Wait(Cause.RANKS)
 
 
 def _counts_of_job(job: Job) -> Counts:
-    """By the Job's counters alone: of the pods that do not run nothing is said."""
-    up, ranks = job.started_ranks, job.ranks
+    """Return counts from the Job's counters, which do not distinguish the pods that have not started."""
+    started, ranks = job.started_ranks, job.ranks
     return Counts(
         ranks=ranks,
         created=ranks,
-        placed=up,
-        started=up,
+        placed=started,
+        started=started,
         running=job.status.ready,
         succeeded=job.status.succeeded,
         failed=job.status.failed,
     )
 
 
-def _tally_of_job(job: Job) -> tuple[tuple[str, int], ...]:
+def _state_counts_of_job(job: Job) -> tuple[tuple[str, int], ...]:
     status = job.status
     with_pods = status.active + status.succeeded + status.failed + status.terminating
-    numbers = {
+    counts = {
         "failed": status.failed,
         "waiting or starting": max(0, status.active - status.ready),
         "running": status.ready,
         "terminating": status.terminating,
         "succeeded": status.succeeded,
-        "without a pod": max(0, job.ranks - with_pods),
+        WITHOUT_POD: max(0, job.ranks - with_pods),
     }
-    return tuple((state, number) for state, number in numbers.items() if number)
+    return tuple((state, number) for state, number in counts.items() if number)
 
 
-def _says(
-    observation: Observation, record: SubmissionRecord, outcomes: Sequence[Outcome], asks: str
+def _summary_and_remedy(
+    observation: Observation, record: SubmissionRecord, outcomes: Sequence[Outcome], requests: str
 ) -> tuple[str, str]:
-    """Why it is as it is, and what to do."""
+    """Return why the gang is in its phase, and what the user can do."""
     if observation.verdict is not None and observation.verdict.ended is not Ended.SUCCEEDED:
-        found = diagnose_end(observation.verdict, outcomes)
-        return found.summary, found.remedy
+        diagnosis = diagnose_end(observation.verdict, outcomes)
+        return diagnosis.summary, diagnosis.remedy
     if observation.wait.cause is Cause.HALTED and record.error is not None:
         return record.error.message, ""
     text = observation.wait.text
-    if observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks and asks:
-        return f"Needs {observation.counts.ranks} x ({asks}) at once. {text}", ""
+    if observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks and requests:
+        return f"Needs {observation.counts.ranks} x ({requests}) at once. {text}", ""
     if observation.phase is Phase.RUNNING:
         return f"All {many(observation.counts.ranks, 'rank')} have started.", ""
     return text, ""
 
 
-def _due(lead: Lead, observation: Observation) -> Due | None:
-    """The next deadline of those that are known."""
-    found = []
-    at = next_deadline(observation, lead.deadlines)
+def _next_deadline(locator: GangLocator, observation: Observation) -> DeadlineView | None:
+    """Return the earliest of the known deadlines."""
+    deadlines = []
+    at = next_deadline(observation, locator.deadlines)
     if at is not None:
-        found.append(Due(_TIMEOUTS[observation.phase], at))
-    if lead.deadline is not None:
-        found.append(Due(EXECUTION_TIMEOUT, datetime.fromtimestamp(lead.deadline, UTC)))
-    return min(found, key=lambda due: due.at, default=None)
+        deadlines.append(DeadlineView(_TIMEOUT_PARAMETERS[observation.phase], at))
+    if locator.deadline is not None:
+        deadlines.append(DeadlineView(_EXECUTION_TIMEOUT, datetime.fromtimestamp(locator.deadline, UTC)))
+    return min(deadlines, key=lambda deadline: deadline.at, default=None)
 
 
-def _facts(record: SubmissionRecord, asks: str, ranks: int) -> list[tuple[str, str]]:
-    facts = [
+def _details(record: SubmissionRecord, requests: str, ranks: int) -> list[tuple[str, str]]:
+    details = [
         ("Ranks", str(ranks)),
-        ("Each asks for", asks),
+        ("Requests of each rank", requests),
         ("Placement", placed(record.decision) if record.decision else ""),
         ("Delivered to Airflow", f"{record.delivered_at:%Y-%m-%d %H:%M:%S} UTC" if record.delivered_at else ""),
     ]
-    return [(name, value) for name, value in facts if value]
+    return [(name, value) for name, value in details if value]
 
 
-def _asks(job: Mapping[str, Any]) -> str:
-    """What one rank asks of a node: `1 nvidia.com/gpu, 4 cpu, 16Gi memory`; the rarest first."""
+def _format_requests(job: Mapping[str, Any]) -> str:
+    """Return the resource requests of one rank, extended resources first: `1 nvidia.com/gpu, 4 cpu, 16Gi memory`."""
     try:
-        asked = requests_of(job["spec"]["template"]["spec"])
+        requests = requests_of(job["spec"]["template"]["spec"])
     except (KeyError, TypeError, ValueError):
         return ""
     common = ("cpu", "memory")
-    names = sorted(asked, key=lambda name: (common.index(name) if name in common else -1, name))
-    return ", ".join(f"{_amount(name, asked[name])} {name}" for name in names if asked[name])
+    names = sorted(requests, key=lambda name: (common.index(name) if name in common else -1, name))
+    return ", ".join(f"{_format_amount(name, requests[name])} {name}" for name in names if requests[name])
 
 
-def _amount(name: str, amount: Any) -> str:
+def _format_amount(name: str, amount: Any) -> str:
     return format_bytes(amount) if name.startswith(_BYTES) else format_cpu(amount)
 
 
-def _attempt(record: SubmissionRecord) -> AttemptLine:
-    return AttemptLine(
+def _attempt_row(record: SubmissionRecord) -> AttemptRow:
+    return AttemptRow(
         number=record.attempt,
         name=record.ref.name,
         phase=str(record.phase),
         tone=_TONES.get(record.phase, Tone.WAIT),
         submitted=record.submitted_at,
         ended=record.ended_at,
-        said=f"{record.error.reason}: {record.error.message}".strip(": ") if record.error else "",
+        message=f"{record.error.reason}: {record.error.message}".strip(": ") if record.error else "",
     )
 
 
-# -- a gang whose Job is gone, or out of sight ------------------------------------------------------------------------
+# -- the Job does not exist, or the cluster cannot be read -----------------------------------------------------------
+
+JOB_NOT_FOUND: Final = "The gang's Job does not exist in the cluster."
+FROM_END_EVENT: Final = "The page shows what Airflow recorded when the gang ended."
 
 
-def told(lead: Lead, trouble: str) -> Board | None:
-    """What Airflow alone knows of a gang that could not be looked at; `None` if that is nothing."""
-    return _ended(lead, lead.end, f"{trouble} {TOLD}") if lead.end is not None else None
+def view_without_cluster(locator: GangLocator, error: str) -> GangView | None:
+    """Return the view from Airflow's records alone; `None` if Airflow has no record of the gang's end."""
+    return _view_of_end(locator, locator.end, f"{error} {FROM_END_EVENT}") if locator.end is not None else None
 
 
-def _gone(lead: Lead) -> Board:
-    if lead.end is not None:
-        return _ended(lead, lead.end, f"{GONE} {TOLD}")
-    return Board(title=str(lead.ref), phase=str(Phase.DELETED), tone=Tone.WAIT, says=GONE, is_over=lead.is_finished)
+def _view_without_job(locator: GangLocator) -> GangView:
+    if locator.end is not None:
+        return _view_of_end(locator, locator.end, f"{JOB_NOT_FOUND} {FROM_END_EVENT}")
+    return GangView(
+        title=str(locator.ref),
+        phase=str(Phase.DELETED),
+        tone=Tone.WAIT,
+        summary=JOB_NOT_FOUND,
+        is_final=locator.is_finished,
+    )
 
 
-def _ended(lead: Lead, end: GangEvent, note: str) -> Board:
-    phase = str(end.status)
-    rows = [replace(ended_row(_outcome(rank)), seconds=rank.seconds) for rank in end.ranks]
+def _view_of_end(locator: GangLocator, end: GangEvent, note: str) -> GangView:
+    rows = [replace(outcome_row(_outcome(rank)), seconds=rank.seconds) for rank in end.ranks]
     ranks = end.counts.get("ranks", len(rows))
-    return Board(
-        title=str(lead.ref),
-        phase=phase,
+    return GangView(
+        title=str(locator.ref),
+        phase=str(end.status),
         tone=Tone.GOOD if end.status is Status.SUCCEEDED else Tone.BAD,
         attempt=end.attempt,
-        says=end.message,
+        summary=end.message,
         remedy=end.remedy,
-        facts=(("Ranks", str(ranks)),),
-        tally=tuple((name, end.counts[name]) for name in ("failed", "succeeded") if end.counts.get(name)),
+        details=(("Ranks", str(ranks)),),
+        state_counts=tuple((name, end.counts[name]) for name in ("failed", "succeeded") if end.counts.get(name)),
         rows=tuple(rows),
-        rows_left_out=max(0, ranks - len(rows)),
+        rows_omitted=max(0, ranks - len(rows)),
         notes=(note, *end.notes),
-        is_over=lead.is_finished,
+        is_final=locator.is_finished,
     )
-
-
-GONE: Final = "Its Job is not in the cluster (any more)."
-TOLD: Final = "This is what the task was told when the gang ended."
 
 
 def _outcome(end: RankEnd) -> Outcome:

@@ -1,4 +1,4 @@
-"""One phase for all who read a Job: the record of a submission, the follower's observation, and the UI's page."""
+"""All readers of a Job report the same phase: the submission record, the observation, and the page of the UI."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, ANNOTATION_SPEC_FIELDS, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.state.observation import observe
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
-from airflow_provider_gangjobs.plugins.locator import Lead
-from airflow_provider_gangjobs.plugins.view_model import board
+from airflow_provider_gangjobs.plugins.locator import GangLocator
+from airflow_provider_gangjobs.plugins.view_model import build_view
 from airflow_provider_gangjobs.submission.record import OperationState, record_of
 from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 from tests.unit.builders import REF, JobBuilder, at, job, pod
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.kube.views import PodView
 
-LEAD = Lead(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
+LOCATOR = GangLocator(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
 RANKS = 4
 
 
 def phases(built: JobBuilder, pods: list[PodView]) -> dict[str, str]:
-    """The phase by each reader; `pods` must be what the Job's counters are made of."""
+    """Return the phase by each reader. `pods` must match the Job's counters."""
     whole = GangSnapshot(jobs=[built.obj], job=built.obj, pods=pods)
     large = GangSnapshot(jobs=[built.obj], job=built.obj, is_whole=False)
     return {
         "record": record_of(built.read()).phase,
         "observation": observe(built.read(), pods, None, REF).phase,
-        "page": board(LEAD, whole, at(100)).phase,
-        "page of a large gang": board(LEAD, large, at(100)).phase,
+        "page": build_view(LOCATOR, whole, at(100)).phase,
+        "page of a large gang": build_view(LOCATOR, large, at(100)).phase,
     }
 
 
 def pods_of(built: JobBuilder) -> list[PodView]:
-    """Pods by which the Job controller counts what the Job says. Pods that end or wait have not started."""
+    """Return pods that match the Job's counters. Waiting pods and terminating pods have not started."""
     count = built.obj["status"].get
     running = [pod(f"r{n}").rank(n).on("n").running() for n in range(count("ready", 0))]
     waiting = [pod(f"w{n}").rank(n) for n in range(count("ready", 0), count("active", 0))]
     ending = [pod(f"t{n}").rank(n).deleted(asked=9) for n in range(count("terminating", 0))]
-    return [one.view() for one in (*running, *waiting, *ending)]
+    return [each.view() for each in (*running, *waiting, *ending)]
 
 
 CONDITIONS = ("Suspended", "SuccessCriteriaMet", "FailureTarget", "Complete", "Failed")
@@ -54,7 +54,7 @@ MOMENTS = st.integers(0, 60)
 
 @st.composite
 def jobs(draw: Callable[..., Any]) -> JobBuilder:
-    """Jobs with any conditions, also those that no Job controller would write together."""
+    """Draw Jobs with any conditions, including combinations that no Job controller writes."""
     built = job(RANKS).spec(suspend=draw(st.booleans()))
     for kind in draw(st.sets(st.sampled_from(CONDITIONS))):
         built._condition(kind, draw(st.booleans()), draw(MOMENTS))

@@ -1,0 +1,288 @@
+"""The view of a gang: phases, summaries, deadlines, counts and rows, from snapshots of the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_ATTEMPT
+from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.gang.state.progress import Counts
+from airflow_provider_gangjobs.plugins.locator import GangLocator
+from airflow_provider_gangjobs.plugins.rank_rows import Tone
+from airflow_provider_gangjobs.plugins.view_model import (
+    FROM_END_EVENT,
+    JOB_NOT_FOUND,
+    ROWS_MAX,
+    DeadlineView,
+    build_view,
+    view_without_cluster,
+)
+from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
+from tests.unit.builders import REF, JobBuilder, at, event, job, pod, podgroup, ranks
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.plugins.view_model import GangView
+
+LOCATOR = GangLocator(TaskKey("dag", "run", "task"), REF, "kubernetes_default")
+WITH_DEADLINES = replace(LOCATOR, deadlines=Deadlines(queue_s=600, assemble_s=300, run_s=3600))
+NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
+
+
+def snapshot_of(built: JobBuilder, pods: list[PodView] | None = None, **more: Any) -> GangSnapshot:
+    return GangSnapshot(jobs=[built.obj], job=built.obj, pods=pods or [], **more)
+
+
+def with_requests(built: JobBuilder, **resources: str) -> JobBuilder:
+    containers = [{"name": "main", "resources": {"requests": resources}}]
+    return built.spec(template={"spec": {"containers": containers}})
+
+
+def ranks_and_states(view: GangView) -> list[tuple[int | None, str]]:
+    return [(row.rank, row.state) for row in view.rows]
+
+
+def test_unschedulable_gang_shows_its_requests_and_the_missing_resource() -> None:
+    built = with_requests(job(8).started(3), **{"nvidia.com/gpu": "1", "cpu": "4", "memory": "16Gi"})
+
+    view = build_view(LOCATOR, snapshot_of(built, ranks(8, lambda it: it.unschedulable(NO_GPU))), at(120))
+
+    assert (view.phase, view.since, view.tone) == ("assembling", at(3), Tone.WAIT)
+    assert view.summary == (
+        "Needs 8 x (1 nvidia.com/gpu, 4 cpu, 16Gi memory) at once. Insufficient nvidia.com/gpu on 3 of 3 nodes"
+    )
+    assert view.state_counts == (("waiting for a node", 8),)
+    assert {row.message for row in view.rows} == {"Insufficient nvidia.com/gpu on 3 of 3 nodes"}
+
+
+def test_pod_with_the_cause_comes_before_pods_that_wait_for_it() -> None:
+    generic = "pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled"
+    pods = [pod(f"p{rank}").rank(rank).unschedulable(NO_GPU if rank == 2 else generic).view() for rank in range(3)]
+
+    view = build_view(LOCATOR, snapshot_of(job(3).started(3), pods), at(30))
+
+    assert [(row.rank, row.message[:12]) for row in view.rows] == [
+        (2, "Insufficient"),
+        (0, generic[:12]),
+        (1, generic[:12]),
+    ]
+
+
+def test_requests_of_a_rank_are_shown_once() -> None:
+    built = with_requests(job(2).started(3), cpu="2")
+
+    waiting = build_view(LOCATOR, snapshot_of(built, ranks(2)), at(30))
+    running = build_view(LOCATOR, snapshot_of(built, ranks(2, lambda it: it.on("n").running())), at(30))
+
+    assert "Requests of each rank" not in dict(waiting.details)
+    assert dict(running.details)["Requests of each rank"] == "2 cpu"
+
+
+def test_gang_with_a_podgroup_waits_until_all_pods_can_be_placed() -> None:
+    view = build_view(LOCATOR, snapshot_of(job(4).started(3), ranks(4), podgroup=podgroup(4)), at(10))
+
+    assert view.summary == "The scheduler waits until 4 pods can be placed at once"
+
+
+def test_refused_pods_are_explained_by_the_jobs_events() -> None:
+    refused = event("FailedCreate", "exceeded quota: team, used: pods=10")
+
+    view = build_view(LOCATOR, snapshot_of(job(4).started(3), ranks(1), events=(refused,)), at(30))
+
+    assert view.summary == "3 pods could not be created: exceeded quota: team, used: pods=10"
+    assert view.state_counts == (("waiting for a node", 1), ("without a pod", 3))
+
+
+@pytest.mark.parametrize(
+    ("built", "deadline"),
+    [
+        pytest.param(job().suspended(0), DeadlineView("queue_timeout", at(600)), id="queued"),
+        pytest.param(job().started(10), DeadlineView("assemble_timeout", at(310)), id="assembling"),
+        pytest.param(job().failed(20), None, id="over"),
+    ],
+)
+def test_next_deadline_is_the_deadline_of_the_phase(built: JobBuilder, deadline: DeadlineView | None) -> None:
+    assert build_view(WITH_DEADLINES, snapshot_of(built), at(60)).deadline == deadline
+
+
+def test_running_gang_shows_its_deadline_and_how_long_ranks_have_run() -> None:
+    pods = ranks(4, lambda it: it.on("node-a").running(since=20))
+
+    view = build_view(WITH_DEADLINES, snapshot_of(job().started(3), pods), at(80))
+
+    assert (view.phase, view.since, view.deadline) == ("running", at(20), DeadlineView("run_timeout", at(3620)))
+    assert {(row.state, row.seconds, row.node, row.tone) for row in view.rows} == {
+        ("running", 60.0, "node-a", Tone.BUSY)
+    }
+    assert view.phase_times == (("submitted", at(0)), ("assembling", at(3)), ("running", at(20)))
+
+
+def test_execution_timeout_is_shown_when_it_comes_first() -> None:
+    locator = replace(WITH_DEADLINES, deadline=at(200).timestamp())
+
+    assert build_view(locator, snapshot_of(job().started(10)), at(60)).deadline == DeadlineView(
+        "execution_timeout", at(200)
+    )
+
+
+def test_failed_gang_shows_the_cause_first() -> None:
+    pods = [
+        pod("a").rank(0).on("n").failed(143, when=62).view(),
+        pod("b").rank(1).on("n").succeeded(when=50, message='{"secret": 1}').view(),
+        pod("c").rank(2).on("n").failed(137, when=60, reason="OOMKilled", message="killed").view(),
+    ]
+
+    view = build_view(LOCATOR, snapshot_of(job(3).started(3).failed(63), pods), at(90))
+
+    assert (view.phase, view.tone, view.deadline) == ("failed", Tone.BAD, None)
+    assert view.summary.startswith("rank 2 ran out of memory")
+    assert "resources.memory" in view.remedy
+    assert ranks_and_states(view) == [(2, "failed"), (0, "failed"), (1, "succeeded")]
+    assert (view.rows[0].exit_code, view.rows[0].message) == (137, "OOMKilled: killed")
+    assert view.rows[2].message == "", "only readers of XComs may see results"
+
+
+def test_outcomes_of_pods_that_are_gone_come_from_the_ledger() -> None:
+    recorded = outcome_of(pod("a").rank(0).failed(3).view())
+    unrecorded = pod("b").rank(1).failed(143, when=61).view()
+
+    view = build_view(LOCATOR, snapshot_of(job(2).started(3).failed(62), [unrecorded], outcomes=[recorded]), at(90))
+
+    assert ranks_and_states(view) == [(0, "failed"), (1, "failed")]
+
+
+def test_recorded_pod_that_is_still_there_is_shown_once() -> None:
+    ended = pod("a").rank(0).failed(3).view()
+
+    view = build_view(LOCATOR, snapshot_of(job(1).started(3), [ended], outcomes=[outcome_of(ended)]), at(90))
+
+    assert ranks_and_states(view) == [(0, "failed")]
+
+
+def test_live_pods_with_a_message_come_first() -> None:
+    pods = [
+        pod("a").rank(0).on("n").running().view(),
+        pod("b").rank(1).on("n").waiting("ContainerCreating").view(),
+        pod("c").rank(2).on("n").waiting("ErrImagePull", "no such image").view(),
+        pod("d").rank(3).on("n").running().deleted(asked=20).view(),
+    ]
+
+    view = build_view(LOCATOR, snapshot_of(job().started(3), pods), at(30))
+
+    assert ranks_and_states(view) == [(2, "starting"), (1, "starting"), (3, "terminating"), (0, "running")]
+    assert view.rows[0].message == "ErrImagePull: no such image"
+    assert view.summary == 'ErrImagePull of image "x:1" at rank 2: no such image'
+
+
+def test_halted_gang_shows_the_reason_of_the_halt() -> None:
+    built = job().suspended(30).annotation(ANNOTATION_HALTED, "Deadline.assembling.unschedulable: 4 pods, none placed")
+
+    view = build_view(WITH_DEADLINES, snapshot_of(built), at(60))
+
+    assert (view.phase, view.summary, view.deadline) == ("failed", "4 pods, none placed", None)
+
+
+def test_number_of_rows_is_limited_and_counts_are_complete() -> None:
+    pods = ranks(ROWS_MAX + 50, lambda it: it.on("n").running())
+
+    view = build_view(LOCATOR, snapshot_of(job(ROWS_MAX + 50).started(3), pods), at(30))
+
+    assert (len(view.rows), view.rows_omitted) == (ROWS_MAX, 50)
+    assert view.state_counts == (("running", ROWS_MAX + 50),)
+
+
+def test_large_gang_shows_the_jobs_counters() -> None:
+    built = with_requests(
+        job(100_000).started(3).counts(active=99_990, ready=60_000, failed=2, succeeded=8), cpu="500m"
+    )
+    sample = [pod("x").rank(7).on("n").failed(9).view(), *ranks(2, lambda it: it.unschedulable(NO_GPU))]
+
+    view = build_view(WITH_DEADLINES, snapshot_of(built, sample, is_whole=False), at(60))
+
+    assert (view.phase, view.since) == ("assembling", at(3))
+    assert view.state_counts == (("failed", 2), ("waiting or starting", 39_990), ("running", 60_000), ("succeeded", 8))
+    assert view.summary == "Needs 100000 x (500m cpu) at once. Insufficient nvidia.com/gpu on 3 of 3 nodes"
+    assert ranks_and_states(view)[0] == (7, "failed")
+    assert view.rows_omitted == 100_000 - 3
+    assert view.deadline == DeadlineView("assemble_timeout", at(303))
+
+
+def test_large_failed_gang_shows_the_cause() -> None:
+    sample = [pod("x").rank(7).on("n").failed(9).view()]
+
+    view = build_view(LOCATOR, snapshot_of(job(5000).started(3).failed(50), sample, is_whole=False), at(60))
+
+    assert (view.phase, view.since) == ("failed", at(50))
+    assert view.summary.startswith("rank 7 exited with code 9")
+
+
+def test_other_attempts_have_one_row_each() -> None:
+    current, earlier = job(), job(uid="earlier").failed(30, message="Job has reached the specified backoff limit")
+    current.label(LABEL_ATTEMPT, "1")
+
+    view = build_view(LOCATOR, GangSnapshot(jobs=[current.obj, earlier.obj], job=current.obj), at(60))
+
+    assert view.attempt == 1
+    assert [(row.number, row.phase, row.tone) for row in view.other_attempts] == [(0, "failed", Tone.BAD)]
+    assert view.other_attempts[0].message == "BackoffLimitExceeded: Job has reached the specified backoff limit"
+
+
+def test_deleted_gang_is_shown_from_its_end_event() -> None:
+    ended = outcome_of(pod("a").rank(0).on("n").succeeded(when=65).view())
+    end = gang_event(
+        REF, Status.SUCCEEDED, Phase.SUCCEEDED, attempt=2, counts=Counts(ranks=30, succeeded=30), outcomes=[ended]
+    )
+
+    view = build_view(replace(LOCATOR, end=end, is_finished=True), GangSnapshot(), at(90))
+
+    assert (view.phase, view.tone, view.attempt, view.is_final) == ("succeeded", Tone.GOOD, 2, True)
+    assert [(row.rank, row.seconds, row.node) for row in view.rows] == [(0, 60.0, "n")]
+    assert (view.rows_omitted, view.state_counts, view.notes) == (
+        29,
+        (("succeeded", 30),),
+        (f"{JOB_NOT_FOUND} {FROM_END_EVENT}",),
+    )
+
+
+def test_gang_of_an_unreachable_cluster_is_shown_from_its_end_event() -> None:
+    end = gang_event(
+        REF, Status.FAILED, Phase.FAILED, message="rank 1 ran out of memory", counts=Counts(ranks=4, failed=1)
+    )
+
+    view = view_without_cluster(replace(LOCATOR, end=end), "The cluster does not answer.")
+
+    assert view is not None
+    assert (view.phase, view.summary, view.is_final) == ("failed", "rank 1 ran out of memory", False)
+    assert view.notes == (f"The cluster does not answer. {FROM_END_EVENT}",)
+    assert view_without_cluster(LOCATOR, "The cluster does not answer.") is None
+
+
+def test_missing_job_without_an_end_event_is_not_final_while_the_task_runs() -> None:
+    view = build_view(LOCATOR, GangSnapshot(), at(90))
+
+    assert (view.phase, view.is_final) == ("deleted", False)
+
+
+def test_missing_permissions_are_noted() -> None:
+    view = build_view(LOCATOR, snapshot_of(job().started(3), is_whole=False, unread=("pods",)), at(60))
+
+    assert view.notes == ("The connection may not list pods in this namespace.",)
+
+
+@pytest.mark.parametrize(
+    ("is_finished", "built", "is_final"),
+    [
+        pytest.param(True, job().complete(60), True, id="task and gang are over"),
+        pytest.param(False, job().complete(60), False, id="the task is not finished"),
+        pytest.param(True, job().started(3), False, id="the gang is not over"),
+    ],
+)
+def test_page_is_refreshed_until_task_and_gang_are_over(is_finished: bool, built: JobBuilder, is_final: bool) -> None:
+    assert build_view(replace(LOCATOR, is_finished=is_finished), snapshot_of(built), at(90)).is_final is is_final
