@@ -1,7 +1,8 @@
-"""A real browser: `python -m tests.airflow.ui.browser` makes sure that there is one, with the program that drives it.
+"""A client for a real browser. `python -m tests.airflow.ui.browser` checks that the browser is installed.
 
-Chromium or Chrome with its chromedriver, from PATH. As root on Debian or Ubuntu missing ones are installed. Only the
-standard library is used, so that any Python can run this: chromedriver speaks WebDriver, which is JSON over HTTP.
+The tests use Chromium or Chrome with chromedriver from PATH. As root on Debian or Ubuntu, the command installs missing
+programs. The module uses only the standard library, so that any Python can run it: chromedriver speaks WebDriver, which
+is JSON over HTTP.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 DRIVER = "chromedriver"
 MISSING = "no Chromium with chromedriver on PATH (Debian, Ubuntu: apt-get install chromium chromium-driver)"
-# Containers of a CI often run as root and with little shared memory; both is fine for pages of our own.
+# CI containers often run as root and with little shared memory. Both are safe here, as the tests open only own pages.
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -41,74 +42,78 @@ ARGUMENTS = (
     "--no-first-run",
 )
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-"""Key of an element's id, by the WebDriver standard."""
+"""The key of an element's id in the WebDriver standard."""
 START_S = 120.0
 POLL_S = 0.1
 
 
-def programs() -> tuple[str, str] | None:
-    """The browser and its driver, `None` if one of them is missing."""
+def find_programs() -> tuple[str, str] | None:
+    """Return the paths of the browser and of its driver; `None` if one of them is missing."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = shutil.which(DRIVER)
     return (browser, driver) if browser and driver else None
 
 
-class NoSuchThingError(LookupError):
-    """An element or a frame is not there (yet)."""
+class WebDriverError(LookupError):
+    """A command failed, for example because an element or a frame does not exist yet."""
 
 
 @dataclass
 class Browser:
-    """One window."""
+    """One window of the browser."""
 
     url: str
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One command of the WebDriver standard."""
+        """Send a command of the WebDriver standard and return its value.
+
+        Raises:
+            WebDriverError: the command failed.
+        """
         data = None if method == "GET" else json.dumps(body or {}).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
             with urllib.request.urlopen(request, timeout=START_S) as reply:
                 return json.load(reply)["value"]
         except urllib.error.HTTPError as error:
-            said = json.load(error)["value"]
-            raise NoSuchThingError(f"{said['error']}: {said['message'][:500]}") from error
+            failure = json.load(error)["value"]
+            raise WebDriverError(f"{failure['error']}: {failure['message'][:500]}") from error
 
     def go(self, url: str) -> None:
         self.call("POST", "/url", {"url": url})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a script returns in the page, or in the frame that is entered."""
+        """Run a script in the page, or in the current frame, and return the value that the script returns."""
         return self.call("POST", "/execute/sync", {"script": script, "args": arguments})
 
     def find(self, css: str) -> str:
-        """Id of the first element of a CSS selector."""
+        """Return the id of the first element that the CSS selector matches."""
         return str(self.call("POST", "/element", {"using": "css selector", "value": css})[ELEMENT])
 
-    def enter(self, css: str) -> None:
-        """Go into a frame of the page."""
+    def enter_frame(self, css: str) -> None:
+        """Make a frame of the page the current frame."""
         self.call("POST", "/frame", {"id": {ELEMENT: self.find(css)}})
 
-    def leave(self) -> None:
-        """Go back to the page."""
+    def leave_frame(self) -> None:
+        """Make the page the current frame again."""
         self.call("POST", "/frame", {"id": None})
 
     def text(self, css: str) -> str:
-        """As it is shown."""
+        """Return the visible text of the first element that the CSS selector matches."""
         return str(self.call("GET", f"/element/{self.find(css)}/text"))
 
-    def picture(self, path: Path) -> None:
+    def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.call("GET", "/screenshot")))
 
 
 @contextmanager
-def opened(port: int, *, width: int = 1400, height: int = 800) -> Iterator[Browser]:
-    """A browser with an empty profile."""
-    found = programs()
-    assert found is not None, MISSING
-    browser, driver = found
+def open_browser(port: int, *, width: int = 1400, height: int = 800) -> Iterator[Browser]:
+    """Start a browser with an empty profile and stop it at the end."""
+    programs = find_programs()
+    assert programs is not None, MISSING
+    browser, driver = programs
     with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
-        # A home of its own: what a browser leaves behind goes with the folder.
+        # The browser gets its own home, so that its files are removed with the directory.
         environment = {**os.environ, "HOME": profile}
         with (Path(profile) / "driver.log").open("wb") as log:
             process = subprocess.Popen(
@@ -121,18 +126,18 @@ def opened(port: int, *, width: int = 1400, height: int = 800) -> Iterator[Brows
             finally:
                 session.call("DELETE", "")
         finally:
-            # The driver with all that it started.
+            # Kill the driver and all processes that it started.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def _session(url: str, browser: str, profile: str, size: tuple[int, int]) -> Browser:
     arguments = [*ARGUMENTS, f"--user-data-dir={profile}/profile", "--window-size={},{}".format(*size)]
-    wanted = {"goog:chromeOptions": {"binary": browser, "args": arguments}}
+    capabilities = {"goog:chromeOptions": {"binary": browser, "args": arguments}}
     driver, deadline = Browser(url), time.monotonic() + START_S
     while True:
         try:
-            session = driver.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+            session = driver.call("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
             return Browser(f"{url}/session/{session['sessionId']}")
         except urllib.error.URLError:
             if time.monotonic() > deadline:
@@ -141,10 +146,11 @@ def _session(url: str, browser: str, profile: str, size: tuple[int, int]) -> Bro
 
 
 def main() -> int:
-    if programs() is None:
+    if find_programs() is None:
         install("a browser", "chromium", "chromium-driver")
-    print(f"browser: {' with '.join(programs() or ())}" if programs() else f"{MISSING}: its tests are skipped")
-    return 1 if programs() is None and os.environ.get("CI") else 0
+    programs = find_programs()
+    print(f"browser: {' with '.join(programs)}" if programs else f"{MISSING}: the tests of the browser are skipped")
+    return 1 if programs is None and os.environ.get("CI") else 0
 
 
 if __name__ == "__main__":

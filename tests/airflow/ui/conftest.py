@@ -1,4 +1,4 @@
-"""One Airflow under a path of its server, whose users may not all see everything, and a cluster; with gangs in them."""
+"""Fixtures: an Airflow behind a URL path, with users of different permissions, connected to a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
 PATH = "/data/airflow"
-"""Where Airflow is served, as behind many a proxy."""
+"""The path of Airflow's base URL, as behind a reverse proxy."""
 
 
 @pytest.fixture(scope="package")

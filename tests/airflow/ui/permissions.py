@@ -1,6 +1,6 @@
-"""Airflow's simple auth manager with permissions for single DAGs, which it has not by itself.
+"""Airflow's simple auth manager, extended by permissions for single DAGs.
 
-For the API server: Airflow is not imported in the process of the tests.
+The API server loads this module. The process of the tests does not import Airflow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A running Airflow with gangs to look at."""
+"""A running Airflow whose DAG runs have gangs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """A running Airflow, and a run of each DAG that is asked for."""
+    """A running Airflow, with at most one run of each DAG."""
 
     home: Home = field(repr=False)
     api: Api
@@ -34,19 +34,19 @@ class Scene:
         return self.runs[dag_id]
 
     def gang(self, dag_id: str) -> dict[str, Any]:
-        """The XCom by which the DAG's task tells its gang."""
+        """Return the XCom `gang` of the DAG's task."""
         found: dict[str, Any] = self.run(dag_id).xcom("gang", "gang")
         return found
 
     @contextmanager
-    def lost_api_server(self, kubeconfig: Path) -> Iterator[str]:
-        """Another API server of the same Airflow, which finds the cluster where this kubeconfig says; its URL."""
+    def disconnected_api_server(self, kubeconfig: Path) -> Iterator[str]:
+        """Run another API server of the same Airflow with this kubeconfig, and yield the URL of that API server."""
         port = free_port()
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
         url = f"http://127.0.0.1:{port}"
         process = self.home.process(
             "api-server",
-            "-lost",
+            "-disconnected",
             AIRFLOW__API__PORT=str(port),
             AIRFLOW__API__BASE_URL=url,
             AIRFLOW_CONN_KUBERNETES_DEFAULT=json.dumps(connection),
@@ -57,6 +57,6 @@ class Scene:
             yield url
 
     def token(self, user: str) -> str:
-        """That of a session of a user."""
+        """Return a session token of the user."""
         body = {"username": user, "password": PASSWORDS[user]}
         return str(self.api.call("POST", "/auth/token", body)["access_token"])

@@ -1,4 +1,4 @@
-"""What Airflow's API server serves of gangs, and to whom."""
+"""The page of a gang as Airflow's API server returns it, and who may read the page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
 current-context: x
 """
 UNMAPPED = "{MAP_INDEX}"
-"""What Airflow's UI asks for where a task is not mapped."""
+"""The map index in the URL that Airflow's UI requests for a task that is not mapped."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Page:
         return re.search(r'data-phase="(.*?)"', self.html)[1]  # type: ignore[index]
 
 
-def page(
+def fetch_page(
     scene: Scene,
     dag_id: str,
     run_id: str,
@@ -68,102 +68,112 @@ def page(
         return Page(error.code, error.read().decode(), dict(error.headers))
 
 
-def page_of(scene: Scene, dag_id: str, **more: Any) -> Page:
-    return page(scene, dag_id, scene.run(dag_id).run_id, **more)
+def fetch_gang_page(scene: Scene, dag_id: str, **more: Any) -> Page:
+    return fetch_page(scene, dag_id, scene.run(dag_id).run_id, **more)
 
 
 def wait_for_phase(scene: Scene, dag_id: str, phase: str) -> Page:
-    return wait_for(f"{dag_id} {phase}", lambda: seen if (seen := page_of(scene, dag_id)).phase == phase else None)
+    def page_in_phase() -> Page | None:
+        page = fetch_gang_page(scene, dag_id)
+        return page if page.phase == phase else None
+
+    return wait_for(f"{dag_id} {phase}", page_in_phase)
 
 
-def test_gang_without_room_says_what_it_needs(scene: Scene) -> None:
+def wait_for_text(scene: Scene, dag_id: str, text: str) -> Page:
+    def page_with_text() -> Page | None:
+        page = fetch_gang_page(scene, dag_id)
+        return page if text in page.html else None
+
+    return wait_for(f"{text!r} on the page of {dag_id}", page_with_text)
+
+
+def test_unschedulable_gang_shows_its_requests(scene: Scene) -> None:
     scene.run("waits").wait_for_task("gang", "deferred")
 
-    seen = wait_for(
-        "the scheduler's word", lambda: s if "Insufficient" in (s := page_of(scene, "waits")).html else None
-    )
+    page = wait_for_text(scene, "waits", "Insufficient")
 
-    assert seen.phase == "assembling"
-    assert "Needs 3 x (1000 cpu, 64Mi memory) at once. Insufficient cpu on 2 of 2 nodes" in seen.html
-    assert re.search(r"assemble_timeout in 1 h 5\d min", seen.html)
-    assert 'data-refresh-s="3"' in seen.html
+    assert page.phase == "assembling"
+    assert "Needs 3 x (1000 cpu, 64Mi memory) at once. Insufficient cpu on 2 of 2 nodes" in page.html
+    assert re.search(r"assemble_timeout in 1 h 5\d min", page.html)
+    assert 'data-refresh-s="3"' in page.html
 
 
 def test_running_gang_shows_its_ranks(scene: Scene) -> None:
-    # Before, only the worker knows the deadlines.
+    # Only the trigger of a deferred task has the deadlines.
     scene.run("runs").wait_for_task("gang", "deferred")
-    seen = wait_for_phase(scene, "runs", "running")
+    page = wait_for_phase(scene, "runs", "running")
 
     gang = scene.gang("runs")
-    assert f"<h1>{gang['namespace']}/{gang['name']}</h1>" in seen.html
-    assert len(re.findall(r'<span class="state busy">running</span>', seen.html)) == 3
-    assert re.search(r"run_timeout in (3 h 00|2 h 5\d) min", seen.html)
+    assert f"<h1>{gang['namespace']}/{gang['name']}</h1>" in page.html
+    assert len(re.findall(r'<span class="state busy">running</span>', page.html)) == 3
+    assert re.search(r"run_timeout in (3 h 00|2 h 5\d) min", page.html)
 
 
-def test_failed_gang_says_why_and_shows_the_attempt_before(scene: Scene) -> None:
+def test_failed_gang_shows_the_cause_and_the_earlier_attempt(scene: Scene) -> None:
     assert scene.run("fails").wait() == "failed"
 
-    seen = page_of(scene, "fails")
+    page = fetch_gang_page(scene, "fails")
 
-    assert seen.phase == "failed"
-    assert "rank 1 exited with code 3" in seen.html
-    assert "attempt 1" in seen.html
-    assert 'data-refresh-s="0"' in seen.html
-    attempts = seen.html[seen.html.index("Other attempts") :]
+    assert page.phase == "failed"
+    assert "rank 1 exited with code 3" in page.html
+    assert "attempt 1" in page.html
+    assert 'data-refresh-s="0"' in page.html
+    attempts = page.html[page.html.index("Other attempts") :]
     assert f"<td>{scene.gang('fails')['name'][:-1]}0</td>" in attempts
-    assert "&lt;img src=x onerror=alert(1)&gt;" in seen.html
-    assert "<img" not in seen.html
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page.html
+    assert "<img" not in page.html
 
 
-def test_gang_that_was_cleaned_up_is_still_told(scene: Scene) -> None:
+def test_deleted_gang_is_shown_from_its_end_event(scene: Scene) -> None:
     assert scene.run("done").wait() == "success"
 
-    seen = page_of(scene, "done")
+    page = fetch_gang_page(scene, "done")
 
-    assert seen.phase == "succeeded"
-    assert "This is what the task was told when the gang ended." in seen.html
-    assert len(re.findall(r'<span class="state good">succeeded</span>', seen.html)) == 3
-    assert "what rank 0 found out" not in seen.html
+    assert page.phase == "succeeded"
+    assert "The page shows what Airflow recorded when the gang ended." in page.html
+    assert len(re.findall(r'<span class="state good">succeeded</span>', page.html)) == 3
+    assert "what rank 0 found out" not in page.html
 
 
-def test_mapped_tasks_have_a_page_each(scene: Scene) -> None:
+def test_each_mapped_task_has_its_own_page(scene: Scene) -> None:
     run = scene.run("mapped")
     run.wait()
 
     names = [run.xcom("gang", "gang", map_index=index)["name"] for index in (0, 1)]
 
     for index, (name, phase) in enumerate(zip(names, ("succeeded", "failed"), strict=True)):
-        seen = page_of(scene, "mapped", map_index=index)
-        assert name in seen.html
-        assert seen.phase == phase
+        page = fetch_gang_page(scene, "mapped", map_index=index)
+        assert name in page.html
+        assert page.phase == phase
 
 
 def test_task_without_a_gang_has_an_empty_page(scene: Scene) -> None:
     scene.run("plain").wait()
 
-    assert "This task has not submitted a gang." in page_of(scene, "plain", task_id="other").html
+    assert "This task has not submitted a gang." in fetch_gang_page(scene, "plain", task_id="other").html
 
 
 @pytest.mark.parametrize(
     ("user", "dag_id", "status"),
     [
-        pytest.param(None, "runs", 401, id="nobody"),
-        pytest.param(READER, NOT_FOR_READER, 403, id="who may not read the DAG"),
-        pytest.param(READER, "runs", 200, id="who may read the DAG"),
-        pytest.param(LOGLESS, "runs", 403, id="who may not read what tasks say"),
+        pytest.param(None, "runs", 401, id="no user"),
+        pytest.param(READER, NOT_FOR_READER, 403, id="a user who may not read the DAG"),
+        pytest.param(READER, "runs", 200, id="a user who may read the DAG"),
+        pytest.param(LOGLESS, "runs", 403, id="a user who may not read task logs"),
         pytest.param(ADMIN, NOT_FOR_READER, 200, id="an admin"),
     ],
 )
-def test_page_is_for_those_who_may_read_the_task(scene: Scene, user: str | None, dag_id: str, status: int) -> None:
+def test_page_requires_permission_to_read_the_task(scene: Scene, user: str | None, dag_id: str, status: int) -> None:
     scene.run(dag_id).wait_for_task("gang", "deferred")
 
-    seen = page_of(scene, dag_id, user=user)
+    page = fetch_gang_page(scene, dag_id, user=user)
 
-    assert seen.status == status
-    assert ("<h1>" in seen.html) is (status == 200)
+    assert page.status == status
+    assert ("<h1>" in page.html) is (status == 200)
 
 
-def test_token_that_airflow_did_not_sign_is_refused(scene: Scene) -> None:
+def test_token_of_another_signer_is_refused(scene: Scene) -> None:
     request = urllib.request.Request(
         f"{scene.home.api_url}/gangjobs/dags/runs/dagRuns/r/taskInstances/gang/-1",
         headers={"Authorization": "Bearer x.y.z"},
@@ -173,12 +183,12 @@ def test_token_that_airflow_did_not_sign_is_refused(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("dag_id", ["~", "unknown", "waits%2F..", ".."])
-def test_there_is_no_page_for_all_dags_or_none(scene: Scene, dag_id: str) -> None:
-    """`~` means any DAG in Airflow's own API, where a reader of one of them is let in."""
-    assert page(scene, dag_id, scene.run("waits").run_id, user=READER).status == 404
+def test_unknown_or_wildcard_dag_has_no_page(scene: Scene, dag_id: str) -> None:
+    """In Airflow's own API `~` means any DAG, and a user who may read one DAG is let in."""
+    assert fetch_page(scene, dag_id, scene.run("waits").run_id, user=READER).status == 404
 
 
-def test_forged_xcom_does_not_lead_to_anothers_gang(scene: Scene) -> None:
+def test_forged_xcom_does_not_show_another_gang(scene: Scene) -> None:
     wait_for_phase(scene, "runs", "running")
     scene.run("fails").wait()
     foreign, own = scene.gang("runs"), scene.gang("fails")
@@ -186,38 +196,36 @@ def test_forged_xcom_does_not_lead_to_anothers_gang(scene: Scene) -> None:
     entry = f"/api/v2/dags/fails/dagRuns/{run_id}/taskInstances/gang/xcomEntries/gang"
 
     scene.api.call("PATCH", entry, {"value": foreign, "map_index": -1})
-    seen = page_of(scene, "fails")
+    page = fetch_gang_page(scene, "fails")
     scene.api.call("PATCH", entry, {"value": own, "map_index": -1})
 
-    assert seen.phase == "deleted"
-    assert "state busy" not in seen.html
-    assert page_of(scene, "fails").phase == "failed"
+    assert page.phase == "deleted"
+    assert "state busy" not in page.html
+    assert fetch_gang_page(scene, "fails").phase == "failed"
 
 
-def test_api_server_that_cannot_reach_the_cluster_says_so_and_shows_what_airflow_knows(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_page_without_a_cluster_shows_the_error_and_airflows_records(scene: Scene, tmp_path: Path) -> None:
     scene.run("waits").wait_for_task("gang", "deferred")
     scene.run("done").wait()
-    nowhere = tmp_path / "kubeconfig"
-    nowhere.write_text(KUBECONFIG.format(port=free_port()))
+    unreachable = tmp_path / "kubeconfig"
+    unreachable.write_text(KUBECONFIG.format(port=free_port()))
 
-    with scene.lost_api_server(nowhere) as url:
-        waiting, done = (page_of(scene, dag_id, url=url) for dag_id in ("waits", "done"))
+    with scene.disconnected_api_server(unreachable) as url:
+        waiting, done = (fetch_gang_page(scene, dag_id, url=url) for dag_id in ("waits", "done"))
 
-    trouble = "Airflow&#39;s API server does not reach the cluster of connection &#39;kubernetes_default&#39;."
-    assert trouble in waiting.html
+    error = "Airflow&#39;s API server cannot reach the cluster of the connection &#39;kubernetes_default&#39;."
+    assert error in waiting.html
     assert scene.gang("waits")["name"] in waiting.html
     assert 'data-refresh-s="30"' in waiting.html
     assert done.phase == "succeeded"
-    assert f"{trouble} This is what the task was told when the gang ended." in done.html
+    assert f"{error} The page shows what Airflow recorded when the gang ended." in done.html
     assert not any(
-        secret in seen.html for seen in (waiting, done) for secret in ("hunter2", str(tmp_path), "127.0.0.1")
+        secret in page.html for page in (waiting, done) for secret in ("hunter2", str(tmp_path), "127.0.0.1")
     )
 
 
-def test_page_lets_no_other_script_run_and_no_other_site_frame_it(scene: Scene) -> None:
-    first, second = (page_of(scene, "runs") for _ in range(2))
+def test_page_forbids_other_scripts_and_framing_by_other_sites(scene: Scene) -> None:
+    first, second = (fetch_gang_page(scene, "runs") for _ in range(2))
 
     policy = first.headers["content-security-policy"]
     nonce = re.search(r"script-src 'nonce-([\w-]+)'", policy)
@@ -230,7 +238,7 @@ def test_page_lets_no_other_script_run_and_no_other_site_frame_it(scene: Scene) 
 
 
 def test_plugin_is_listed_with_its_tab(scene: Scene) -> None:
-    (plugin,) = [it for it in scene.api.call("GET", "/api/v2/plugins")["plugins"] if it["name"] == "gangjobs"]
+    (plugin,) = [each for each in scene.api.call("GET", "/api/v2/plugins")["plugins"] if each["name"] == "gangjobs"]
 
     (view,) = plugin["external_views"]
     assert (view["name"], view["destination"]) == ("Gang", "task_instance")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scripts.ports import free_port
-from tests.airflow.ui.browser import MISSING, Browser, NoSuchThingError, opened, programs
+from tests.airflow.ui.browser import MISSING, Browser, WebDriverError, find_programs, open_browser
 from tests.airflow.ui.users import ADMIN, NOT_FOR_READER, READER
 from tests.airflow.waiting import wait_for
 from tests.patience import AIRFLOW_PATIENCE_S
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S),
-    # Where a CI has none, `browser.py` has failed before, or opening it does now.
-    pytest.mark.skipif(programs() is None and not os.environ.get("CI"), reason=MISSING),
+    # In CI a missing browser is an error: `browser.py` fails before the tests, or open_browser fails in them.
+    pytest.mark.skipif(find_programs() is None and not os.environ.get("CI"), reason=MISSING),
 ]
 
 FRAME = "iframe[title=Gang]"
@@ -32,16 +32,16 @@ MARKUP = '<img src="x" onerror="window.ran = 1">'
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with opened(free_port()) as browser:
+    with open_browser(free_port()) as browser:
         yield browser
 
 
 @pytest.fixture
 def tab(scene: Scene, browser: Browser) -> Callable[..., None]:
     def open_tab(dag_id: str, *, user: str = ADMIN, theme: str = "light") -> None:
-        """The task's page in Airflow with the tab chosen; the frame in it is entered."""
+        """Open the tab on the task's page in Airflow, and enter the frame of the tab."""
         run_id = urllib.parse.quote(scene.run(dag_id).run_id, safe="")
-        browser.leave()
+        browser.leave_frame()
         browser.go(f"{scene.home.api_url}/auth/login/")
         browser.run(
             "document.cookie = `_token=${arguments[0]}; path=/`; localStorage.setItem('theme', arguments[1])",
@@ -49,22 +49,22 @@ def tab(scene: Scene, browser: Browser) -> Callable[..., None]:
             theme,
         )
         browser.go(f"{scene.home.api_url}/dags/{dag_id}/runs/{run_id}/tasks/gang/plugin/gang")
-        until("the frame", lambda: browser.find(FRAME))
-        browser.enter(FRAME)
+        wait_until("the frame", lambda: browser.find(FRAME))
+        browser.enter_frame(FRAME)
 
     return open_tab
 
 
-def until(what: str, look: Callable[[], object]) -> None:
-    """Wait until something is there, and true."""
+def wait_until(what: str, condition: Callable[[], object]) -> None:
+    """Wait until the condition is true. A condition whose element does not exist yet is false."""
 
-    def seen() -> object:
+    def check() -> object:
         try:
-            return look()
-        except NoSuchThingError:
+            return condition()
+        except WebDriverError:
             return None
 
-    wait_for(what, seen)
+    wait_for(what, check)
 
 
 @pytest.mark.representative
@@ -72,63 +72,63 @@ def test_tab_shows_the_gang_in_airflows_page(tab: Callable[..., None], scene: Sc
     scene.run("runs").wait_for_task("gang", "deferred")
 
     tab("runs")
-    until("three running ranks", lambda: browser.text("main").count("running") >= 4)
+    wait_until("three running ranks", lambda: browser.text("main").count("running") >= 4)
 
     assert browser.text("h1").endswith(scene.gang("runs")["name"])
-    browser.leave()
+    browser.leave_frame()
     assert "Gang" in browser.text("[role=main], body")
 
 
-def test_tab_follows_the_gang_by_itself(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
+def test_tab_refreshes_by_itself(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
     scene.run("waits").wait_for_task("gang", "deferred")
     tab("waits")
-    until("why it waits", lambda: "Insufficient cpu" in browser.text(".says"))
+    wait_until("why it waits", lambda: "Insufficient cpu" in browser.text(".summary"))
     first = browser.text(".foot time")
     assert browser.run("window.stayed = true; return 1") == 1
 
-    until("a refresh", lambda: browser.text(".foot time") != first)
+    wait_until("a refresh", lambda: browser.text(".foot time") != first)
 
-    assert browser.run("return window.stayed"), "the page was not loaded again"
+    assert browser.run("return window.stayed"), "the page was not reloaded"
 
 
-def test_what_a_rank_wrote_is_text(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
+def test_output_of_a_rank_is_shown_as_text(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
     assert scene.run("fails").wait() == "failed"
 
     tab("fails")
-    until("the ranks", lambda: browser.find("tbody"))
+    wait_until("the ranks", lambda: browser.find("tbody"))
 
     assert "<script>document.title = 'owned'</script>" in browser.text("td.message")
     assert browser.run("return document.title").startswith("Gang ")
     assert browser.run("return document.querySelectorAll('main script, main img').length") == 0
 
 
-def test_no_script_runs_that_is_not_the_pages_own(tab: Callable[..., None], browser: Browser) -> None:
-    """Were a text ever not escaped, the page's policy would still hold."""
+def test_only_the_pages_own_script_runs(tab: Callable[..., None], browser: Browser) -> None:
+    """The page's policy forbids scripts even if a text were not escaped."""
     tab("runs")
-    until("the page", lambda: browser.find("#gang"))
+    wait_until("the page", lambda: browser.find("#gang"))
 
     browser.run("window.ran = 0; document.querySelector('main').innerHTML += arguments[0]", MARKUP)
-    browser.run("const it = document.createElement('script'); it.textContent = 'ran = 2'; document.body.append(it)")
+    browser.run("const el = document.createElement('script'); el.textContent = 'ran = 2'; document.body.append(el)")
 
     assert browser.run("return new Promise((done) => setTimeout(() => done(window.ran), 500))") == 0
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-def test_tab_is_as_dark_as_airflow(tab: Callable[..., None], browser: Browser, theme: str) -> None:
+def test_tab_has_the_theme_of_airflow(tab: Callable[..., None], browser: Browser, theme: str) -> None:
     tab("runs", theme=theme)
 
-    until("the page", lambda: browser.find("#gang"))
+    wait_until("the page", lambda: browser.find("#gang"))
 
     assert browser.run("return document.documentElement.dataset.theme") == theme
-    ours = browser.run("return getComputedStyle(document.body).backgroundColor")
-    browser.leave()
-    assert ours == browser.run("return getComputedStyle(document.body).backgroundColor")
+    background = browser.run("return getComputedStyle(document.body).backgroundColor")
+    browser.leave_frame()
+    assert background == browser.run("return getComputedStyle(document.body).backgroundColor")
 
 
-def test_who_may_not_read_the_dag_sees_nothing(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
+def test_user_without_permission_sees_nothing(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
     scene.run(NOT_FOR_READER).wait_for_task("gang", "deferred")
 
     tab(NOT_FOR_READER, user=READER)
 
-    until("the refusal", lambda: "Forbidden" in browser.text("body"))
+    wait_until("the refusal", lambda: "Forbidden" in browser.text("body"))
     assert scene.gang(NOT_FOR_READER)["name"] not in browser.text("body")

@@ -1,4 +1,4 @@
-"""Users of the tests' Airflow, and what they may not see."""
+"""The users of the tests' Airflow, and their permissions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Final
 
 ADMIN: Final = "admin"
 READER: Final = "reader"
-"""May read all DAGs but one."""
+"""This user may read every DAG except NOT_FOR_READER."""
 LOGLESS: Final = "logless"
-"""May read all DAGs, and no logs of tasks."""
+"""This user may read every DAG, but no logs of tasks."""
 NOT_FOR_READER: Final = "waits"
 ROLES: Final = f"{ADMIN}:admin,{READER}:viewer,{LOGLESS}:viewer"
 PASSWORDS: Final = {name: f"password of {name}" for name in (ADMIN, READER, LOGLESS)}

@@ -1,4 +1,4 @@
-"""Gangs to be looked at in the UI: one that waits, one that runs, one that fails twice, one that is done; and none."""
+"""DAGs for the UI tests: a gang that waits, one that runs, one that fails twice, one that succeeds, and no gang."""
 
 from __future__ import annotations
 
