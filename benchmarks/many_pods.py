@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Slices
+from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
-from airflow_provider_gangjobs.cluster.informer.decoding import Views
+from airflow_provider_gangjobs.cluster.informer.decoding import ViewDecoder
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.kube.interning import sharing_of
+from airflow_provider_gangjobs.kube.interning import interner_of
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.gang_observer import BATCH_PODS
@@ -79,11 +79,11 @@ def _in_a_process(part: str, pods: int) -> dict[str, Any]:
 def _decoding_us() -> float:
     """CPU of the JSON decoder itself, for a pod that has ended."""
     line = b'{"type":"MODIFIED","object":' + Population(1).ended(0, 1) + b"}"
-    views, best = Views(PodView), float("inf")
+    views, best = ViewDecoder(PodView), float("inf")
     for _ in range(5):
         began = time.process_time()
         for _ in range(2000):
-            views.events(line)
+            views.decode_events(line)
         best = min(best, time.process_time() - began)
     return best / 2000 * 1e6
 
@@ -96,9 +96,9 @@ async def _store(pods: int) -> dict[str, Any]:
     watch = LoopWatch()
     watch.install()
     ticking = asyncio.create_task(watch.tick())
-    store: Store[PodView] = Store(gang_of, share=sharing_of(PodView))
+    store: Store[PodView] = Store(gang_of, intern=interner_of(PodView))
     subscription = store.subscribe(GANG)
-    views = Views(PodView)
+    views = ViewDecoder(PodView)
     _rss_mb()
     before_mb = _rss_mb()
     figures: dict[str, Any] = {}
@@ -121,43 +121,43 @@ async def _store(pods: int) -> dict[str, Any]:
 
 async def _taken(take: Callable[[int], dict[str, PodView]]) -> int:
     """How many there were, taken in portions as a follower does it."""
-    slices, number = Slices(), 0
+    time_slice, number = TimeSlice(), 0
     while some := take(BATCH_PODS):
         number += len(some)
-        await slices.breathe()
+        await time_slice.yield_if_due()
     return number
 
 
-async def _listed(store: Store[PodView], views: Views[PodView], pods: Iterator[bytes]) -> float:
+async def _listed(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
     """CPU seconds of reading all of them page by page, as the reflector does it."""
-    slices, cpu = Slices(), 0.0
+    time_slice, cpu = TimeSlice(), 0.0
     relist = store.relist()
     while page := [body for _, body in zip(range(PAGE), pods, strict=False)]:
         body = b'{"metadata":{"resourceVersion":"1"},"items":[' + b",".join(page) + b"]}"
         await asyncio.sleep(0)  # as at each request: making the page is not what is measured
         began = time.process_time()
-        for view in views.page(body).items:
+        for view in views.decode_page(body).items:
             assert isinstance(view, PodView)
             relist.put(view)
-            await slices.breathe()
+            await time_slice.yield_if_due()
         cpu += time.process_time() - began
     began = time.process_time()
-    await relist.finish(slices)
+    await relist.finish(time_slice)
     return round(cpu + time.process_time() - began, 2)
 
 
-async def _told(store: Store[PodView], views: Views[PodView], pods: Iterator[bytes]) -> float:
-    slices, cpu = Slices(), 0.0
+async def _told(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
+    time_slice, cpu = TimeSlice(), 0.0
     for number, body in enumerate(pods):
         line = b'{"type":"MODIFIED","object":' + body + b"}"
         if number % 100 == 0:
             await asyncio.sleep(0)  # making the lines is not what is measured
         began = time.process_time()
-        for event in views.events(line):
+        for event in views.decode_events(line):
             assert isinstance(event.object, PodView)
             store.put(event.object)
         cpu += time.process_time() - began
-        await slices.breathe()
+        await time_slice.yield_if_due()
     return round(cpu, 2)
 
 

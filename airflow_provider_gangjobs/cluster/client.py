@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone
 from airflow_provider_gangjobs.cluster.http.lines import split_lines, whole_lines
 from airflow_provider_gangjobs.cluster.http.options import (
@@ -61,15 +61,15 @@ class Client:
         self,
         config: ClusterConfig,
         *,
-        timing: Timing | None = None,
+        clock: Clock | None = None,
         retry_for_s: float = RETRY_FOR_S,
         credentials: Credentials | None = None,
     ) -> None:
         self.config = config
-        timing = timing or Timing()
-        self._credentials = credentials or Credentials(config, timing=timing)
-        self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=timing.monotonic)
-        self._retrying = RetryingTransport(self._transport, timing, retry_for_s=retry_for_s)
+        clock = clock or Clock()
+        self._credentials = credentials or Credentials(config, clock=clock)
+        self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
+        self._retrying = RetryingTransport(self._transport, clock, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:
         return self

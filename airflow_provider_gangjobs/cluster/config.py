@@ -31,7 +31,7 @@ _KEY_SALT = secrets.token_bytes(16)
 _SOURCES = ("in_cluster", "kube_config_path", "kube_config")
 
 
-class Source(StrEnum):
+class ConfigSource(StrEnum):
     """Where the credentials come from."""
 
     IN_CLUSTER = "in-cluster"
@@ -45,7 +45,7 @@ class ClusterConfig:
     """How to reach one cluster. Equal `key` means same cluster and same credentials, so it may be shared."""
 
     conn_id: str
-    source: Source = Source.DEFAULT
+    source: ConfigSource = ConfigSource.DEFAULT
     kube_config_path: str | None = None
     kube_config: Mapping[str, Any] | None = field(default=None, repr=False)
     context: str | None = None
@@ -83,18 +83,18 @@ class ClusterConfig:
     @cached_property
     def key(self) -> str:
         """Names cluster and credentials within this process, and tells nothing about them."""
-        default_location = os.environ.get("KUBECONFIG", "") if self.source is Source.DEFAULT else ""
+        default_location = os.environ.get("KUBECONFIG", "") if self.source is ConfigSource.DEFAULT else ""
         parts = [self.source, self.kube_config_path, self.kube_config, self.context, default_location]
         text = json.dumps([*parts, self.verify_ssl, self.tcp_keepalive], sort_keys=True, default=str)
         return hmac.new(_KEY_SALT, text.encode(), hashlib.sha256).hexdigest()[:16]
 
 
-def _source(in_cluster: bool, path: str | None, inline: Mapping[str, Any] | None) -> Source:
+def _source(in_cluster: bool, path: str | None, inline: Mapping[str, Any] | None) -> ConfigSource:
     if in_cluster:
-        return Source.IN_CLUSTER
+        return ConfigSource.IN_CLUSTER
     if path:
-        return Source.FILE
-    return Source.INLINE if inline else Source.DEFAULT
+        return ConfigSource.FILE
+    return ConfigSource.INLINE if inline else ConfigSource.DEFAULT
 
 
 class _Extras:

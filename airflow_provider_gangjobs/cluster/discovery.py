@@ -1,8 +1,9 @@
-"""What a cluster can do, asked once in a while.
+"""Discovers the capabilities of a cluster and caches them for a while.
 
-The Workload API moved in every release, and neither a release number nor a group's presence proves it:
-`scheduling.k8s.io/v1` holds PriorityClasses everywhere, and a feature gate can take the rest away. So the
-resources of each listed version are read. There are three answers: served, not served, and not known.
+The Workload API changed its version in every release. Neither the release number nor the API group proves that a
+cluster serves it: `scheduling.k8s.io/v1` contains PriorityClasses in every cluster, and a feature gate can disable the
+other resources. Therefore discovery reads the resources of each listed version. A resource is served, not served, or
+unknown.
 """
 
 from __future__ import annotations
@@ -13,59 +14,59 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ApiError, NotFound, ReplyLost
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import SCHEDULING_GROUP
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
 
 EXPIRY_S = 600.0
-"""An upgrade of the cluster is noticed after this long; a request for what is gone fails clearly before."""
+"""Discovery notices an upgrade of the cluster after this time. Until then, a request for a removed version fails."""
 UNKNOWN_EXPIRY_S = 30.0
 
 VersionResources = Mapping[str, frozenset[str]]
-"""Verbs by plural, as one version of a group serves them."""
+"""Verbs by plural of the resources that one version of a group serves."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What is known of a cluster. `unknown` says what could not be found out, and why; empty if all was."""
+    """The known capabilities of a cluster. `unknown` is empty if all requests succeeded."""
 
     release: str | None
-    """Such as "1.37"; None if not known."""
+    """The minor release, such as "1.37", or None if unknown."""
     git_version: str | None
     resources: Mapping[str, VersionResources]
-    """What each version of scheduling.k8s.io serves, in the server's order of preference."""
+    """The resources of each version of scheduling.k8s.io, in the server's order of preference."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Reason by what was asked: "version", "scheduling.k8s.io", or one version of it such as "v1beta1"."""
+    """Why a request failed, by its subject: "version", "scheduling.k8s.io", or a version of it such as "v1beta1"."""
 
     @property
     def scheduling_versions(self) -> tuple[str, ...]:
-        """The versions of scheduling.k8s.io known to serve Workloads, the server's preferred one first."""
+        """The versions of scheduling.k8s.io that are known to serve Workloads, the server's preferred version first."""
         return tuple(version for version, served in self.resources.items() if "workloads" in served)
 
     def serves(self, version: str, plural: str) -> bool | None:
-        """Whether scheduling.k8s.io/`version` has `plural`; None if that could not be found out."""
+        """Return whether scheduling.k8s.io/`version` serves `plural`, or None if this is unknown."""
         if version in self.resources:
             return plural in self.resources[version]
         return None if version in self.unknown or SCHEDULING_GROUP in self.unknown else False
 
     def can_watch(self, version: str, plural: str) -> bool:
-        """Whether it is known to be served with `watch`. Permission is another question."""
+        """Return whether the resource is known to support `watch`. RBAC may still forbid it."""
         return "watch" in self.resources.get(version, {}).get(plural, ())
 
 
-async def discover(client: Client, *, timing: Timing | None = None) -> Capabilities:
-    """The cluster's capabilities: asked for with about five requests, then remembered for ten minutes.
+async def discover(client: Client, *, clock: Clock | None = None) -> Capabilities:
+    """Return the capabilities of a cluster. They take about five requests and are cached for `EXPIRY_S`.
 
-    Callers that come while the answer is on its way wait for it.
+    Concurrent callers wait for the same requests.
 
     Raises:
-        Unreachable, CredentialsFailed, InvalidConnection: nothing could be asked at all.
+        Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    return await of_running_loop(_Cache).get(client, timing or Timing())
+    return await loop_local(_Cache).get(client, clock or Clock())
 
 
 @dataclass
@@ -79,30 +80,30 @@ class _Cache:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
-    async def get(self, client: Client, timing: Timing) -> Capabilities:
+    async def get(self, client: Client, clock: Clock) -> Capabilities:
         entry = self._entries.setdefault(client.config.key, _Entry())
         async with entry.lock:
-            if entry.known is None or timing.monotonic() >= entry.expires_at:
-                entry.known = await _ask(client)
+            if entry.known is None or clock.monotonic() >= entry.expires_at:
+                entry.known = await _discover(client)
                 lasts_s = UNKNOWN_EXPIRY_S if entry.known.unknown else EXPIRY_S
-                entry.expires_at = timing.monotonic() + lasts_s
+                entry.expires_at = clock.monotonic() + lasts_s
             return entry.known
 
 
-async def _ask(client: Client) -> Capabilities:
+async def _discover(client: Client) -> Capabilities:
     unknown: dict[str, str] = {}
-    version = await _document(client, "/version", "version", unknown)
-    group = await _document(client, f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP, unknown)
+    version = await _get_document(client, "/version", "version", unknown)
+    group = await _get_document(client, f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP, unknown)
     names = _version_names(group)
-    documents = [await _document(client, f"/apis/{SCHEDULING_GROUP}/{name}", name, unknown) for name in names]
+    documents = [await _get_document(client, f"/apis/{SCHEDULING_GROUP}/{name}", name, unknown) for name in names]
     resources = {
         name: _verbs_by_plural(document) for name, document in zip(names, documents, strict=True) if name not in unknown
     }
     return Capabilities(_release(version), (version or {}).get("gitVersion"), resources, unknown)
 
 
-async def _document(client: Client, path: str, what: str, unknown: dict[str, str]) -> dict[str, Any] | None:
-    """The document; None if it does not exist, or with a note in `unknown` if that could not be found out."""
+async def _get_document(client: Client, path: str, what: str, unknown: dict[str, str]) -> dict[str, Any] | None:
+    """Return a document, or None if it does not exist. If this is unknown, return None and add a note to `unknown`."""
     try:
         return await client.get_raw(path)
     except NotFound:
@@ -113,7 +114,7 @@ async def _document(client: Client, path: str, what: str, unknown: dict[str, str
 
 
 def _version_names(group: dict[str, Any] | None) -> list[str]:
-    """Versions of a group, the preferred one first."""
+    """Return the versions of a group, the preferred version first."""
     document = group or {}
     preferred = (document.get("preferredVersion") or {}).get("version")
     names = [str(item.get("version")) for item in document.get("versions") or ()]
@@ -126,6 +127,6 @@ def _verbs_by_plural(document: dict[str, Any] | None) -> VersionResources:
 
 
 def _release(version: dict[str, Any] | None) -> str | None:
-    """ "1.37" of major "1" and minor "37+", which managed clusters report."""
+    """Return the minor release: "1.37" for major "1" and minor "37+", which managed clusters report."""
     parts = [re.match(r"\d+", str((version or {}).get(name, ""))) for name in ("major", "minor")]
     return ".".join(part.group() for part in parts if part) if all(parts) else None

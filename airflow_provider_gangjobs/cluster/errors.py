@@ -1,13 +1,13 @@
-"""What can go wrong between us and an API server. No other library's exception crosses this package.
+"""Errors of requests to an API server. No exception of another library leaves this package.
 
     ClusterError
-    ├── InvalidConnection        the connection or kubeconfig cannot be used as it is
-    ├── CredentialsFailed        the source of a token (exec plugin, issuer, token file) gave none this time
+    ├── InvalidConnection        the connection or kubeconfig is not usable
+    ├── CredentialsFailed        the exec plugin, issuer, or token file failed to return a token
     ├── TransportError
     │   ├── Unreachable          the request was never sent
-    │   │   └── TlsFailed        ... because the peer's identity could not be verified
-    │   └── ReplyLost            sent, but no complete answer came: it may have been applied
-    └── ApiError                 the server answered with a refusal
+    │   │   └── TlsFailed        the TLS handshake failed
+    │   └── ReplyLost            the request was sent, but no complete response arrived
+    └── ApiError                 the server refused the request
         ├── BadRequest           400
         ├── Unauthorized         401
         ├── Forbidden            403
@@ -18,14 +18,15 @@
         ├── Gone                 410
         ├── TooLarge             413
         ├── Invalid              422
-        ├── TooManyRequests      429: it was not processed
+        ├── TooManyRequests      429: the request was not processed
         ├── ServerError          5xx
-        └── UnexpectedReply      an answer that no API server gives, such as a proxy's login page
+        └── UnexpectedReply      not a response of an API server, such as a proxy's login page
 
-There are three outcomes of a request, never two: `may_have_applied` is the third.
+A request has three possible outcomes: it succeeded, it failed, or it failed and may have been applied
+(`may_have_applied`).
 """
 
-# ruff: noqa: N818 - the names are the API's own reasons (NotFound, Conflict, Gone), which users know
+# ruff: noqa: N818 - the names are reasons of the API (NotFound, Conflict, Gone), which users know
 
 from __future__ import annotations
 
@@ -38,28 +39,28 @@ from typing import Any, ClassVar
 import msgspec
 
 MESSAGE_CHARS_MAX = 256
-"""Longer server messages are cut: they may quote whole objects."""
+"""Longer messages of a server are cut, because a server may quote whole objects."""
 RETRY_AFTER_MAX_S = 60.0
-"""A server that asks for a longer pause is asked again anyway: gangs wait for the answer. It bounds every wait that a
-server asks for: of the client's retries, of informers, of the harvest, and of submissions."""
+"""A longer Retry-After of a server is cut to this, because gangs wait for the response. The limit applies to retries of
+the client, informers, the harvest, and submissions."""
 
 
 class ClusterError(Exception):
-    """Root of everything that talking to a cluster can raise."""
+    """Base class of all errors of requests to a cluster."""
 
     transient: bool = False
-    """True if the same request may succeed later without anyone changing anything."""
+    """True if the same request may succeed later without a change by anyone."""
     may_have_applied: bool = False
     """True if a write may have taken effect although it failed."""
     retry_after_s: float | None = None
-    """How long the server asks us to wait, at most `RETRY_AFTER_MAX_S`."""
+    """The Retry-After of the server in seconds, at most `RETRY_AFTER_MAX_S`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[ClusterError], args: tuple[Any, ...], fields: dict[str, Any]) -> ClusterError:
-    """Unpickled by its fields: the message is built from them, so `args` are not what the constructor takes."""
+def _rebuild(kind: type[ClusterError], args: tuple[Any, ...], fields: dict[str, Any]) -> ClusterError:
+    """Unpickle an error from its fields. `args` holds the message, which the constructor does not accept."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(fields)
     return error
@@ -76,7 +77,7 @@ class InvalidConnection(ClusterError):
 
 
 class CredentialsFailed(ClusterError):
-    """A plugin, an issuer or a file that should have given a token did not; nothing was sent."""
+    """An exec plugin, issuer, or token file failed to return a token. No request was sent."""
 
     transient = True
 
@@ -87,39 +88,39 @@ class CredentialsFailed(ClusterError):
 
 
 class TransportError(ClusterError):
-    """No complete answer came from the server."""
+    """No complete response arrived from the server."""
 
     transient = True
-    _happened: ClassVar[str] = "no answer"
+    _summary: ClassVar[str] = "no response"
 
     def __init__(self, request: str, evidence: str) -> None:
         self.request = request
         self.evidence = evidence
-        super().__init__(f"{request}: {self._happened}: {evidence}"[: MESSAGE_CHARS_MAX * 2])
+        super().__init__(f"{request}: {self._summary}: {evidence}"[: MESSAGE_CHARS_MAX * 2])
 
 
 class Unreachable(TransportError):
-    """The request was never sent: refused, no route, no such host, or no connection in time."""
+    """The request was never sent: connection refused, no route, unknown host, or connect timeout."""
 
-    _happened = "the API server cannot be reached"
+    _summary = "the API server cannot be reached"
 
 
 class TlsFailed(Unreachable):
-    """The TLS handshake failed; waiting does not help."""
+    """The TLS handshake failed, for example because the server is not trusted. A retry does not help."""
 
     transient = False
-    _happened = "the TLS connection was not trusted (check the CA, the server's name, and the client certificate)"
+    _summary = "the TLS connection was not trusted (check the CA, the server's name, and the client certificate)"
 
 
 class ReplyLost(TransportError):
-    """The request was sent and the answer was not received whole. A write may have been applied: look."""
+    """The request was sent, but no complete response arrived. A write may have been applied, so read the object."""
 
     may_have_applied = True
-    _happened = "the answer was lost, the request may have been applied"
+    _summary = "the response was lost, the request may have been applied"
 
 
 class ApiError(ClusterError):
-    """The server refused. `reason` is the machine-readable one of its Status, empty if it sent none."""
+    """The server refused the request. `reason` is the machine-readable reason of its Status, or empty."""
 
     def __init__(
         self,
@@ -143,36 +144,36 @@ class ApiError(ClusterError):
 
     @property
     def not_processed(self) -> bool:
-        """True if the server says that it did not act, so that even a write can be sent again."""
+        """True if the server says that it did not process the request, so that even a write can be retried."""
         return False
 
     def causes(self) -> tuple[str, ...]:
-        """The reasons of the Status' causes, such as `ResourceVersionTooLarge` or `FieldValueInvalid`."""
+        """Return the reasons of the causes in the Status, such as `ResourceVersionTooLarge` or `FieldValueInvalid`."""
         return tuple(str(c.get("reason", "")) for c in self.details.get("causes") or () if isinstance(c, Mapping))
 
 
 class BadRequest(ApiError):
-    """The request makes no sense to the server, for example an unknown field under strict validation."""
+    """The request is malformed, for example an unknown field under strict validation."""
 
 
 class Unauthorized(ApiError):
-    """The credentials were not accepted, also not after they had been refreshed."""
+    """The server did not accept the credentials, even after a renewal."""
 
 
 class Forbidden(ApiError):
-    """RBAC, a quota or an admission plugin said no."""
+    """RBAC, a quota, or an admission plugin refused the request."""
 
 
 class NotFound(ApiError):
-    """No such object, or no such resource."""
+    """The object or the resource does not exist."""
 
 
 class MethodNotAllowed(ApiError):
-    """The resource is served, but not this verb."""
+    """The server serves the resource, but not this verb."""
 
 
 class AlreadyExists(ApiError):
-    """A create found an object of this name."""
+    """An object of this name exists already."""
 
 
 class Conflict(ApiError):
@@ -180,19 +181,19 @@ class Conflict(ApiError):
 
 
 class Gone(ApiError):
-    """The resourceVersion or continue token is too old: list again."""
+    """The resourceVersion or continue token is too old. List again."""
 
 
 class TooLarge(ApiError):
-    """The body exceeds what the server accepts."""
+    """The body exceeds the limit of the server."""
 
 
 class Invalid(ApiError):
-    """The object failed validation; `details['causes']` names the fields."""
+    """The object failed validation. `details['causes']` names the fields."""
 
 
 class TooManyRequests(ApiError):
-    """Refused before being processed, by priority and fairness or a budget."""
+    """Priority and fairness or a disruption budget refused the request before processing."""
 
     transient = True
 
@@ -202,7 +203,7 @@ class TooManyRequests(ApiError):
 
 
 class ServerError(ApiError):
-    """The server, or something before it, failed. A write may have been applied."""
+    """The server or a proxy before it failed. A write may have been applied."""
 
     transient = True
 
@@ -216,7 +217,7 @@ class ServerError(ApiError):
 
 
 class UnexpectedReply(ApiError):
-    """Something answered that is not a Kubernetes API server, or not with what was asked for."""
+    """The response is not from a Kubernetes API server, or does not have the requested content."""
 
     may_have_applied = True
 
@@ -255,7 +256,7 @@ _status_decoder = msgspec.json.Decoder(_Status)
 def error_from_reply(
     status: int, body: bytes | memoryview, *, request: str, retry_after: str | None = None
 ) -> ApiError:
-    """The error for an answer of 300 or more. Only a body of kind Status is quoted."""
+    """Return the error for a response with status 300 or more. Only a body of kind Status is quoted."""
     parsed = _parse_status(body)
     seconds = parse_retry_after(retry_after)
     if parsed is None:
@@ -276,7 +277,7 @@ def error_from_reply(
 
 
 def error_from_event(status_object: bytes | memoryview, *, request: str) -> ApiError:
-    """The error for a watch event of type ERROR, whose object is a Status."""
+    """Return the error for a watch event of type ERROR, whose object is a Status."""
     parsed = _parse_status(status_object)
     return error_from_reply(parsed.code if parsed and parsed.code else 500, status_object, request=request)
 
@@ -297,7 +298,7 @@ _UID_PRECONDITION = re.compile(r"UID in (?:the )?precondition")
 
 
 def parse_retry_after(header: str | None, *, now: datetime | None = None) -> float | None:
-    """Seconds to wait, from a number or an HTTP date; None if there is none or it makes no sense."""
+    """Return the seconds to wait from a number or an HTTP date, or None if the header is missing or malformed."""
     if not header:
         return None
     if header.strip().isdecimal():

@@ -1,7 +1,7 @@
-"""State shared by everything that runs on one event loop, and gone with it.
+"""State that is shared by all code on one event loop and is dropped with the loop.
 
-The only module-global of this package: connections, locks and tasks belong to a loop, so nothing of them
-may be shared further. A process has one loop as a triggerer, and one after another as a worker.
+This is the only module global of the package. Connections, locks, and tasks belong to a loop, so they cannot be shared
+between loops. A triggerer process has one loop, and a worker process has one loop after another.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ T = TypeVar("T")
 _STATE: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def of_running_loop(kind: Callable[[], T]) -> T:
-    """The running loop's one `kind`, made at the first call."""
+def loop_local(factory: Callable[[], T]) -> T:
+    """Return the running loop's only instance of `factory`. The first call on a loop creates the instance."""
     state = _STATE.setdefault(asyncio.get_running_loop(), {})
-    if kind not in state:
-        state[kind] = kind()
-        _forget_closed()
-    made: T = state[kind]
-    return made
+    if factory not in state:
+        state[factory] = factory()
+        _drop_closed_loops()
+    instance: T = state[factory]
+    return instance
 
 
-def _forget_closed() -> None:
-    """What is kept for a loop may refer to it, so the weak key alone would keep a worker's past loops alive."""
+def _drop_closed_loops() -> None:
+    """Drop the state of closed loops. The state may refer to its loop, so the weak key alone would keep both alive."""
     for loop in [loop for loop in _STATE if loop.is_closed()]:
         del _STATE[loop]

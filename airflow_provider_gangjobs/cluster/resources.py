@@ -1,4 +1,4 @@
-"""What can be asked for, and under which path. Groups that move between releases are made by version."""
+"""The resources of the API and their URL paths. Functions return resources whose version differs between releases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEDULING_GROUP = "scheduling.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object as the API serves it. `group` is empty for the core group."""
+    """One resource of the API. `group` is empty for the core group."""
 
     group: str
     version: str
@@ -24,10 +24,12 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of one object, or of the collection (of every namespace if none is given).
+        """Return the URL path of an object, or of the collection if `name` is None.
+
+        Without a namespace, the collection spans all namespaces.
 
         Raises:
-            ValueError: a namespaced object without its namespace, or a subresource of no object.
+            ValueError: a namespaced object has no namespace, or a subresource has no object.
         """
         if name is not None and self.namespaced and namespace is None:
             raise ValueError(f"{self.plural} {name!r}: a namespace is needed")

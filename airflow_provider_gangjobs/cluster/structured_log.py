@@ -1,9 +1,9 @@
-"""Log lines that people read and programs take apart: what happened, then `key=value`.
+"""Log lines that people read and programs parse: a message, followed by `key=value` fields.
 
     watch ended informer="pods in team with gangjobs.airflow/gang" why="closed by the server" lived_s=301.2 events=57
 
-Airflow's handlers show a standard log record's message and nothing else of it, so the fields are in the message;
-a formatter that wants them apart finds them as `record.fields`. `docs/operations.md` lists the lines.
+Airflow's handlers write only the message of a standard log record, so the message contains the fields. A formatter
+that needs the fields separately reads `record.fields`. `docs/operations.md` lists the log lines.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 Field = str | float | int | None
 
 
-def tell(log: logging.Logger, level: int, what: str, /, **fields: Field) -> None:
-    """Log one line. Fields that are None or empty are left out. Never give it a credential or a body."""
+def log_fields(log: logging.Logger, level: int, message: str, /, **fields: Field) -> None:
+    """Log one line of a message and fields. Fields that are None or empty are left out.
+
+    Callers never pass a credential or the body of a request.
+    """
     if not log.isEnabledFor(level):
         return
-    said = {name: _rounded(value) for name, value in fields.items() if value not in (None, "")}
-    text = " ".join([what, *(f"{name}={_quoted(value)}" for name, value in said.items())])
-    log.log(level, "%s", text, extra={"what": what, "fields": said}, stacklevel=2)
+    present = {name: _rounded(value) for name, value in fields.items() if value not in (None, "")}
+    line = " ".join([message, *(f"{name}={_quoted(value)}" for name, value in present.items())])
+    log.log(level, "%s", line, extra={"what": message, "fields": present}, stacklevel=2)
 
 
 def _rounded(value: Field) -> Field:
@@ -32,5 +35,5 @@ def _rounded(value: Field) -> Field:
 
 def _quoted(value: Field) -> str:
     text = str(value)
-    plain = text.isprintable() and not any(character in text for character in ' ="')
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    is_plain = text.isprintable() and not any(character in text for character in ' ="')
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

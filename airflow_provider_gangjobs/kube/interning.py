@@ -14,7 +14,7 @@ VALUES_MAX: Final = 8192
 """Distinct values in use: nodes, seconds, and what schedulers and kubelets say. A few megabytes."""
 
 
-def sharing(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
+def make_interner(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
     """A function that returns, for each hashable value, the first one it was given that is equal to it.
 
     Bounded: of more than `values_max` values, the one that was not given for the longest time is forgotten. What is
@@ -23,7 +23,7 @@ def sharing(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
     return lru_cache(maxsize=values_max)(_itself)
 
 
-def sharing_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
+def interner_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
     """What lets views of this kind share: with all that went before, and with the view before of the same object.
 
     `None` if the kind has nothing to share, which it says by a method `share(one, before, other)`.
@@ -31,7 +31,7 @@ def sharing_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
     share = getattr(kind, "share", None)
     if share is None:
         return None
-    one = sharing()
+    one = make_interner()
     other: V | None = None
 
     def let_share(view: V, before: V | None) -> None:

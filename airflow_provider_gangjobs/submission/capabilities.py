@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, discover
 from airflow_provider_gangjobs.cluster.errors import ApiError, BadRequest, ClusterError, Invalid
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.render.dialects import ON_DISCOVERY, Dialect, Group, Native
 
@@ -73,31 +73,31 @@ class Abilities:
         return next(gate.is_on for gate in self.gates if gate.component == API_SERVER)
 
 
-async def abilities(client: Client, *, namespace: str, timing: Timing | None = None) -> Abilities:
+async def abilities(client: Client, *, namespace: str, clock: Clock | None = None) -> Abilities:
     """Ask for all of it, with two dry runs beyond discovery; remembered as long as discovery is.
 
     Raises:
         ClusterError: nothing could be asked at all.
     """
-    return await of_running_loop(_Cache).get(client, namespace, timing or Timing())
+    return await loop_local(_Cache).get(client, namespace, clock or Clock())
 
 
 class _Cache:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], tuple[float, Abilities]] = {}
 
-    async def get(self, client: Client, namespace: str, timing: Timing) -> Abilities:
+    async def get(self, client: Client, namespace: str, clock: Clock) -> Abilities:
         key = (client.config.key, namespace)
         expires_at, kept = self._kept.get(key, (float("-inf"), None))
-        if kept is None or timing.monotonic() >= expires_at:
-            kept = await _ask(client, namespace, timing)
+        if kept is None or clock.monotonic() >= expires_at:
+            kept = await _ask(client, namespace, clock)
             is_whole = not kept.unknown and None not in kept.fields.values()
-            self._kept[key] = (timing.monotonic() + (EXPIRY_S if is_whole else UNKNOWN_EXPIRY_S), kept)
+            self._kept[key] = (clock.monotonic() + (EXPIRY_S if is_whole else UNKNOWN_EXPIRY_S), kept)
         return kept
 
 
-async def _ask(client: Client, namespace: str, timing: Timing) -> Abilities:
-    known = await discover(client, timing=timing)
+async def _ask(client: Client, namespace: str, clock: Clock) -> Abilities:
+    known = await discover(client, clock=clock)
     offered = tuple(d for d in ON_DISCOVERY if d.needs <= set(known.resources.get(d.version, ())))
     kept, evidence = {}, {}
     for dialect in (*offered[:1], Native()):

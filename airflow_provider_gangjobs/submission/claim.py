@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import PatchType
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
@@ -36,14 +36,14 @@ def claim_patch(job: Object, claim_id: str) -> Object:
     }
 
 
-async def claim(client: Api, ref: GangRef, claim_id: str, *, timing: Timing | None = None) -> bool:
+async def claim(client: Api, ref: GangRef, claim_id: str, *, clock: Clock | None = None) -> bool:
     """Take the gang. False if its Job is gone; safe to repeat.
 
     Raises:
         Conflict: others keep changing the Job, `TRIES_MAX` times in a row.
         ClusterError: it is not known whether the claim was taken.
     """
-    backoff = Calls(client, ref.namespace, timing=timing).backoff()
+    backoff = Calls(client, ref.namespace, clock=clock).backoff()
     for tries_left in reversed(range(TRIES_MAX)):
         job = await _stored(client, ref)
         if job is None:
@@ -57,7 +57,7 @@ async def claim(client: Api, ref: GangRef, claim_id: str, *, timing: Timing | No
         except Conflict:
             if not tries_left:
                 raise
-            await (timing or Timing()).sleep(backoff.next())
+            await (clock or Clock()).sleep(backoff.next())
         else:
             return True
     raise AssertionError("the last try returns or raises")
@@ -82,22 +82,22 @@ async def is_gone(client: Api, ref: GangRef) -> bool:
     return await _stored(client, ref) is None
 
 
-async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, timing: Timing | None = None) -> bool:
+async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:
     """Note that the outcome was handed over, so that the next submission is a new attempt. False if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
-    return await Calls(client, ref.namespace, timing=timing).mark_job(ref, mark)
+    return await Calls(client, ref.namespace, clock=clock).mark_job(ref, mark)
 
 
 async def mark_delivered_by(
-    client: Api, ref: GangRef, claim_id: str, *, at: datetime, timing: Timing | None = None
+    client: Api, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
 ) -> Object | None:
     """As `mark_delivered`, by the rule of `patch_claimed`."""
     mark = {annotation_path(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
-    return await patch_claimed(client, ref, claim_id, mark, timing=timing)
+    return await patch_claimed(client, ref, claim_id, mark, clock=clock)
 
 
 async def patch_claimed(
-    client: Api, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, timing: Timing | None = None
+    client: Api, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
 ) -> Object | None:
     """Set `values`, by JSON pointer, if `claim_id` answers for the gang when the server applies them. Safe to repeat.
 
@@ -106,7 +106,7 @@ async def patch_claimed(
     Raises:
         ClusterError: it is not known whether the values are set.
     """
-    calls = Calls(client, ref.namespace, timing=timing)
+    calls = Calls(client, ref.namespace, clock=clock)
     expected = {"/metadata/uid": ref.uid, annotation_path(ANNOTATION_CLAIM): claim_id}
     try:
         return await calls.insist(lambda: calls.patch_job_if(ref.name, expected, values))

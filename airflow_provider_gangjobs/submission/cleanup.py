@@ -32,7 +32,7 @@ from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ async def tidy(
     older_than: timedelta = HALF_SUBMITTED_FOR,
     dry_run: bool = False,
     now: datetime | None = None,
-    timing: Timing | None = None,
+    clock: Clock | None = None,
 ) -> Tidied:
     """Complete or remove the half-submitted gangs of a namespace, or of the cluster if None. Safe to repeat.
 
@@ -112,7 +112,7 @@ async def tidy(
         if not is_half_submitted(job, now=at, older_than=older_than):
             continue
         ref = job.ref
-        calls = Calls(client, ref.namespace, timing=timing)
+        calls = Calls(client, ref.namespace, clock=clock)
         try:
             verdict = decide(job, missing=await _is_incomplete(calls, job, stored))
             done = dry_run or await _ACTIONS[verdict](calls, stored)

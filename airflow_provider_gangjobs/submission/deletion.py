@@ -31,7 +31,7 @@ from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 PODS_GONE_WITHIN_S: Final = 120.0
@@ -47,7 +47,7 @@ async def forget(
     release: Callable[[GangRef], Awaitable[object]],
     job: bool = False,
     timeout_s: float = PODS_GONE_WITHIN_S,
-    timing: Timing | None = None,
+    clock: Clock | None = None,
 ) -> tuple[GangRef, ...]:
     """Delete a submission; its Jobs too if `job`. Returns the Jobs that it had; none if it was gone already.
 
@@ -56,7 +56,7 @@ async def forget(
     Raises:
         SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
     """
-    calls = Calls(client, namespace, timing=timing)
+    calls = Calls(client, namespace, clock=clock)
     try:
         jobs = [read_job(found) for found in await jobs_of(calls, trigger_id)]
         for stored in jobs:
@@ -74,18 +74,18 @@ async def _end(calls: Calls, job: Job, release: Callable[[GangRef], Awaitable[ob
     ongoing = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
         await calls.mark_job(ref, halt_patch(REASON, queued=job.is_queued_by_kueue))
-    deadline = calls.timing.monotonic() + timeout_s
+    deadline = calls.clock.monotonic() + timeout_s
     backoff = calls.backoff()
     while True:
         await release(ref)
         pods = [view(PodView, pod) for pod in await calls.list(PODS, gang_selector(ref.name))]
         if not any(is_held(pod) or (ongoing and not is_terminal(pod)) for pod in pods):
             return
-        if calls.timing.monotonic() >= deadline:
+        if calls.clock.monotonic() >= deadline:
             cause = f"some still ran, or could not be released, after {timeout_s:g} s"
             advice = "Look at their nodes, then delete the submission again: it goes on from here"
             raise SubmissionFailed(str(ref), "wait for its pods to be gone", cause, advice=advice)
-        await calls.timing.sleep(backoff.next())
+        await calls.clock.sleep(backoff.next())
 
 
 async def _remove_ended(calls: Calls, ref: GangRef) -> None:

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef
 
@@ -27,12 +27,12 @@ NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB; this is to be read by people."""
 
 
-async def halt(client: Api, ref: GangRef, *, reason: str, timing: Timing | None = None) -> bool:
+async def halt(client: Api, ref: GangRef, *, reason: str, clock: Clock | None = None) -> bool:
     """Suspend the gang for good: its pods end and give their capacity back, its Job stays to be read.
 
     The next submission of the task is a new attempt. False if the Job is gone.
     """
-    calls = Calls(client, ref.namespace, timing=timing)
+    calls = Calls(client, ref.namespace, clock=clock)
     job = await calls.find(JOBS, ref.name)
     return job is not None and await calls.mark_job(ref, halt_patch(reason, queued=read_job(job).is_queued_by_kueue))
 
@@ -42,9 +42,9 @@ def note_of(error: GangJobError) -> str:
     return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
 
 
-async def delete(client: Api, ref: GangRef, *, timing: Timing | None = None) -> bool:
+async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:
     """Delete the Job of exactly this uid, and in the background all it owns. False if it was gone."""
-    return await Calls(client, ref.namespace, timing=timing).remove_job(ref)
+    return await Calls(client, ref.namespace, clock=clock).remove_job(ref)
 
 
 class Killed(StrEnum):
@@ -65,7 +65,7 @@ def kill_of(job: Job, claim_id: str) -> Killed:
 
 
 async def kill(
-    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, timing: Timing | None = None
+    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> Killed:
     """Delete the gang if it is live and `claim_id` answers for it, by the rule of `kill_of`.
 
@@ -74,7 +74,7 @@ async def kill(
     Raises:
         ClusterError: it is not known whether the gang is deleted.
     """
-    calls = Calls(client, ref.namespace, timing=timing)
+    calls = Calls(client, ref.namespace, clock=clock)
     removal = await calls.remove_if(
         JOBS, ref.name, ref.uid, lambda stored: kill_of(read_job(stored), claim_id) is Killed.DELETED, seen=seen
     )
@@ -84,7 +84,7 @@ async def kill(
 
 
 async def delete_claimed(
-    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, timing: Timing | None = None
+    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> bool:
     """Delete the Job, ended or not, if `claim_id` answers for it. False if another one does; true if it was gone.
 
@@ -93,7 +93,7 @@ async def delete_claimed(
     Raises:
         ClusterError: it is not known whether the gang is deleted.
     """
-    calls = Calls(client, ref.namespace, timing=timing)
+    calls = Calls(client, ref.namespace, clock=clock)
     removal = await calls.remove_if(
         JOBS, ref.name, ref.uid, lambda stored: answers_for(read_job(stored), claim_id), seen=seen
     )
@@ -101,7 +101,7 @@ async def delete_claimed(
 
 
 async def halt_claimed(
-    client: Api, ref: GangRef, claim_id: str, *, reason: str, queued: bool = False, timing: Timing | None = None
+    client: Api, ref: GangRef, claim_id: str, *, reason: str, queued: bool = False, clock: Clock | None = None
 ) -> bool:
     """As `halt`, if `claim_id` answers for the gang when the server applies it. False if not, or if the Job is gone.
 
@@ -110,4 +110,4 @@ async def halt_claimed(
     patch = halt_patch(reason, queued=queued)
     annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
     spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
-    return await patch_claimed(client, ref, claim_id, annotations | spec, timing=timing) is not None
+    return await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is not None

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.submission.requests import Api, Calls, Objects
 from airflow_provider_gangjobs.submission.submit import Submission, Wish, submit_by
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
@@ -39,7 +39,7 @@ async def submit_operation(
     capabilities: Capabilities,
     namespace: str = "default",
     preflight: bool = False,
-    timing: Timing | None = None,
+    clock: Clock | None = None,
 ) -> Submission:
     """Create the gang of this id, or return the one that is there, also if it has succeeded.
 
@@ -58,7 +58,7 @@ async def submit_operation(
     require_valid(spec)
     # All who submit an id answer for it together, so a second one takes no claim away.
     wish = Wish(OperationKey(trigger_id), f"operation:{trigger_id}", choose_operation, preflight, keep_failed=True)
-    return await submit_by(client, spec, wish, capabilities=capabilities, namespace=namespace, timing=timing)
+    return await submit_by(client, spec, wish, capabilities=capabilities, namespace=namespace, clock=clock)
 
 
 def problem_with_trigger_id(trigger_id: str) -> Problem | None:

@@ -134,12 +134,12 @@ class AwaitController:
             GangUnsupported: there is none in time and a gang is required.
         """
         calls = progress.calls
-        deadline = calls.timing.monotonic() + CONTROLLER_TIMEOUT_S
-        while calls.timing.monotonic() < deadline:
+        deadline = calls.clock.monotonic() + CONTROLLER_TIMEOUT_S
+        while calls.clock.monotonic() < deadline:
             for workload in await calls.list(workloads(Native.version)):
                 if is_owned_by(workload["metadata"], progress.ref.uid):
                     return progress.job
-            await calls.timing.sleep(CONTROLLER_PAUSE_S)
+            await calls.clock.sleep(CONTROLLER_PAUSE_S)
         reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"
         if progress.spec.gang == GangPolicy.REQUIRED:
             raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
-from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
+from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 
@@ -92,16 +92,16 @@ class Removal:
 class Calls:
     """The requests of one submission in one namespace."""
 
-    def __init__(self, client: Api, namespace: str, *, timing: Timing | None = None) -> None:
+    def __init__(self, client: Api, namespace: str, *, clock: Clock | None = None) -> None:
         self._client = client
         self.namespace = namespace
-        self.timing = timing or Timing()
+        self.clock = clock or Clock()
         self.requests = 0
         """How many were made, not counting what the client repeated by itself."""
 
     def backoff(self) -> Backoff:
         """Pauses for one series of tries."""
-        return Backoff(self.timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        return Backoff(self.clock, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
 
     async def find(self, resource: Resource, name: str) -> Object | None:
         """The object, or None if there is none."""
@@ -219,7 +219,7 @@ class Calls:
                 if not tries_left or not (isinstance(error, Conflict) or error.transient or error.may_have_applied):
                     raise
                 may_be_deleted = may_be_deleted or error.may_have_applied
-                await self.timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+                await self.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
             else:
                 return Removal(deleted=True)
         raise AssertionError("the last try returns or raises")
@@ -255,7 +255,7 @@ class Calls:
                 stored = await self.find(resource, name)
                 if stored is None or stored["metadata"]["uid"] != uid:
                     return False
-            await self.timing.sleep(backoff.next())
+            await self.clock.sleep(backoff.next())
         return await self.insist(action)
 
     async def insist(self, action: Callable[[], Awaitable[T]]) -> T:
@@ -268,5 +268,5 @@ class Calls:
                 if not (error.transient or error.may_have_applied):
                     raise
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
-            await self.timing.sleep(pause_s)
+            await self.clock.sleep(pause_s)
         return await action()

@@ -73,12 +73,12 @@ async def carry_out(step: Step, progress: Progress) -> None:
             last = error
             _give_up_if_refused(step, progress, error)
             if not (error.may_have_applied or _was_overtaken(step, error)):
-                await progress.calls.timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+                await progress.calls.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
                 continue
             stored = await _look(step, progress)
         if stored is not None and step.accept(progress, stored):
             return
-        await progress.calls.timing.sleep(backoff.next())
+        await progress.calls.clock.sleep(backoff.next())
     raise progress.failed(step.name, str(last or "it did not last"), transient=True) from last
 
 

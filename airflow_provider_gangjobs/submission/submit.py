@@ -61,7 +61,7 @@ from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import Capabilities
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ async def submit(
     preflight: bool = False,
     lost: Lost | None = None,
     tell_failure: bool = False,
-    timing: Timing | None = None,
+    clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the one that is there. Safe to repeat, to interrupt and to race.
 
@@ -145,7 +145,7 @@ async def submit(
         Wish(key, claim, policy, preflight=preflight, disruptions=lost.disruptions if lost else 0),
         capabilities=capabilities,
         namespace=namespace,
-        timing=timing,
+        clock=clock,
     )
 
 
@@ -176,12 +176,12 @@ async def submit_by(
     *,
     capabilities: Capabilities,
     namespace: str,
-    timing: Timing | None = None,
+    clock: Clock | None = None,
 ) -> Submission:
     """As `submit`, for any key and any rule of adoption. Expects a valid spec."""
     # A copy also where nothing changes: what is remembered of it holds for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
-    calls = Calls(client, namespace_in(spec) or namespace, timing=timing)
+    calls = Calls(client, namespace_in(spec) or namespace, clock=clock)
     task = _Rounds(calls, spec, shape_of(spec, manifest_of(spec)), wish, capabilities)
     least_number, reason, backoff = 0, "", calls.backoff()
     try:
@@ -191,7 +191,7 @@ async def submit_by(
             except StartOver as again:
                 least_number, reason = max(least_number, again.least_number), str(again)
                 log.info("submitting again: %s", reason)
-            await calls.timing.sleep(backoff.next())
+            await calls.clock.sleep(backoff.next())
     except ClusterError as error:
         raise SubmissionFailed(task.where, "find the task's Jobs", str(error), error.transient) from error
     raise SubmissionFailed(task.where, "settle on a Job", reason)

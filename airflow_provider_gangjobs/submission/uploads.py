@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Calls
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.submission.requests import Object
 
 
@@ -36,7 +36,7 @@ class Upload:
     uploaded_at: datetime
 
 
-async def upload(client: Api, files: Mapping[str, str | bytes], *, namespace: str, timing: Timing | None = None) -> str:
+async def upload(client: Api, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None) -> str:
     """Store the files unless they are there already; returns their content id. Safe to repeat and to race.
 
     Raises:
@@ -46,7 +46,7 @@ async def upload(client: Api, files: Mapping[str, str | bytes], *, namespace: st
     problems = tuple(problems_with_files(files)) or (() if files else (Problem("files", "are none", "Give some"),))
     if problems:
         raise InvalidGangSpec(problems)
-    calls = Calls(client, namespace, timing=timing)
+    calls = Calls(client, namespace, clock=clock)
     try:
         return await _store(calls, files)
     except ClusterError as error:
@@ -66,7 +66,7 @@ async def _store(calls: Calls, files: Mapping[str, str | bytes]) -> str:
         except ClusterError as error:
             if not tries_left or not (error.transient or error.may_have_applied):
                 raise
-            await calls.timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+            await calls.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
             continue
         if content_id_of(files_in(stored)) != content_id:
             what = f"ConfigMap {content_id} is there with another content"
@@ -81,7 +81,7 @@ async def uploads(client: Api, *, namespace: str) -> list[Upload]:
     return sorted(map(_described, stored), key=lambda one: one.content_id)
 
 
-async def delete_upload(client: Api, content_id: str, *, namespace: str, timing: Timing | None = None) -> bool:
+async def delete_upload(client: Api, content_id: str, *, namespace: str, clock: Clock | None = None) -> bool:
     """Delete an upload, used or not. False if it was gone. Safe to repeat.
 
     Raises:
@@ -90,7 +90,7 @@ async def delete_upload(client: Api, content_id: str, *, namespace: str, timing:
     """
     if not is_content_id(content_id):
         raise InvalidGangSpec((Problem("content_id", f"is {content_id!r:.80}", "Give what `upload` returned"),))
-    calls = Calls(client, namespace, timing=timing)
+    calls = Calls(client, namespace, clock=clock)
     stored = await calls.find(CONFIGMAPS, content_id)
     if stored is None or (stored["metadata"].get("labels") or {}).get(LABEL_ROLE) != Role.UPLOAD:
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider_gangjobs.cluster.clock import Backoff, Timing
+from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection, NotFound
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ class ClusterRefused(Exception):  # noqa: N818 - a state of the cluster
         super().__init__(str(error))
 
 
-async def retry_until_answered(request: Callable[[], Awaitable[T]], *, timing: Timing) -> T:
+async def retry_until_answered(request: Callable[[], Awaitable[T]], *, clock: Clock) -> T:
     """Repeat a request until it is answered. "No such object" is an answer.
 
     Raises:
         NotFound: The object does not exist.
         ClusterRefused: The request was refused for `REFUSED_FOR_S`, or cannot be sent.
     """
-    backoff = Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+    backoff = Backoff(clock, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
     refused_since: float | None = None
     while True:
         try:
@@ -49,11 +49,11 @@ async def retry_until_answered(request: Callable[[], Awaitable[T]], *, timing: T
         except InvalidConnection as error:
             raise ClusterRefused(error) from error
         except ClusterError as error:
-            now = timing.monotonic()
+            now = clock.monotonic()
             refused_since = None if error.transient or error.may_have_applied else refused_since or now
             if refused_since is not None and now - refused_since >= REFUSED_FOR_S:
                 raise ClusterRefused(error) from error
-            await timing.sleep(backoff.next(at_least_s=error.retry_after_s))
+            await clock.sleep(backoff.next(at_least_s=error.retry_after_s))
 
 
 async def gather_or_cancel(*requests: Coroutine[Any, Any, Any]) -> list[Any]:

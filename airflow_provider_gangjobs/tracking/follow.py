@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -78,7 +78,7 @@ async def follow(
     until: Until = "ended",
     report: Callable[[Observation], None],
     now: Callable[[], datetime] | None = None,
-    timing: Timing | None = None,
+    clock: Clock | None = None,
 ) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and return the event.
 
@@ -90,17 +90,17 @@ async def follow(
     :param now: The time by which deadlines are judged. By default this is the API server's time, because the API server
         writes the times that deadlines count from.
     """
-    timing = timing or Timing()
+    clock = clock or Clock()
     reporter = PhaseReporter(report)
     shared = None if isinstance(cluster, Client) else informers()
-    client = cluster if isinstance(cluster, Client) else informers().take_client(cluster)
-    clock = now or client.server_clock.now
+    client = cluster if isinstance(cluster, Client) else informers().acquire_client(cluster)
+    server_now = now or client.server_clock.now
     try:
         while True:
             watch = GangWatch(client, ref)
             try:
                 await watch.find_podgroups(client)
-                return await _Follower(client, ref, watch, deadlines, until, reporter, clock, timing).run()
+                return await _Follower(client, ref, watch, deadlines, until, reporter, server_now, clock).run()
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
@@ -116,7 +116,7 @@ async def follow(
                 watch.close()
     finally:
         if shared is not None:
-            await shared.give_back_client(client.config.key)
+            await shared.release_client(client.config.key)
 
 
 class _Rest(NamedTuple):
@@ -136,7 +136,7 @@ class _Follower:
         until: Until,
         reporter: PhaseReporter,
         now: Callable[[], datetime],
-        timing: Timing,
+        clock: Clock,
     ) -> None:
         self.client = client
         self.ref = ref
@@ -145,8 +145,8 @@ class _Follower:
         self.until = until
         self.reporter = reporter
         self.now = now
-        self.timing = timing
-        self.harvest = HarvestTask(client, ref, timing, watch.wake)
+        self.clock = clock
+        self.harvest = HarvestTask(client, ref, clock, watch.wake)
         self.observer = GangObserver(ref, watch, self.harvest.enqueue)
         self.events: tuple[EventView, ...] = ()
         self.has_read_events = False
@@ -174,7 +174,7 @@ class _Follower:
 
     async def _sync(self) -> None:
         """Wait until the informers are synced, so that an object that they do not show does not exist."""
-        monotonic = self.timing.monotonic
+        monotonic = self.clock.monotonic
         for informer in self.watch.informers:
             check_at = monotonic() + SYNC_WITHIN_S
             while not informer.is_synced:
@@ -229,9 +229,9 @@ class _Follower:
 
     async def _collect_changes(self, for_s: float) -> None:
         """Collect changes of pods for one look. Pods are harvested meanwhile, and the end of the Job ends the wait."""
-        until = self.timing.monotonic() + for_s
-        while (left_s := until - self.timing.monotonic()) > 0 and judge(self.watch.job, self.ref) is None:
-            await self.timing.sleep(min(left_s, COLLECT_S))
+        until = self.clock.monotonic() + for_s
+        while (left_s := until - self.clock.monotonic()) > 0 and judge(self.watch.job, self.ref) is None:
+            await self.clock.sleep(min(left_s, COLLECT_S))
             await self.observer.process_changes()
 
     def _age_s(self, observation: Observation) -> float:
@@ -287,7 +287,7 @@ class _Follower:
         return (RESULTS_GONE,) if verdict.ended is Ended.SUCCEEDED and self.watch.gone_job is not None else ()
 
     def _final_harvest(self) -> FinalHarvest:
-        return FinalHarvest(self.client, self.ref, self.harvest, self.watch, self.observer, self.timing, self.now)
+        return FinalHarvest(self.client, self.ref, self.harvest, self.watch, self.observer, self.clock, self.now)
 
     # -- deadlines -------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class _Follower:
     # -- requests and events ---------------------------------------------------------------------------------
 
     async def _answer(self, request: Callable[[], Awaitable[T]]) -> T:
-        return await retry_until_answered(request, timing=self.timing)
+        return await retry_until_answered(request, clock=self.clock)
 
     async def _job(self) -> Job | None:
         """Return the Job as the server has it now, or `None` if there is no Job of this name."""

@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.cluster.clock import Slices
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.clock import TimeSlice
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.state.completeness import Completeness, check_completeness
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
@@ -76,14 +76,14 @@ class GangObserver:
 
     async def process_changes(self) -> None:
         """Enqueue all pods that have changed. On return nothing of the watch is left to process."""
-        slices = of_running_loop(Slices)
+        time_slice = loop_local(TimeSlice)
         while True:
             changed, gone = self._watch.pop_pod_changes(BATCH_PODS)
             if not changed and not gone:
                 return
             self._note(changed, gone)
             self._enqueue(pods_of(self._ref, changed), pods_of(self._ref, gone))
-            await slices.breathe()
+            await time_slice.yield_if_due()
 
     def _note(self, changed: Sequence[PodView], gone: Sequence[PodView]) -> None:
         if self._index is None:
@@ -136,7 +136,7 @@ async def in_batches(pods: Sequence[PodView]) -> AsyncIterator[Sequence[PodView]
 
     All gangs of a loop share one time slice, so several walks in a row do not each get a slice of their own.
     """
-    slices = of_running_loop(Slices)
+    time_slice = loop_local(TimeSlice)
     for first in range(0, len(pods), BATCH_PODS):
         yield pods[first : first + BATCH_PODS]
-        await slices.breathe()
+        await time_slice.yield_if_due()

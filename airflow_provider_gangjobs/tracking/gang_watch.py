@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.informer import Informer, InformerClosedError, Subscription, Wake, informers
+from airflow_provider_gangjobs.cluster.informer import (
+    Informer,
+    InformerClosedError,
+    Notification,
+    Subscription,
+    informers,
+)
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -33,15 +39,15 @@ def gang_of(seen: JobView | PodView | PodGroupView) -> str | None:
 class GangWatch:
     """What the informers know of one gang. `close` must be called at the end."""
 
-    __slots__ = ("_gone", "_groups", "_informers", "_jobs", "_pods", "_ref", "_wake")
+    __slots__ = ("_gone", "_groups", "_informers", "_jobs", "_notification", "_pods", "_ref")
 
     def __init__(self, client: Client, ref: GangRef) -> None:
         self._ref = ref
-        self._wake = Wake()
+        self._notification = Notification()
         jobs, pods = _informer(client, JOBS, ref, JobView), _informer(client, PODS, ref, PodView)
         self._informers: list[Informer[Any]] = [jobs, pods]
-        self._jobs = jobs.subscribe(ref.name, self._wake)
-        self._pods = pods.subscribe(ref.name, self._wake)
+        self._jobs = jobs.subscribe(ref.name, self._notification)
+        self._pods = pods.subscribe(ref.name, self._notification)
         self._groups: Subscription[PodGroupView] | None = None
         self._gone: JobView | None = None
 
@@ -51,12 +57,12 @@ class GangWatch:
         if resource is not None:
             groups = _informer(client, resource, self._ref, PodGroupView)
             self._informers.append(groups)
-            self._groups = groups.subscribe(self._ref.name, self._wake)
+            self._groups = groups.subscribe(self._ref.name, self._notification)
 
     def close(self) -> None:
         """End the subscriptions. Safe to repeat."""
         for informer in self._informers:
-            informer.give_back()
+            informer.release()
 
     @property
     def informers(self) -> list[Informer[Any]]:
@@ -93,7 +99,7 @@ class GangWatch:
     @property
     def shows_all_pods_of_a_moment(self) -> bool:
         """At some moment the gang had the pods of `pods` and no others."""
-        return self._informers[1].shows_all_of_a_moment
+        return self._informers[1].is_complete_snapshot
 
     @property
     def podgroup(self) -> PodGroupView | None:
@@ -118,7 +124,7 @@ class GangWatch:
         Raises:
             InformerClosedError: The informers have ended.
         """
-        await self._wake.sleep(timeout_s)
+        await self._notification.wait(timeout_s)
         self._jobs.check()
         self._pods.check()
         if self._groups is not None:
@@ -126,11 +132,11 @@ class GangWatch:
 
     def wake(self) -> None:
         """Make `changed` return."""
-        self._wake.set()
+        self._notification.notify()
 
 
 def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -> Informer[V]:
-    return informers().take(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
+    return informers().acquire(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
 
 
 async def podgroups_served(client: Client) -> Resource | None:

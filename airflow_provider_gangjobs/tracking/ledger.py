@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from airflow_provider_gangjobs.cluster.clock import Slices
+from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
     AlreadyExists,
     ApiError,
@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     is_of_another_uid,
 )
 from airflow_provider_gangjobs.cluster.http.options import ResponseFormat
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
@@ -185,7 +185,7 @@ class Ledger:
             ClusterError: The ledger could not be read to its end.
         """
         found: dict[str, None] = {}
-        slices = of_running_loop(Slices)
+        time_slice = loop_local(TimeSlice)
         async with aclosing(_shards(self._client, self.ref)) as shards:
             async for shard in shards:
                 new = {uid: text for uid, text in _data(shard).items() if uid not in found}
@@ -193,7 +193,7 @@ class Ledger:
                 found |= dict.fromkeys(new)
                 seen = self._seen(shard)
                 self._shard = seen if seen.number >= self._shard.number else self._shard
-                await slices.breathe()
+                await time_slice.yield_if_due()
         self._recorded = found | (self._recorded or {})
 
     async def record(self, outcomes: Iterable[Outcome]) -> None:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -46,7 +46,7 @@ class Sink(Protocol):
 
 def emitting() -> AbstractContextManager[None]:
     """For the length of the block a gang is waited for, and the loop's metrics are sent."""
-    return of_running_loop(_Emitter)
+    return loop_local(_Emitter)
 
 
 @dataclass(frozen=True)

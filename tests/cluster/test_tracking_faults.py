@@ -16,8 +16,8 @@ import pytest
 from airflow_provider_gangjobs.cluster import loop_local
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.informer import Informers
-from airflow_provider_gangjobs.cluster.informer.config import Pace
+from airflow_provider_gangjobs.cluster.informer import InformerFactory
+from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.gang.labels import LABEL_JOB_UID
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 PATIENCE_S = 3.0
-HURRIED = Pace(watch_s=(3.0, 5.0), idle_margin_s=1.0)
+HURRIED = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0)
 """A watch that has fallen silent is noticed soon."""
 
 ALL_ON = "1.36"
@@ -114,8 +114,8 @@ class World:
     async def of(cls, tenant: Tenant) -> AsyncIterator[World]:
         plane = tenant.plane
         config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
-        hurried = Informers(connect=Impatient, pace=HURRIED, linger_s=0)
-        loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = hurried
+        hurried = InformerFactory(connect=Impatient, config=HURRIED, linger_s=0)
+        loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = hurried
         async with AsyncExitStack() as stack:
             gateway = await stack.enter_async_context(Gateway.opened(plane))
             kubelets = Kubelets(await stack.enter_async_context(Client(config)))

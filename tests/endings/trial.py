@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.http.options import PropagationPolicy
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource
@@ -52,7 +52,7 @@ class Trial:
     """The provider's, with no more rights than documented."""
     namespace: str
     kubelets: Kubelets
-    timing: Timing
+    clock: Clock
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:6])
     nodes: list[str] = field(default_factory=list)
     ref: GangRef = field(init=False)
@@ -67,12 +67,12 @@ class Trial:
         namespace: str,
         kubelets: Kubelets,
         *,
-        timing: Timing | None = None,
+        clock: Clock | None = None,
         nodes: Sequence[int] = (1, 1),
         **spec: Any,
     ) -> AsyncIterator[Trial]:
         """Submit a gang of two ranks of one CPU for nodes of these CPUs. At the end the nodes are gone."""
-        trial = cls(admin, config, namespace, kubelets, timing or Timing())
+        trial = cls(admin, config, namespace, kubelets, clock or Clock())
         for number, cpu in enumerate(nodes):
             name = f"{trial.id}-{number}"
             trial.nodes.append(name)
@@ -102,7 +102,7 @@ class Trial:
 
     async def follow(self, **options: Any) -> GangEvent:
         """As a trigger does."""
-        options = {"now": self.kubelets.now, "timing": self.timing, "report": lambda _: None} | options
+        options = {"now": self.kubelets.now, "clock": self.clock, "report": lambda _: None} | options
         async with asyncio.timeout(WITHIN_S):
             return await follow(self.config, self.ref, **options)
 

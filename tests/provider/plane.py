@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster import loop_local
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.informer import Informers, informers
+from airflow_provider_gangjobs.cluster.informer import InformerFactory, informers
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG, LABEL_ROLE, Role
 from gangjobs_sandbox.api.app import create_app
@@ -62,12 +62,12 @@ def config_for(url: str) -> ClusterConfig:
 
 def _share_virtual_time() -> None:
     """Give the loop's informers its time; by themselves they take the machine's."""
-    loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[Informers] = Informers(timing=timing())
+    loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = InformerFactory(clock=clock())
 
 
-def timing() -> Timing:
+def clock() -> Clock:
     """Virtual time and a fixed random sequence."""
-    return Timing(monotonic=asyncio.get_running_loop().time, random=random.Random(1))
+    return Clock(monotonic=asyncio.get_running_loop().time, random=random.Random(1))
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Plane:
             app = create_app(registry, token=None, faults=faults, logs=_Logs(logs))
             address = await stack.enter_async_context(serving(app))
             config = config_for(address.url)
-            client = await stack.enter_async_context(Client(config, timing=timing()))
+            client = await stack.enter_async_context(Client(config, clock=clock()))
             _share_virtual_time()
             stack.push_async_callback(informers().aclose)
             plane = cls(registry, clock, faults, config, client, logs, plays_nodes)

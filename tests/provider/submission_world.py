@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
 from airflow_provider_gangjobs.gang.identity import TaskKey
@@ -69,8 +69,8 @@ class Pauses:
         self.meanwhile: Callable[[float], None] = lambda seconds: None
         """What else happens in that time."""
 
-    def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now, sleep=self._sleep, random=random.Random(3))
+    def clock(self) -> Clock:
+        return Clock(monotonic=lambda: self.now, sleep=self._sleep, random=random.Random(3))
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -103,7 +103,7 @@ class World:
             claim=claim,
             capabilities=self.capabilities,
             reattach=reattach,
-            timing=self.pauses.timing(),
+            clock=self.pauses.clock(),
         )
 
     def runs_while_we_wait(self) -> None:
@@ -172,7 +172,7 @@ async def world(release: str = "1.37", *, nodes: int = 2, workload_with_job: boo
     token = next(TOKENS)
     app = create_app(bench.registry, token=token)
     pauses = Pauses()
-    async with serving(app) as address, Client(config(address.url, token), timing=pauses.timing()) as client:
+    async with serving(app) as address, Client(config(address.url, token), clock=pauses.clock()) as client:
         yield World(bench, client, await discover(client), app.state.faults, pauses)
 
 

@@ -34,7 +34,7 @@ async def operation(cluster: World, api: Any = None, spec: GangSpec = GANG_OF_4)
         spec,
         trigger_id="op",
         capabilities=cluster.capabilities,
-        timing=cluster.pauses.timing(),
+        clock=cluster.pauses.clock(),
     )
 
 
@@ -48,7 +48,7 @@ async def half_submitted(cluster: World, request: int = FIRST_ACT, *, by_id: boo
 async def tidied(cluster: World, *, age: timedelta = 2 * HOUR, api: Any = None, **options: Any) -> Tidied:
     """As seen when all that is there is this old."""
     now = cluster.bench.clock.now() + age
-    return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, timing=cluster.pauses.timing(), **options)
+    return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, clock=cluster.pauses.clock(), **options)
 
 
 def verdicts(result: Tidied) -> list[Verdict]:

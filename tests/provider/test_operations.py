@@ -35,7 +35,7 @@ OURS = (SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 async def submit(cluster: World, spec: GangSpec = GANG_OF_4, trigger_id: str = ID, **options: Any) -> Submission:
     options = {"api": cluster.client, "capabilities": cluster.capabilities, **options}
     return await operations.submit_operation(
-        options.pop("api"), spec, trigger_id=trigger_id, timing=cluster.pauses.timing(), **options
+        options.pop("api"), spec, trigger_id=trigger_id, clock=cluster.pauses.clock(), **options
     )
 
 
@@ -65,7 +65,7 @@ async def delete(cluster: World, trigger_id: str = ID, *, api: Any = None, **opt
         trigger_id,
         namespace=NAMESPACE,
         release=free,
-        timing=cluster.pauses.timing(),
+        clock=cluster.pauses.clock(),
         **options,
     )
 
@@ -260,7 +260,7 @@ async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later():
         cluster.runs_while_we_wait()
         with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
             await forget(
-                cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, timing=cluster.pauses.timing()
+                cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.pauses.clock()
             )
         assert caught.value.retryable
         assert (await found(cluster)).state is OperationState.FAILED

@@ -67,7 +67,7 @@ async def preflighted(cluster, spec, api=None):
         claim="x",
         capabilities=cluster.capabilities,
         preflight=True,
-        timing=cluster.pauses.timing(),
+        clock=cluster.pauses.clock(),
     )
 
 

@@ -98,7 +98,7 @@ async def test_kill_whose_answer_is_lost_is_known_to_be_done(kind: FaultKind):
         ref = (await cluster.submit(claim="ti-1")).ref
         cluster.faults.add(Fault(kind, method="DELETE", times=1))
 
-        assert await kill(cluster.client, ref, "ti-1", timing=cluster.pauses.timing()) is Killed.DELETED
+        assert await kill(cluster.client, ref, "ti-1", clock=cluster.pauses.clock()) is Killed.DELETED
 
         assert cluster.live() == []
 
@@ -109,7 +109,7 @@ async def test_kill_does_not_insist_for_ever():
         cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="DELETE", times=None))
 
         with pytest.raises(Conflict):
-            await kill(cluster.client, ref, "ti-1", timing=cluster.pauses.timing())
+            await kill(cluster.client, ref, "ti-1", clock=cluster.pauses.clock())
 
 
 async def test_nobody_answers_by_an_empty_claim():
@@ -160,6 +160,6 @@ async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again():
         async def free(ref: GangRef) -> None:
             """Its pods were let go as they ended."""
 
-        await forget(api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, timing=cluster.pauses.timing())
+        await forget(api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, clock=cluster.pauses.clock())
 
         assert (api.happened, cluster.jobs()) == (1, [])

@@ -86,7 +86,7 @@ async def test_claim_insists_while_others_change_the_job():
     async with world() as cluster:
         submission = await cluster.submit()
         cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=3))
-        assert await claim(cluster.client, submission.ref, "ti-2", timing=cluster.pauses.timing())
+        assert await claim(cluster.client, submission.ref, "ti-2", clock=cluster.pauses.clock())
         assert await holds_claim(cluster.client, submission.ref, "ti-2")
 
 
@@ -95,7 +95,7 @@ async def test_claim_does_not_insist_for_ever():
         submission = await cluster.submit()
         cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
         with pytest.raises(Conflict):
-            await claim(cluster.client, submission.ref, "ti-2", timing=cluster.pauses.timing())
+            await claim(cluster.client, submission.ref, "ti-2", clock=cluster.pauses.clock())
 
 
 async def test_claim_of_a_job_that_vanishes_meanwhile_is_none():
@@ -110,5 +110,5 @@ async def test_deletion_insists(fault):
     async with world() as cluster:
         submission = await cluster.submit()
         cluster.faults.add(fault)
-        await delete(cluster.client, submission.ref, timing=cluster.pauses.timing())
+        await delete(cluster.client, submission.ref, clock=cluster.pauses.clock())
         assert cluster.jobs() == []

@@ -18,7 +18,7 @@ FILES = {"train.py": "print('é')\n", "weights.bin": b"\x00\xff" * 10}
 
 
 async def store(cluster: World, files=FILES, api=None) -> str:
-    return await upload(api or cluster.client, files, namespace=NAMESPACE, timing=cluster.pauses.timing())
+    return await upload(api or cluster.client, files, namespace=NAMESPACE, clock=cluster.pauses.clock())
 
 
 async def test_the_same_content_is_stored_once():

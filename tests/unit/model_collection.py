@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone, ReplyLost
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class Collection:
         await asyncio.sleep(0)
 
     @property
-    def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(1))
+    def clock(self) -> Clock:
+        return Clock(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(1))
 
     # -- changes ---------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.cluster.clock import Timing
-from airflow_provider_gangjobs.cluster.informer.config import Pace
+from airflow_provider_gangjobs.cluster.clock import Clock
+from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import Store
@@ -80,8 +80,8 @@ class Script:
         self.now += seconds
 
     @property
-    def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(7))
+    def clock(self) -> Clock:
+        return Clock(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(7))
 
     def _next(self, request: str) -> Any:
         if not self.answers:
@@ -125,14 +125,14 @@ def everything(_: View) -> str:
     return "all"
 
 
-async def play(*answers: Any, pace: Pace | None = None) -> tuple[Script, Store[View], Reflector[View]]:
+async def play(*answers: Any, pace: InformerConfig | None = None) -> tuple[Script, Store[View], Reflector[View]]:
     """Run a reflector until the script is through."""
     script = Script(list(answers))
     store: Store[View] = Store(everything)
-    pace = pace or Pace()
-    health = Health("jobs in team", script.timing, proven_s=pace.proven_s)
+    pace = pace or InformerConfig()
+    health = Health("jobs in team", script.clock, healthy_after_s=pace.healthy_after_s)
     target = Target(JOBS, "team")
-    reflector = Reflector(script, target, View, store, health=health, timing=script.timing, pace=pace)
+    reflector = Reflector(script, target, View, store, health=health, clock=script.clock, config=pace)
     with pytest.raises(ScriptEndedError):
         await reflector.run()
     return script, store, reflector

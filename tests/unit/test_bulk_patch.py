@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Access
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.http.bulk_patch import BulkPatch, Endpoint
 from airflow_provider_gangjobs.cluster.resources import PODS
@@ -309,8 +309,8 @@ async def released(server: Server, count: int, **more: Any) -> dict[str, Cluster
         assert pod.metadata.name not in reported, "each pod is reported once"
         reported[pod.metadata.name] = error
 
-    timing = Timing(sleep=lambda _: asyncio.sleep(0))
-    async with asyncio.timeout(PATIENCE_S), Client(config_for(server.url), timing=timing, retry_for_s=1) as client:
+    clock = Clock(sleep=lambda _: asyncio.sleep(0))
+    async with asyncio.timeout(PATIENCE_S), Client(config_for(server.url), clock=clock, retry_for_s=1) as client:
         await release_all(client, pods(count), report, **more)
         assert client.statistics().requests["patch"] <= len(server.requests)
     return reported

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
     AlreadyExists,
@@ -67,8 +67,8 @@ class Hurry:
         self.slept.append(seconds)
 
     @property
-    def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(7))
+    def clock(self) -> Clock:
+        return Clock(monotonic=lambda: self.now, sleep=self.sleep, random=random.Random(7))
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ async def test_list_that_expires_begins_again(hurry: Hurry) -> None:
         else:
             await api.serve_list(request, connection)
 
-    async with FaultServer(expire_once) as server, Client(server.config, timing=hurry.timing) as client:
+    async with FaultServer(expire_once) as server, Client(server.config, clock=hurry.clock) as client:
         assert len(await client.list(JOBS, "team", limit=2)) == 3
     assert [request.query.get("continue") for request in server.requests] == [None, "2", None, "2"]
 
@@ -266,7 +266,7 @@ async def test_list_goes_on_where_the_server_offers_it() -> None:
 async def test_list_that_expires_for_ever_is_given_up(hurry: Hurry) -> None:
     async with (
         FaultServer(answering(*[refusing(410, "Expired")] * 9)) as server,
-        Client(server.config, timing=hurry.timing) as client,
+        Client(server.config, clock=hurry.clock) as client,
     ):
         with pytest.raises(Gone):
             await client.list(JOBS)
@@ -280,7 +280,7 @@ TRANSIENT = [internal_error, bad_gateway, reset_at_once, too_many_requests("1"),
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=["500", "502", "reset", "429", "503"])
 async def test_read_is_repeated_after_a_transient_fault(fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         assert await client.get(JOBS, "a", "team") == {"metadata": {"name": "a"}}
         assert client.statistics().requests == {"get": 2}
         assert client.statistics().retries == 1
@@ -289,7 +289,7 @@ async def test_read_is_repeated_after_a_transient_fault(fault: Any, hurry: Hurry
 async def test_read_is_repeated_until_its_deadline(hurry: Hurry) -> None:
     async with (
         FaultServer(answering(*[internal_error] * 999)) as server,
-        Client(server.config, timing=hurry.timing, retry_for_s=60) as client,
+        Client(server.config, clock=hurry.clock, retry_for_s=60) as client,
     ):
         with pytest.raises(ServerError):
             await client.get(JOBS, "a", "team")
@@ -299,14 +299,14 @@ async def test_read_is_repeated_until_its_deadline(hurry: Hurry) -> None:
 
 async def test_retry_after_is_honoured(hurry: Hurry) -> None:
     fault = too_many_requests("7")
-    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         await client.get(JOBS, "a", "team")
     assert hurry.slept == [7.0]
 
 
 async def test_retry_after_beyond_the_deadline_is_not_waited_for(hurry: Hurry) -> None:
-    fault, timing = too_many_requests("3600"), hurry.timing
-    async with FaultServer(answering(fault)) as server, Client(server.config, timing=timing, retry_for_s=30) as client:
+    fault, clock = too_many_requests("3600"), hurry.clock
+    async with FaultServer(answering(fault)) as server, Client(server.config, clock=clock, retry_for_s=30) as client:
         with pytest.raises(TooManyRequests) as caught:
             await client.get(JOBS, "a", "team")
     assert (hurry.slept, caught.value.retry_after_s) == ([], RETRY_AFTER_MAX_S)
@@ -327,7 +327,7 @@ async def test_retry_after_beyond_the_deadline_is_not_waited_for(hurry: Hurry) -
     ids=["500", "502", "503", "reset", "exists", "conflict", "not found", "login page"],
 )
 async def test_write_is_never_repeated_blindly(fault: Any, error: type[Exception], hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         with pytest.raises(error):
             await client.create(JOBS, {}, "team")
     assert len(server.requests) == 1
@@ -342,7 +342,7 @@ NOT_PROCESSED = [
 
 @pytest.mark.parametrize("fault", NOT_PROCESSED, ids=["429 with Retry-After", "429", "503 with Retry-After"])
 async def test_write_that_was_not_processed_is_repeated(fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         await client.create(JOBS, {}, "team")
     assert len(server.requests) == 2
 
@@ -353,21 +353,21 @@ async def test_write_that_was_not_processed_is_repeated(fault: Any, hurry: Hurry
 async def test_refused_connection_was_never_sent(hurry: Hurry) -> None:
     async with FaultServer(echo) as server:
         config = server.config
-    async with Client(config, timing=hurry.timing) as client:
+    async with Client(config, clock=hurry.clock) as client:
         with pytest.raises(Unreachable) as caught:
             await client.create(JOBS, {}, "team")
     assert not caught.value.may_have_applied
 
 
 async def test_unknown_host_was_never_sent(hurry: Hurry) -> None:
-    async with Client(config_for("http://nowhere.invalid:1"), timing=hurry.timing) as client:
+    async with Client(config_for("http://nowhere.invalid:1"), clock=hurry.clock) as client:
         with pytest.raises(Unreachable):
             await client.create(JOBS, {}, "team")
 
 
 @pytest.mark.parametrize("fault", [reset_at_once, reset_mid_line], ids=["before the head", "within the body"])
 async def test_broken_answer_leaves_the_outcome_open(fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, timing=hurry.timing) as client:
+    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         with pytest.raises(ReplyLost) as caught:
             await client.create(JOBS, {}, "team")
     assert caught.value.may_have_applied
@@ -439,7 +439,7 @@ async def test_no_secret_in_errors_or_logs(fault: Any, hurry: Hurry, caplog: pyt
     body = {"data": {"password": "hunter2hunter2"}}
     async with (
         FaultServer(answering(*[fault] * 999)) as server,
-        Client(server.config, timing=hurry.timing) as client,
+        Client(server.config, clock=hurry.clock) as client,
     ):
         with pytest.raises((ServerError, ReplyLost, UnexpectedReply, Unauthorized)) as written:
             await client.create(JOBS, body, "team")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import (
@@ -24,8 +24,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     TlsFailed,
     Unauthorized,
 )
-from airflow_provider_gangjobs.cluster.informer import Informer, Informers
-from airflow_provider_gangjobs.cluster.informer.config import Pace
+from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
+from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from gangjobs_sandbox.api.app import create_app
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 CERTIFICATE = issue()
 TOKEN = "sesame-open-the-door"
-HURRIED = Pace(backoff_base_s=0.02, backoff_cap_s=0.2, proven_s=0.1, watch_s=(2, 3), idle_margin_s=-1.8)
+HURRIED = InformerConfig(
+    backoff_base_s=0.02, backoff_cap_s=0.2, healthy_after_s=0.1, watch_timeout_s=(2, 3), idle_margin_s=-1.8
+)
 
 
 @dataclass
@@ -65,22 +67,22 @@ async def cluster(release: str = "1.37") -> AsyncGenerator[Cluster, None]:
         yield Cluster(registry, faults, address.url)
 
 
-def virtual() -> Timing:
+def virtual() -> Clock:
     """The time of the test's loop, and the same delays each time."""
-    return Timing(monotonic=asyncio.get_running_loop().time, random=random.Random(5))
+    return Clock(monotonic=asyncio.get_running_loop().time, random=random.Random(5))
 
 
 @asynccontextmanager
 async def connected(release: str = "1.37") -> AsyncGenerator[tuple[Cluster, Client], None]:
-    async with cluster(release) as running, Client(running.config(), timing=virtual()) as client:
+    async with cluster(release) as running, Client(running.config(), clock=virtual()) as client:
         yield running, client
 
 
 @asynccontextmanager
 async def watched(kind: type[Any], resource: Any = JOBS) -> AsyncGenerator[tuple[Cluster, Client, Informer[Any]], None]:
     async with connected() as (running, client):
-        registry = Informers(pace=HURRIED, timing=virtual())
-        async with registry.lease(client, resource, "default", "gang", decode=kind, index=by_name) as informer:
+        registry = InformerFactory(config=HURRIED, clock=virtual())
+        async with registry.acquired(client, resource, "default", "gang", decode=kind, index=by_name) as informer:
             assert await informer.synced(10)
             await until(lambda: informer.statistics().watches_open == 1)
             yield running, client, informer

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import yaml
 
-from airflow_provider_gangjobs.cluster.config import ClusterConfig, Source
+from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 
 KUBECONFIG = {"apiVersion": "v1", "users": [{"name": "me", "user": {"token": "sesame-open-the-door"}}]}
@@ -21,28 +21,28 @@ def read(**extras: object) -> ClusterConfig:
 @pytest.mark.parametrize(
     ("extras", "source"),
     [
-        ({}, Source.DEFAULT),
-        ({"in_cluster": True}, Source.IN_CLUSTER),
-        ({"in_cluster": "True"}, Source.IN_CLUSTER),
-        ({"in_cluster": False}, Source.DEFAULT),
-        ({"in_cluster": "false"}, Source.DEFAULT),
-        ({"in_cluster": ""}, Source.DEFAULT),
-        ({"kube_config_path": "/etc/kube"}, Source.FILE),
-        ({"kube_config_path": ""}, Source.DEFAULT),
-        ({"kube_config": KUBECONFIG}, Source.INLINE),
-        ({"kube_config": json.dumps(KUBECONFIG)}, Source.INLINE),
-        ({"kube_config": yaml.safe_dump(KUBECONFIG)}, Source.INLINE),
-        ({"kube_config": ""}, Source.DEFAULT),
-        ({"kube_config": "{}"}, Source.DEFAULT),
-        ({"extra__kubernetes__in_cluster": True}, Source.IN_CLUSTER),
-        ({"extra__kubernetes__kube_config_path": "/etc/kube"}, Source.FILE),
-        ({"extra__kubernetes__kube_config": json.dumps(KUBECONFIG)}, Source.INLINE),
-        ({"kube_config_path": "", "extra__kubernetes__kube_config_path": "/etc/kube"}, Source.DEFAULT),
-        ({"xcom_sidecar_container_image": "busybox", "anything": 1}, Source.DEFAULT),
+        ({}, ConfigSource.DEFAULT),
+        ({"in_cluster": True}, ConfigSource.IN_CLUSTER),
+        ({"in_cluster": "True"}, ConfigSource.IN_CLUSTER),
+        ({"in_cluster": False}, ConfigSource.DEFAULT),
+        ({"in_cluster": "false"}, ConfigSource.DEFAULT),
+        ({"in_cluster": ""}, ConfigSource.DEFAULT),
+        ({"kube_config_path": "/etc/kube"}, ConfigSource.FILE),
+        ({"kube_config_path": ""}, ConfigSource.DEFAULT),
+        ({"kube_config": KUBECONFIG}, ConfigSource.INLINE),
+        ({"kube_config": json.dumps(KUBECONFIG)}, ConfigSource.INLINE),
+        ({"kube_config": yaml.safe_dump(KUBECONFIG)}, ConfigSource.INLINE),
+        ({"kube_config": ""}, ConfigSource.DEFAULT),
+        ({"kube_config": "{}"}, ConfigSource.DEFAULT),
+        ({"extra__kubernetes__in_cluster": True}, ConfigSource.IN_CLUSTER),
+        ({"extra__kubernetes__kube_config_path": "/etc/kube"}, ConfigSource.FILE),
+        ({"extra__kubernetes__kube_config": json.dumps(KUBECONFIG)}, ConfigSource.INLINE),
+        ({"kube_config_path": "", "extra__kubernetes__kube_config_path": "/etc/kube"}, ConfigSource.DEFAULT),
+        ({"xcom_sidecar_container_image": "busybox", "anything": 1}, ConfigSource.DEFAULT),
     ],
     ids=str,
 )
-def test_extras_choose_the_source(extras: dict[str, object], source: Source) -> None:
+def test_extras_choose_the_source(extras: dict[str, object], source: ConfigSource) -> None:
     assert read(**extras).source is source
 
 

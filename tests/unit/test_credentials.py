@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, RestConfig, redacted
 from airflow_provider_gangjobs.cluster.auth.tls import environment_proxy
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
 from tests.patience import PATIENCE_S
@@ -337,8 +337,8 @@ class Now:
     now = 0.0
 
     @property
-    def timing(self) -> Timing:
-        return Timing(monotonic=lambda: self.now)
+    def clock(self) -> Clock:
+        return Clock(monotonic=lambda: self.now)
 
 
 async def test_credentials_are_loaded_once_for_all() -> None:
@@ -350,7 +350,7 @@ async def test_credentials_are_loaded_once_for_all() -> None:
 
 async def test_credentials_are_renewed_when_due() -> None:
     source, now = Source(renew_in_s=60), Now()
-    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    credentials = Credentials(extras(), load=source.load, clock=now.clock)
     seen = []
     for now.now in (0, 59, 60, 119, 120):
         seen.append((await credentials.current()).authorization)
@@ -359,7 +359,7 @@ async def test_credentials_are_renewed_when_due() -> None:
 
 async def test_failed_renewal_keeps_what_there_is() -> None:
     source, now = Source(renew_in_s=60), Now()
-    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    credentials = Credentials(extras(), load=source.load, clock=now.clock)
     await credentials.current()
     source.fails = True
     for now.now in (60, 61, 119, 120):
@@ -370,7 +370,7 @@ async def test_failed_renewal_keeps_what_there_is() -> None:
 async def test_service_account_token_is_read_again_each_minute(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = Now()
     monkeypatch.setattr("airflow_provider_gangjobs.cluster.auth.credentials.make_context", lambda _: None)
-    credentials = Credentials(extras(in_cluster=True), timing=now.timing)
+    credentials = Credentials(extras(in_cluster=True), clock=now.clock)
     await credentials.current()
     pod.write_text(OTHER)  # noqa: ASYNC240 - as the kubelet does
     now.now = 60
@@ -379,7 +379,7 @@ async def test_service_account_token_is_read_again_each_minute(pod: Path, monkey
 
 async def test_many_refusals_cost_one_renewal() -> None:
     source, now = Source(), Now()
-    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    credentials = Credentials(extras(), load=source.load, clock=now.clock)
     refused = await credentials.current()
     renewed = await asyncio.gather(*(credentials.renew(refused) for _ in range(20)))
     assert {access.authorization for access in renewed} == {"Bearer 2"}
@@ -388,7 +388,7 @@ async def test_many_refusals_cost_one_renewal() -> None:
 
 async def test_renewal_is_not_forced_again_at_once() -> None:
     source, now = Source(), Now()
-    credentials = Credentials(extras(), load=source.load, timing=now.timing)
+    credentials = Credentials(extras(), load=source.load, clock=now.clock)
     renewed = await credentials.renew(await credentials.current())
     assert await credentials.renew(renewed) is renewed
     now.now = 10

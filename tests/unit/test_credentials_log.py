@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.auth.credentials import RETRY_RENEWAL_S, Credentials
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import RestConfig
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import CredentialsFailed
 
@@ -32,7 +32,7 @@ class Source:
 
     def credentials(self) -> Credentials:
         config = ClusterConfig.from_extras("k8s", {"kube_config_path": "/nowhere"})
-        return Credentials(config, timing=Timing(monotonic=lambda: self.now), load=self.load)
+        return Credentials(config, clock=Clock(monotonic=lambda: self.now), load=self.load)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
@@ -52,7 +52,10 @@ async def test_renewal_that_fails_is_told_once_and_its_end(caplog: pytest.LogCap
     source.now += RETRY_RENEWAL_S + 1
     await credentials.current()
     (_, kept, why), (_, renewed, whose) = told(caplog)
-    assert (kept, renewed) == ("credentials could not be renewed, they are kept", "credentials are renewed again")
+    assert (kept, renewed) == (
+        "credentials could not be renewed, the current ones stay in use",
+        "credentials renewed after a failure",
+    )
     assert "the issuer is away" in why["cause"]
     assert whose == {"connection": "k8s"}
 
@@ -61,6 +64,6 @@ async def test_renewal_after_a_refusal_is_told_without_them(caplog: pytest.LogCa
     caplog.set_level(logging.DEBUG)
     credentials = Source().credentials()
     await credentials.renew(await credentials.current())
-    what = "credentials renewed, the API server refused the others"
+    what = "credentials renewed after a 401"
     assert told(caplog) == [("DEBUG", what, {"connection": "k8s"})]
     assert "sesame" not in caplog.text

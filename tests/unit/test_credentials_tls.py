@@ -144,13 +144,13 @@ async def test_encrypted_key_is_refused_instead_of_asking_a_terminal() -> None:
 
 async def test_unchanged_certificates_keep_their_context(tmp_path: Path) -> None:
     now = 0.0
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
 
     ca = tmp_path / "ca.crt"
     ca.write_bytes(SERVER.certificate)
     config = kubeconfig("https://here", cluster={"certificate-authority": str(ca)})
     extras = ClusterConfig.from_extras("k8s", {"kube_config": config})
-    credentials = Credentials(extras, timing=Timing(monotonic=lambda: now))
+    credentials = Credentials(extras, clock=Clock(monotonic=lambda: now))
     first = await credentials.current()
     same = await credentials.renew(first)
     ca.write_bytes(ELSEWHERE.certificate)

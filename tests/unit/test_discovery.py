@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
 from airflow_provider_gangjobs.cluster.errors import Unreachable
 from tests.unit.fault_server import Connection, FaultServer, Request, status
@@ -130,15 +130,15 @@ async def test_many_ask_once() -> None:
 @pytest.mark.parametrize(("versions", "lasts_s"), [({"v1": CLASSES}, 600.0), (403, 30.0)], ids=["known", "not known"])
 async def test_answer_is_asked_for_again_when_it_is_old(versions: Any, lasts_s: float) -> None:
     now = 0.0
-    timing = Timing(monotonic=lambda: now)
+    clock = Clock(monotonic=lambda: now)
     async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config) as client:
-        await discover(client, timing=timing)
+        await discover(client, clock=clock)
         first = len(server.requests)
         now = lasts_s - 1
-        await discover(client, timing=timing)
+        await discover(client, clock=clock)
         assert len(server.requests) == first
         now = lasts_s
-        await discover(client, timing=timing)
+        await discover(client, clock=clock)
         assert len(server.requests) == 2 * first
 
 

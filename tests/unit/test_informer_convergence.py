@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.cluster.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from airflow_provider_gangjobs.cluster.informer.config import Pace
+from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import Store, Subscription
@@ -126,10 +126,10 @@ class InformerMachine(RuleBasedStateMachine):
         self.fast = [self._consumer(key) for key in KEYS]
         self.slow = [self._consumer(key) for key in KEYS]
         self.steps = 0
-        pace = Pace(page_objects=2)
-        timing = self.server.timing
-        self.health = Health("jobs", timing, proven_s=pace.proven_s)
-        reflector = Reflector(self.server, Target(JOBS), View, self.store, health=self.health, timing=timing, pace=pace)
+        pace = InformerConfig(page_objects=2)
+        clock = self.server.clock
+        self.health = Health("jobs", clock, healthy_after_s=pace.healthy_after_s)
+        reflector = Reflector(self.server, Target(JOBS), View, self.store, health=self.health, clock=clock, config=pace)
         self.server.told = lambda: int(reflector._version or 0)
         self.running = self.loop.create_task(reflector.run())
 

@@ -13,9 +13,9 @@ import pytest
 from airflow_provider_gangjobs.cluster.auth.credentials import FORCED_RENEWAL_INTERVAL_S
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import TOKEN_FILE_PERIOD_S
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.informer import Informer, Informers
+from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, kubeconfig, status
@@ -85,13 +85,13 @@ async def watched(folder: Path) -> AsyncGenerator[Watched, None]:
     api.put("a", "1")
     api.put("b", "1")
     guard = Guarded(api, "first")
-    timing = Timing(monotonic=asyncio.get_running_loop().time, random=random.Random(7))
-    registry = Informers(timing=timing, connect=lambda config: Client(config, timing=timing))
+    clock = Clock(monotonic=asyncio.get_running_loop().time, random=random.Random(7))
+    registry = InformerFactory(clock=clock, connect=lambda config: Client(config, clock=clock))
     async with FaultServer(guard.handle) as server:
         user = {"tokenFile": str(file)}
         config = ClusterConfig.from_extras("test", {"kube_config": kubeconfig(server.url, user=user)})
         try:
-            async with registry.lease(config, JOBS, "team", decode=View, index=by_name) as informer:
+            async with registry.acquired(config, JOBS, "team", decode=View, index=by_name) as informer:
                 await until(lambda: informer.statistics().watches_open == 1)
                 yield Watched(informer, api, guard, server, file)
         finally:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
-from airflow_provider_gangjobs.cluster.informer.decoding import Unread, Views, WatchEvent, error_in
+from airflow_provider_gangjobs.cluster.informer.decoding import Undecoded, ViewDecoder, WatchEvent, error_from_events
 from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import pod
 
@@ -47,7 +47,7 @@ def said(event: WatchEvent[PodView]) -> tuple[str, PodView | None, str, str]:
 
 def test_lines_of_pods_are_views() -> None:
     lines = line("ADDED", named("a")) + line("DELETED", named("b"))
-    assert [(event.type, event.object) for event in Views(PodView).events(lines)] == [
+    assert [(event.type, event.object) for event in ViewDecoder(PodView).decode_events(lines)] == [
         ("ADDED", view(PodView, named("a"))),
         ("DELETED", view(PodView, named("b"))),
     ]
@@ -64,33 +64,35 @@ KINDS = st.one_of(
 @given(st.lists(KINDS, max_size=6))
 def test_event_is_the_same_whatever_it_came_with(events: list[tuple[str, Any]]) -> None:
     lines = [line(*event) if event[0] else b"\n" for event in events]
-    views = Views(PodView)
-    assert [said(event) for event in views.events(b"".join(lines))] == [
-        said(event) for one in lines for event in views.events(one)
+    views = ViewDecoder(PodView)
+    assert [said(event) for event in views.decode_events(b"".join(lines))] == [
+        said(event) for one in lines for event in views.decode_events(one)
     ]
 
 
 def test_odd_object_is_told_apart_by_its_uid() -> None:
-    (event,) = Views(PodView).events(line("MODIFIED", odd("a")))
+    (event,) = ViewDecoder(PodView).decode_events(line("MODIFIED", odd("a")))
     assert said(event) == ("MODIFIED", None, "uid-a", "v-a")
-    assert isinstance(event.object, Unread)
+    assert isinstance(event.object, Undecoded)
 
 
 @pytest.mark.parametrize("kind", [PodView, JobView], ids=lambda kind: kind.__name__)
 def test_bookmark_has_a_version(kind: Any) -> None:
-    (event,) = Views(kind).events(line("BOOKMARK", bookmark("9")))
+    (event,) = ViewDecoder(kind).decode_events(line("BOOKMARK", bookmark("9")))
     assert (event.type, event.object.metadata.resource_version) == ("BOOKMARK", "9")
 
 
 def test_events_before_a_line_that_is_none_are_given() -> None:
-    events = iter(Views(PodView).events(line("ADDED", named("a")) + b"<html>\n" + line("ADDED", named("b"))))
+    events = iter(
+        ViewDecoder(PodView).decode_events(line("ADDED", named("a")) + b"<html>\n" + line("ADDED", named("b")))
+    )
     assert said(next(events)) == ("ADDED", view(PodView, named("a")), "uid-a", "v-a")
     with pytest.raises(UnexpectedReply):
         next(events)
 
 
 def test_error_among_events_is_the_server_s_own() -> None:
-    error = error_in(line("ADDED", named("a")) + line("ERROR", STATUS), request="watch pods")
+    error = error_from_events(line("ADDED", named("a")) + line("ERROR", STATUS), request="watch pods")
     assert (error.status, error.reason) == (410, "Expired")
 
 
@@ -106,17 +108,17 @@ ITEMS = st.lists(st.sampled_from([named("a"), named("b"), odd("c"), {}, None]), 
 
 @given(ITEMS)
 def test_object_of_a_page_is_the_same_whatever_it_came_with(items: list[Any]) -> None:
-    views = Views(PodView)
-    read = views.page(page(*items))
+    views = ViewDecoder(PodView)
+    read = views.decode_page(page(*items))
     assert (read.resource_version, read.continue_token) == ("7", "more")
-    assert list(read.items) == [one for item in items for one in views.page(page(item)).items]
+    assert list(read.items) == [one for item in items for one in views.decode_page(page(item)).items]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata":{},"items":[]}'], ids=repr)
 def test_what_is_no_list_is_refused(body: bytes) -> None:
     with pytest.raises(UnexpectedReply):
-        Views(PodView).page(body)
+        ViewDecoder(PodView).decode_page(body)
 
 
 def test_list_of_nothing_is_empty() -> None:
-    assert list(Views(PodView).page(b'{"metadata":{"resourceVersion":"7"},"items":null}').items) == []
+    assert list(ViewDecoder(PodView).decode_page(b'{"metadata":{"resourceVersion":"7"},"items":null}').items) == []

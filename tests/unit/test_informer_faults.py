@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.cluster.clock import Timing
-from airflow_provider_gangjobs.cluster.informer import Informer, Informers
-from airflow_provider_gangjobs.cluster.informer.config import Pace
+from airflow_provider_gangjobs.cluster.clock import Clock
+from airflow_provider_gangjobs.cluster.informer import Informer, InformerFactory
+from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.fault_server import (
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
 WITHIN_S = 10.0
-HURRIED = Pace(
+HURRIED = InformerConfig(
     page_objects=2,
     backoff_base_s=0.02,
     backoff_cap_s=0.2,
-    proven_s=0.1,
-    watch_s=(2.0, 3.0),
+    healthy_after_s=0.1,
+    watch_timeout_s=(2.0, 3.0),
     idle_margin_s=-1.9,
-    poll_s=(0.04, 0.06),
-    watch_again_after_s=0.3,
+    poll_interval_s=(0.04, 0.06),
+    watch_retry_after_s=0.3,
 )
 """Fifty times faster than usual; a silent watch is given up after 0.1 to 1.1 s."""
 
@@ -72,12 +72,14 @@ def by_name(view: View) -> str:
 
 
 @asynccontextmanager
-async def informer_of(api: ModelApi, pace: Pace = HURRIED) -> AsyncGenerator[tuple[Informer[View], FaultServer], None]:
-    timing = Timing(monotonic=asyncio.get_running_loop().time, random=random.Random(7))
-    registry = Informers(pace=pace, timing=timing)
+async def informer_of(
+    api: ModelApi, pace: InformerConfig = HURRIED
+) -> AsyncGenerator[tuple[Informer[View], FaultServer], None]:
+    clock = Clock(monotonic=asyncio.get_running_loop().time, random=random.Random(7))
+    registry = InformerFactory(config=pace, clock=clock)
     async with FaultServer(api.handle) as server:
         try:
-            async with registry.lease(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+            async with registry.acquired(server.config, JOBS, "team", decode=View, index=by_name) as informer:
                 yield informer, server
         finally:
             await registry.aclose()
@@ -226,7 +228,7 @@ async def test_loop_is_never_blocked_by_a_burst() -> None:
 
 async def longest_turn_in_a_burst() -> float:
     api = ModelApi()
-    async with informer_of(api, Pace()) as (informer, _):
+    async with informer_of(api, InformerConfig()) as (informer, _):
         await informer.synced()
         await until(lambda: informer.statistics().watches_open == 1)
         lines = b"".join(

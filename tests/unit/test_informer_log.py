@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden, Gone, ReplyLost, ServerError
 from airflow_provider_gangjobs.cluster.informer.health import SILENCE_BEFORE_WARNING_S, Health
-from airflow_provider_gangjobs.cluster.structured_log import tell
+from airflow_provider_gangjobs.cluster.structured_log import log_fields
 from tests.unit.script import Lives, Script, bookmark, event, expired, obj, page, play
 
 Line = tuple[str, str, dict[str, Any]]
@@ -21,7 +21,7 @@ REFUSED = Forbidden(403, request="watch jobs", reason="Forbidden", message="may 
 LOST = ReplyLost("watch jobs", "reset")
 DOWN_TEXT = "watch jobs: 503 ServiceUnavailable: etcd is gone"
 REFUSED_TEXT = "watch jobs: 403 Forbidden: may not"
-LOST_TEXT = "watch jobs: the answer was lost, the request may have been applied: reset"
+LOST_TEXT = "watch jobs: the response was lost, the request may have been applied: reset"
 
 SYNCED = ("INFO", "informer synced", {"objects": 1, "seconds": 0.0})
 OPENED = ("DEBUG", "watch opened", {"version": "5"})
@@ -33,7 +33,7 @@ def ended(why: str, lived_s: float, events: int) -> Line:
 
 
 def pause(failures: int, cause: str) -> Line:
-    return "DEBUG", "back-off", {"failures": failures, "cause": cause}
+    return "DEBUG", "backing off", {"failures": failures, "cause": cause}
 
 
 def listed(why: str, objects: int) -> Line:
@@ -41,11 +41,13 @@ def listed(why: str, objects: int) -> Line:
 
 
 def warned(cause: str) -> Line:
-    return "WARNING", "informer does not keep up, it goes on trying", {"failures": 3, "cause": cause}
+    return "WARNING", "informer fails repeatedly and keeps retrying", {"failures": 3, "cause": cause}
 
 
 FIRST = page(5, obj("a", 1))
 EVENTS = [event("MODIFIED", obj("a", version)) for version in range(6, 9)]
+
+POLLS = "informer polls because the API server refuses the watch verb, grant it"
 
 TABLE: dict[str, tuple[list[Any], list[Line]]] = {
     "all is well": (
@@ -86,7 +88,7 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
             pause(4, DOWN_TEXT),
             OPENED,
             ended("closed by the server", 300, 0),
-            ("INFO", "informer keeps up again", {"failures": 4}),
+            ("INFO", "informer recovered", {"failures": 4}),
         ],
     ),
     "no watch succeeds": (
@@ -114,7 +116,11 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
         [FIRST, REFUSED, page(6), page(7)],
         [
             SYNCED,
-            ("WARNING", "informer polls, because it may not watch: grant the verb", {"cause": REFUSED_TEXT}),
+            (
+                "WARNING",
+                POLLS,
+                {"cause": REFUSED_TEXT},
+            ),
             listed("polling", 0),
             listed("polling", 0),
         ],
@@ -139,13 +145,13 @@ def told(caplog: pytest.LogCaptureFixture) -> list[Any]:
 async def test_watch_that_is_granted_later_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
     script = Script([])
-    health = Health("jobs", script.timing, proven_s=5)
+    health = Health("jobs", script.clock, healthy_after_s=5)
     health.watch_refused(REFUSED)
     script.now = 310
     health.watch_refused(REFUSED)
     health.watch_opened("5")
     assert [(record.levelname, record.what) for record in told(caplog)] == [
-        ("WARNING", "informer polls, because it may not watch: grant the verb"),
+        ("WARNING", POLLS),
         ("INFO", "informer watches again"),
     ]
     assert told(caplog)[1].fields["after_s"] == 310
@@ -155,7 +161,7 @@ async def test_silence_is_told_once_and_its_end(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
     script = Script([])
     words = {100.0, 1000.0, 1100.0}
-    health = Health("jobs", script.timing, proven_s=5)
+    health = Health("jobs", script.clock, healthy_after_s=5)
     ended = asyncio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -163,19 +169,19 @@ async def test_silence_is_told_once_and_its_end(caplog: pytest.LogCaptureFixture
         for at in sorted(words):
             if script.now < at <= until:
                 script.now = at
-                health.heard(events=0, bookmarks=1)
+                health.received(events=0, bookmarks=1)
         script.now = until
         if script.now > 1200:
             ended.set()
             await asyncio.Event().wait()
 
-    health._timing = type(script.timing)(monotonic=lambda: script.now, sleep=sleep)
-    attending = asyncio.create_task(health.attend())
+    health._clock = type(script.clock)(monotonic=lambda: script.now, sleep=sleep)
+    attending = asyncio.create_task(health.warn_when_stale())
     await ended.wait()
     attending.cancel()
     assert [(record.levelname, record.what, record.fields["silent_s"]) for record in told(caplog)] == [
-        ("WARNING", "informer is stale, the API server says nothing", SILENCE_BEFORE_WARNING_S),
-        ("INFO", "informer is fresh again", 900),
+        ("WARNING", "informer is stale, the API server does not respond", SILENCE_BEFORE_WARNING_S),
+        ("INFO", "informer is up to date again", 900),
     ]
 
 
@@ -211,7 +217,7 @@ def test_line_is_what_happened_and_its_fields(
     fields: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    tell(logging.getLogger("x"), logging.INFO, "what", **fields)
+    log_fields(logging.getLogger("x"), logging.INFO, "what", **fields)
     assert caplog.messages == [text]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.clock import Slices, Timing
+from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
     ClusterError,
@@ -25,9 +25,9 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unauthorized,
     Unreachable,
 )
-from airflow_provider_gangjobs.cluster.informer.config import Pace
+from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health
-from airflow_provider_gangjobs.cluster.informer.reflector import Ending, Reflector, Target, ending_of
+from airflow_provider_gangjobs.cluster.informer.reflector import NextAction, Reflector, Target, next_action
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from tests.unit.script import (
@@ -51,22 +51,22 @@ from tests.unit.script import (
 @pytest.mark.parametrize(
     ("error", "ending"),
     [
-        (None, Ending.RESUME),
-        (Gone(410, request=""), Ending.RELIST),
-        (ServerError(504, request="", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), Ending.RELIST),
-        (ServerError(504, request=""), Ending.RESUME),
-        (Forbidden(403, request=""), Ending.POLL),
-        (MethodNotAllowed(405, request=""), Ending.POLL),
-        (Unauthorized(401, request=""), Ending.RESUME),
-        (NotFound(404, request=""), Ending.RESUME),
-        (ReplyLost("", ""), Ending.RESUME),
-        (Unreachable("", ""), Ending.RESUME),
-        (CredentialsFailed("", ""), Ending.RESUME),
+        (None, NextAction.RESUME),
+        (Gone(410, request=""), NextAction.RELIST),
+        (ServerError(504, request="", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), NextAction.RELIST),
+        (ServerError(504, request=""), NextAction.RESUME),
+        (Forbidden(403, request=""), NextAction.POLL),
+        (MethodNotAllowed(405, request=""), NextAction.POLL),
+        (Unauthorized(401, request=""), NextAction.RESUME),
+        (NotFound(404, request=""), NextAction.RESUME),
+        (ReplyLost("", ""), NextAction.RESUME),
+        (Unreachable("", ""), NextAction.RESUME),
+        (CredentialsFailed("", ""), NextAction.RESUME),
     ],
     ids=str,
 )
-def test_ending_decides_how_to_go_on(error: ClusterError | None, ending: Ending) -> None:
-    assert ending_of(error) is ending
+def test_ending_decides_how_to_go_on(error: ClusterError | None, ending: NextAction) -> None:
+    assert next_action(error) is ending
 
 
 async def test_list_then_watch_from_its_version() -> None:
@@ -252,11 +252,11 @@ async def test_watch_is_tried_again_after_a_while() -> None:
 
 def _until_watched(polls: list[Any]) -> list[Any]:
     """As many polls as fit before the watch is tried again, with the seed that the script uses."""
-    timing = Timing(random=random.Random(7))
-    timing.jittered(240, 360)
+    clock = Clock(random=random.Random(7))
+    clock.random_between(240, 360)
     waited, count = 0.0, 0
     while waited < 300:
-        waited += timing.jittered(8, 12)
+        waited += clock.random_between(8, 12)
         count += 1
     return [*polls[:count], [Lives(300)]]
 
@@ -297,9 +297,9 @@ async def test_cancelled_reflector_ends() -> None:
             raise AssertionError
 
     script = Stuck([])
-    health = Health("jobs", script.timing, proven_s=5)
+    health = Health("jobs", script.clock, healthy_after_s=5)
     reflector = Reflector(
-        script, Target(JOBS), View, Store(everything), health=health, timing=script.timing, pace=Pace()
+        script, Target(JOBS), View, Store(everything), health=health, clock=script.clock, config=InformerConfig()
     )
     task = asyncio.create_task(reflector.run())
     await waiting.wait()
@@ -312,7 +312,7 @@ async def test_cancelled_reflector_ends() -> None:
 
 
 def test_nothing_heard_is_infinitely_stale() -> None:
-    assert Health("jobs", Script([]).timing, proven_s=5).staleness_s == float("inf")
+    assert Health("jobs", Script([]).clock, healthy_after_s=5).staleness_s == float("inf")
 
 
 async def test_staleness_counts_from_the_last_word() -> None:
@@ -336,10 +336,10 @@ async def test_others_run_while_much_is_read_at_once(how: str, looks: int) -> No
     }
     script = Script(answers[how])
     store: Store[View] = Store(everything)
-    health = Health("jobs", script.timing, proven_s=5)
-    reflector = Reflector(script, Target(JOBS), View, store, health=health, timing=script.timing, pace=Pace())
-    clock = itertools.count()
-    reflector._slices = Slices(slice_s=10, clock=lambda: next(clock))
+    health = Health("jobs", script.clock, healthy_after_s=5)
+    reflector = Reflector(script, Target(JOBS), View, store, health=health, clock=script.clock, config=InformerConfig())
+    ticks = itertools.count()
+    reflector._time_slice = TimeSlice(slice_s=10, monotonic=lambda: float(next(ticks)))
     seen: set[int] = set()
 
     async def others() -> None:

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from airflow_provider_gangjobs.cluster.clock import Slices
+from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.informer.store import InformerClosedError, Store, Subscription
 
 
@@ -159,7 +159,7 @@ async def test_list_tells_what_has_vanished() -> None:
     subscription = store.subscribe("k")
     relist = store.relist()
     relist.put(view("b"))
-    await relist.finish(Slices())
+    await relist.finish(TimeSlice())
     assert (subscription.objects(), subscription.take_deleted()) == ({"b": view("b")}, {"a": view("a")})
 
 
@@ -168,7 +168,7 @@ async def test_object_of_a_list_that_cannot_be_read_stays_as_it_was() -> None:
     relist = store.relist()
     relist.put(view("b", 2))
     relist.keep("a")
-    await relist.finish(Slices())
+    await relist.finish(TimeSlice())
     assert store.objects("k") == {"a": view("a"), "b": view("b", 2)}
 
 
@@ -183,9 +183,9 @@ async def test_others_run_while_many_are_found_to_have_vanished() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    clock = itertools.count()
+    ticks = itertools.count()
     running = asyncio.create_task(others())
-    await relist.finish(Slices(slice_s=10, clock=lambda: next(clock)))
+    await relist.finish(TimeSlice(slice_s=10, monotonic=lambda: float(next(ticks))))
     await running
     assert turns > 50
     assert await store.synced(0)
@@ -201,21 +201,21 @@ async def test_unfinished_list_removes_nothing() -> None:
 async def test_store_shows_one_moment_only_when_no_list_is_being_read() -> None:
     store = store_with()
     first = store.relist()
-    assert not store.is_of_one_moment
-    await first.finish(Slices())
-    assert store.is_of_one_moment
+    assert not store.is_snapshot
+    await first.finish(TimeSlice())
+    assert store.is_snapshot
     again = store.relist()
     again.put(view("a"))
-    assert (store.is_synced, store.is_of_one_moment) == (True, False)
-    await store.relist().finish(Slices())
-    assert store.is_of_one_moment
+    assert (store.is_synced, store.is_snapshot) == (True, False)
+    await store.relist().finish(TimeSlice())
+    assert store.is_snapshot
 
 
 async def test_closed_store_lets_go_of_all_in_turns_with_others() -> None:
     store = store_with(*(view(str(number), key=f"k{number % 3}") for number in range(1000)))
-    clock = itertools.count()
+    ticks = itertools.count()
     store.close()
-    forgetting = asyncio.create_task(store.forget(Slices(slice_s=10, clock=lambda: next(clock))))
+    forgetting = asyncio.create_task(store.clear(TimeSlice(slice_s=10, monotonic=lambda: float(next(ticks)))))
     turns = 0
     while not forgetting.done():
         turns += 1
@@ -227,7 +227,7 @@ async def test_closed_store_lets_go_of_all_in_turns_with_others() -> None:
 async def test_first_list_wakes_those_who_have_nothing() -> None:
     store = store_with()
     subscription = store.subscribe("nothing")
-    await store.relist().finish(Slices())
+    await store.relist().finish(TimeSlice())
     assert await store.synced(timeout_s=0)
     assert await woken(subscription)
 
@@ -326,7 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
             relist.put(new)
             self._put(new)
         if finishes:
-            self.loop.run_until_complete(relist.finish(Slices()))
+            self.loop.run_until_complete(relist.finish(TimeSlice()))
             self.model = {uid: v for uid, v in self.model.items() if uid in alive}
 
     @rule(target=subscriptions, key=st.sampled_from(["k1", "k2"]))

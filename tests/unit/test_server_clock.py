@@ -36,7 +36,7 @@ class Server:
         self.local_s += after_s / 2
         date = format_datetime(self.now, usegmt=True)
         self.local_s += after_s / 2
-        self.clock.learn(date, sent_at=sent_at)
+        self.clock.observe(date, sent_at=sent_at)
 
     @property
     def late_s(self) -> float:
@@ -78,7 +78,7 @@ def test_clock_that_was_set_is_followed(moved_s: float) -> None:
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Thu, 99 Jan 2026 00:00:00 GMT"])
 def test_answer_without_a_date_changes_nothing(date: str | None) -> None:
     clock = ServerClock(lambda: 0.0)
-    clock.learn(date, sent_at=0.0)
+    clock.observe(date, sent_at=0.0)
     assert (clock.is_known, clock.ahead_s) == (False, 0.0)
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_gangjobs.cluster.informer.decoding import Views
+from airflow_provider_gangjobs.cluster.informer.decoding import ViewDecoder
 from airflow_provider_gangjobs.cluster.informer.store import Store
 from airflow_provider_gangjobs.gang import labels
-from airflow_provider_gangjobs.kube.interning import sharing, sharing_of
+from airflow_provider_gangjobs.kube.interning import interner_of, make_interner
 from airflow_provider_gangjobs.kube.views import JobView, PodView, view
 from tests.unit.builders import condition, job, pod
 
@@ -24,13 +24,13 @@ Share = Callable[[PodView, PodView | None], None]
 
 
 def sharer() -> Share:
-    share = sharing_of(PodView)
+    share = interner_of(PodView)
     assert share is not None
     return share
 
 
 def decoded(obj: dict[str, Any], share: Share | None = None, *, before: PodView | None = None) -> PodView:
-    (event,) = Views(PodView).events(json.dumps({"type": "MODIFIED", "object": obj}).encode())
+    (event,) = ViewDecoder(PodView).decode_events(json.dumps({"type": "MODIFIED", "object": obj}).encode())
     assert isinstance(event.object, PodView)
     (share or sharer())(event.object, before)
     return event.object
@@ -200,14 +200,14 @@ def test_pod_is_no_concern_of_the_garbage_collector() -> None:
 
 
 def test_equal_values_become_the_first_of_them() -> None:
-    one = sharing()
+    one = make_interner()
     first, second = "".join(["no", "de"]), "".join(["no", "de"])
     assert first is not second
     assert one(first) is one(second) is first
 
 
 def test_values_that_are_in_use_are_not_forgotten() -> None:
-    one = sharing(values_max=3)
+    one = make_interner(values_max=3)
     used = one("".join(["no", "de"]))
     for number in range(100):
         one(f"passing-{number}")
@@ -215,7 +215,7 @@ def test_values_that_are_in_use_are_not_forgotten() -> None:
 
 
 def test_table_is_bounded() -> None:
-    one = sharing(values_max=10)
+    one = make_interner(values_max=10)
     for number in range(1000):
         one(f"node-{number}")
     assert one.cache_info().currsize == 10  # type: ignore[attr-defined]
@@ -223,7 +223,7 @@ def test_table_is_bounded() -> None:
 
 def test_later_view_of_a_pod_has_the_uid_and_name_of_the_first() -> None:
     """Dictionaries keep the first key that they got: a second string of each uid would be memory for nothing."""
-    store: Store[PodView] = Store(lambda _: "k", share=sharing_of(PodView))
+    store: Store[PodView] = Store(lambda _: "k", intern=interner_of(PodView))
     first, later = decoded(named("a")), decoded(named("a") | {"status": {"phase": "Failed"}})
     later = msgspec.structs.replace(later, metadata=msgspec.structs.replace(later.metadata, resource_version="2"))
     store.put(first)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, RestConfig
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
-from airflow_provider_gangjobs.cluster.structured_log import tell
+from airflow_provider_gangjobs.cluster.structured_log import log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,11 +50,11 @@ class Credentials:
         self,
         config: ClusterConfig,
         *,
-        timing: Timing | None = None,
+        clock: Clock | None = None,
         load: Callable[[], RestConfig] | None = None,
     ) -> None:
         self._conn_id = config.conn_id
-        self._timing = timing or Timing()
+        self._clock = clock or Clock()
         self._load = load or CredentialSource(config).load
         self._lock = asyncio.Lock()
         self._access: Access | None = None
@@ -95,26 +95,26 @@ class Credentials:
         async with self._lock:
             if self._access is not refused and self._access is not None:
                 return self._access
-            if self._timing.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
+            if self._clock.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
                 return refused
-            self._forced_at = self._timing.monotonic()
+            self._forced_at = self._clock.monotonic()
             renewed = await self._reload()
-            tell(log, logging.DEBUG, "credentials renewed, the API server refused the others", connection=self._conn_id)
+            log_fields(log, logging.DEBUG, "credentials renewed after a 401", connection=self._conn_id)
             return renewed
 
     def _is_due(self) -> bool:
-        return self._renew_at is not None and self._timing.monotonic() >= self._renew_at
+        return self._renew_at is not None and self._clock.monotonic() >= self._renew_at
 
     async def _renew_quietly(self) -> None:
         try:
             await self._reload()
         except ClusterError as error:
-            self._renew_at = self._timing.monotonic() + RETRY_RENEWAL_S
+            self._renew_at = self._clock.monotonic() + RETRY_RENEWAL_S
             level, self._renewal_failed = logging.DEBUG if self._renewal_failed else logging.WARNING, True
-            tell(log, level, "credentials could not be renewed, they are kept", cause=str(error))
+            log_fields(log, level, "credentials could not be renewed, the current ones stay in use", cause=str(error))
         else:
             if self._renewal_failed:
-                tell(log, logging.INFO, "credentials are renewed again", connection=self._conn_id)
+                log_fields(log, logging.INFO, "credentials renewed after a failure", connection=self._conn_id)
             self._renewal_failed = False
 
     async def _reload(self) -> Access:
@@ -122,7 +122,7 @@ class Credentials:
         if self._access is not None:
             self.renewals += 1
         self._tls = loaded.tls
-        self._renew_at = None if loaded.renew_in_s is None else self._timing.monotonic() + loaded.renew_in_s
+        self._renew_at = None if loaded.renew_in_s is None else self._clock.monotonic() + loaded.renew_in_s
         self._access = Access(
             base_url=loaded.base_url,
             authorization=loaded.authorization,

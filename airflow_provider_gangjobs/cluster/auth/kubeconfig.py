@@ -23,7 +23,7 @@ import yaml
 from airflow_provider_gangjobs.cluster.auth.certificates import certificates, secrets_of, without_certificates
 from airflow_provider_gangjobs.cluster.auth.plugin_loop import run_in_own_loop
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, environment_proxy
-from airflow_provider_gangjobs.cluster.config import ClusterConfig, Source
+from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ class CredentialSource:
             raise self._explained(exc) from None
 
     async def _load(self) -> RestConfig:
-        if self._config.source is Source.IN_CLUSTER:
+        if self._config.source is ConfigSource.IN_CLUSTER:
             return _service_account(self._config)
-        if self._config.source is Source.INLINE:
+        if self._config.source is ConfigSource.INLINE:
             return await self._kubeconfig(_inline_node(self._inline), None)
-        if self._config.source is Source.DEFAULT and not default_paths() and _in_pod():
+        if self._config.source is ConfigSource.DEFAULT and not default_paths() and _in_pod():
             return _service_account(self._config)
         node, persist = self._read_files()
         return await self._kubeconfig(node, persist)
@@ -104,7 +104,7 @@ class CredentialSource:
         return merger.config, merger.save_changes
 
     def _paths(self) -> list[str]:
-        if self._config.source is Source.DEFAULT:
+        if self._config.source is ConfigSource.DEFAULT:
             if paths := default_paths():
                 return paths
             raise InvalidConnection(
@@ -148,13 +148,13 @@ class CredentialSource:
 
     def _where(self) -> str:
         match self._config.source:
-            case Source.FILE:
+            case ConfigSource.FILE:
                 return f"the kubeconfig {self._config.kube_config_path}"
-            case Source.DEFAULT:
+            case ConfigSource.DEFAULT:
                 return f"the kubeconfig {os.pathsep.join(default_paths())}"
-            case Source.INLINE:
+            case ConfigSource.INLINE:
                 return "extra kube_config"
-            case Source.IN_CLUSTER:
+            case ConfigSource.IN_CLUSTER:
                 return "the pod's service account"
 
 

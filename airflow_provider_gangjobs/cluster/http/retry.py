@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
     from airflow_provider_gangjobs.cluster.http.transport import Request, Transport
 
@@ -34,9 +34,9 @@ BACKOFF_CAP_S = 10.0
 class RetryingTransport:
     """A transport that retries. Counts the requests by verb, including the retries."""
 
-    def __init__(self, transport: Transport, timing: Timing, *, retry_for_s: float = RETRY_FOR_S) -> None:
+    def __init__(self, transport: Transport, clock: Clock, *, retry_for_s: float = RETRY_FOR_S) -> None:
         self._transport = transport
-        self._timing = timing
+        self._clock = clock
         self._retry_for_s = retry_for_s
         self.requests: Counter[str] = Counter()
         self.retries = 0
@@ -78,19 +78,19 @@ class RetryingTransport:
         retry_for_s: float,
         should_retry: Callable[[ClusterError], bool],
     ) -> T:
-        deadline = self._timing.monotonic() + retry_for_s
-        backoff = Backoff(self._timing, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
+        deadline = self._clock.monotonic() + retry_for_s
+        backoff = Backoff(self._clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
         while True:
             self.requests[verb] += 1
             try:
                 return await send()
             except ClusterError as error:
                 pause_s = backoff.next(at_least_s=error.retry_after_s)
-                if not should_retry(error) or self._timing.monotonic() + pause_s > deadline:
+                if not should_retry(error) or self._clock.monotonic() + pause_s > deadline:
                     raise
                 log.debug("%s; retry in %.1f s", error, pause_s)
             self.retries += 1
-            await self._timing.sleep(pause_s)
+            await self._clock.sleep(pause_s)
 
 
 def _is_transient(error: ClusterError) -> bool:

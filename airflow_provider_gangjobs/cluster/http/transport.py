@@ -237,7 +237,7 @@ class Transport:
             server_hostname=access.server_hostname,
             allow_redirects=False,
         )
-        self.server_clock.learn(response.headers.get("Date"), sent_at=sent_at)
+        self.server_clock.observe(response.headers.get("Date"), sent_at=sent_at)
         return response
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:

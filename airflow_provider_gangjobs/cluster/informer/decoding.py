@@ -1,7 +1,7 @@
-"""Reads pages and events just as far as needed: the envelope, and the caller's view of the objects.
+"""Decodes pages and events as far as the informer needs: the envelope, and the caller's view of each object.
 
-Events are read in one pass, as many as came at once. An object that cannot be decoded is skipped and counted, so that
-one odd object does not stop a thousand gangs; what it came with is then read again, event by event.
+All events that arrived together are decoded in one pass. If one of them cannot be decoded, they are decoded again one
+by one. An object that cannot be decoded is skipped and counted, so that one odd object does not stop a thousand gangs.
 """
 
 from __future__ import annotations
@@ -41,100 +41,105 @@ class _Meta(msgspec.Struct):
     resource_version: str = msgspec.field(name="resourceVersion", default="")
 
 
-class Unread(msgspec.Struct):
-    """An object of which only this could be read: what it is, and in which version. Either may be empty."""
+class Undecoded(msgspec.Struct):
+    """An object that could not be decoded, except for its uid and version. Either may be empty."""
 
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
 
-class Page(msgspec.Struct, Generic[V]):
+class ListPage(msgspec.Struct, Generic[V]):
     """One page of a list."""
 
     resource_version: str
     continue_token: str | None
-    items: Iterator[V | Unread]
-    """To be gone through once. Each is decoded when it is its turn: five hundred at once would be a tenth more memory,
-    for as long as any of them is kept, because what they have in common is found only then and leaves gaps."""
+    items: Iterator[V | Undecoded]
+    """An iterator that decodes each object when it is reached. Decoding 500 objects at once would take a tenth more
+    memory for as long as any of them is kept: equal values are interned only afterwards, and the freed duplicates leave
+    gaps."""
 
 
 class WatchEvent(msgspec.Struct, Generic[V], gc=False):
     """One event. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: str
-    object: V | Unread
+    object: V | Undecoded
 
 
-_raw_pages = msgspec.json.Decoder(_RawPage)
-_raw_events = msgspec.json.Decoder(_RawEvent)
-_unread = msgspec.json.Decoder(Unread)
+_page_decoder = msgspec.json.Decoder(_RawPage)
+_event_decoder = msgspec.json.Decoder(_RawEvent)
+_undecoded_decoder = msgspec.json.Decoder(Undecoded)
 
 
-class Views(Generic[V]):
-    """Decodes objects into the type that its consumers read.
+class ViewDecoder(Generic[V]):
+    """Decodes objects into the view type `kind`.
 
-    What does not fit is an `Unread`. A view may have no uid, since nobody looks at each here; it is as good as unread.
+    An object that does not fit becomes an `Undecoded`. This class does not check that a view has a uid. The caller
+    treats a view without a uid as undecoded.
     """
 
     def __init__(self, kind: type[V]) -> None:
-        self._views = msgspec.json.Decoder(kind)
+        self._view_decoder = msgspec.json.Decoder(kind)
         event = [("type", str), ("object", kind)]
-        self._events: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Event", event, gc=False))
+        self._batch_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            msgspec.defstruct("Event", event, gc=False)
+        )
 
-    def page(self, body: bytes) -> Page[V]:
-        """
+    def decode_page(self, body: bytes) -> ListPage[V]:
+        """Decode one page of a list.
+
         Raises:
-            UnexpectedReply: it is no list, or one without a version to watch from.
+            UnexpectedReply: the body is not a list, or the list has no resourceVersion to watch from.
         """
         try:
-            page = _raw_pages.decode(body)
+            page = _page_decoder.decode(body)
         except msgspec.MsgspecError as exc:
-            raise UnexpectedReply(200, request="list", message="the answer is no list of objects") from exc
+            raise UnexpectedReply(200, request="list", message="the response is not a list of objects") from exc
         if not page.metadata.resource_version:
             raise UnexpectedReply(200, request="list", message="the list has no resourceVersion")
-        return Page(page.metadata.resource_version, page.metadata.continue_, map(self._read, page.items or ()))
+        return ListPage(page.metadata.resource_version, page.metadata.continue_, map(self._decode, page.items or ()))
 
-    def events(self, lines: bytes) -> Iterable[WatchEvent[V]]:
-        """The events of these lines, in their order. To be gone through once.
+    def decode_events(self, lines: bytes) -> Iterable[WatchEvent[V]]:
+        """Decode whole lines into events, in order. The result can be iterated once.
 
         Raises:
-            UnexpectedReply: a line is no watch event. It is raised in its turn: those before it are events.
+            UnexpectedReply: a line is not a watch event. The iterator raises when it reaches the line.
         """
         try:
-            events: list[WatchEvent[V]] = self._events.decode_lines(lines)
-        except msgspec.MsgspecError:  # also for many a bookmark and error: what they have is no object of this kind
+            events: list[WatchEvent[V]] = self._batch_decoder.decode_lines(lines)
+        except msgspec.MsgspecError:  # Also for bookmarks and errors whose object does not have the view's type.
             return self._events_by_line(lines)
         return events
 
     def _events_by_line(self, lines: bytes) -> Iterator[WatchEvent[V]]:
-        for event in _raw(lines):
-            is_of_an_object = event.type not in ("BOOKMARK", "ERROR")
-            yield WatchEvent(event.type, self._read(event.object) if is_of_an_object else _identify(event.object))
+        for event in _raw_events(lines):
+            has_object = event.type not in ("BOOKMARK", "ERROR")
+            yield WatchEvent(event.type, self._decode(event.object) if has_object else _decode_identity(event.object))
 
-    def _read(self, raw: msgspec.Raw) -> V | Unread:
+    def _decode(self, raw: msgspec.Raw) -> V | Undecoded:
         try:
-            return self._views.decode(raw)
+            return self._view_decoder.decode(raw)
         except msgspec.MsgspecError:
-            return _identify(raw)
+            return _decode_identity(raw)
 
 
-def error_in(lines: bytes, *, request: str) -> ApiError:
-    """What the server says in the first event of type ERROR; there is one."""
-    status = next(event.object for event in _raw(lines) if event.type == "ERROR")
+def error_from_events(lines: bytes, *, request: str) -> ApiError:
+    """Return the error in the first event of type ERROR. The lines must contain one."""
+    status = next(event.object for event in _raw_events(lines) if event.type == "ERROR")
     return error_from_event(bytes(status), request=request)
 
 
-def _raw(lines: bytes) -> Iterator[_RawEvent]:
+def _raw_events(lines: bytes) -> Iterator[_RawEvent]:
     for line in lines.split(b"\n"):
         if line.strip():
             try:
-                event = _raw_events.decode(line)
+                event = _event_decoder.decode(line)
             except msgspec.MsgspecError as exc:
-                raise UnexpectedReply(200, request="watch", message="a line is no watch event") from exc
+                raise UnexpectedReply(200, request="watch", message="a line is not a watch event") from exc
             yield event
 
 
-def _identify(raw: msgspec.Raw) -> Unread:
+def _decode_identity(raw: msgspec.Raw) -> Undecoded:
     try:
-        return _unread.decode(raw)
+        return _undecoded_decoder.decode(raw)
     except msgspec.MsgspecError:
-        return Unread()
+        return Undecoded()

@@ -1,7 +1,7 @@
-"""One informer per event loop, cluster, objects and view, however many gangs wait; one client per cluster.
+"""Shares informers and clients: one informer per event loop, cluster, objects, and view, and one client per cluster.
 
-An informer is leased. After the last lease it lingers, so that a gang that ends just before another begins
-does not cost a new list. Every task here has an owner, and ends with its loop at the latest.
+Users acquire and release an informer. After its last user, an informer lingers for a while, so that a gang that starts
+right after another one has ended does not need a new list. Each task has an owner and ends with its loop at the latest.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Backoff, Slices, Timing
-from airflow_provider_gangjobs.cluster.informer.config import Pace
+from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
+from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.informer.health import Health, InformerStatistics
 from airflow_provider_gangjobs.cluster.informer.reflector import Reflector, Target
 from airflow_provider_gangjobs.cluster.informer.store import HasMetadata, InformerClosedError, Store, Subscription
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
-from airflow_provider_gangjobs.cluster.structured_log import tell
-from airflow_provider_gangjobs.kube.interning import sharing_of
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.structured_log import log_fields
+from airflow_provider_gangjobs.kube.interning import interner_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http.options import ClientStatistics
-    from airflow_provider_gangjobs.cluster.informer.notify import Wake
+    from airflow_provider_gangjobs.cluster.informer.notify import Notification
     from airflow_provider_gangjobs.cluster.resources import Resource
 
 log = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ V = TypeVar("V", bound=HasMetadata)
 LINGER_S = 60.0
 
 
-def informers() -> Informers:
-    """The running loop's informers."""
-    return of_running_loop(Informers)
+def informers() -> InformerFactory:
+    """Return the informer factory of the running loop."""
+    return loop_local(InformerFactory)
 
 
 @dataclass(frozen=True)
 class _Key:
-    """What two leases must have in common to share an informer."""
+    """Two users share an informer if these values are equal."""
 
     cluster: str
     target: Target
@@ -55,71 +55,71 @@ class _Key:
 
 
 class Informer(Generic[V]):
-    """A lease on a shared informer: its objects by key, as they change. Ends with `give_back`."""
+    """A handle on a shared informer: its current objects by key. The user calls `release` after use."""
 
     __slots__ = ("_shared", "_subscriptions")
 
-    def __init__(self, shared: _Shared[V]) -> None:
+    def __init__(self, shared: _SharedInformer[V]) -> None:
         self._shared = shared
         self._subscriptions: list[Subscription[V]] | None = []
 
     async def synced(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything that exists has been seen; False if that has not happened in time.
+        """Wait for the first complete list. Return False if it does not arrive within `timeout_s` seconds.
 
         Raises:
-            InformerClosedError: the registry was closed.
+            InformerClosedError: the factory was closed.
         """
         return await self._shared.store.synced(timeout_s)
 
     @property
     def is_synced(self) -> bool:
-        """Before this is True, an object that is not there may exist nevertheless."""
+        """True after the first complete list. Before, an object that is missing here may exist."""
         return self._shared.store.is_synced
 
     @property
-    def shows_all_of_a_moment(self) -> bool:
-        """True if what is shown is all that the server had at one moment: what is missing did not exist then.
+    def is_complete_snapshot(self) -> bool:
+        """True if the objects are all objects of the server at one moment, so that a missing object did not exist then.
 
-        It is not while a list is read, nor if there ever was an object that could not be decoded.
+        False while a list is read, and if any object could not be decoded since the informer started.
         """
-        return self._shared.store.is_of_one_moment and not self._shared.reflector.skipped
+        return self._shared.store.is_snapshot and not self._shared.reflector.skipped
 
     def objects(self, key: str) -> dict[str, V]:
-        """The objects of a key that exist now, by uid."""
+        """Return the current objects of a key, by uid."""
         return self._shared.store.objects(key)
 
-    def subscribe(self, key: str, wake: Wake | None = None) -> Subscription[V]:
-        """Be woken by changes to the objects of one key. Ends with the lease, or when closed."""
+    def subscribe(self, key: str, notification: Notification | None = None) -> Subscription[V]:
+        """Subscribe to changes of the objects of one key, until the subscription is closed or `release` is called."""
         if self._subscriptions is None:
-            raise InformerClosedError("the lease has ended")
-        subscription = self._shared.store.subscribe(key, wake)
+            raise InformerClosedError("the informer was released")
+        subscription = self._shared.store.subscribe(key, notification)
         self._subscriptions.append(subscription)
         return subscription
 
     @property
     def staleness_s(self) -> float:
-        """Seconds since the server was last heard of; infinite before the first list."""
+        """Seconds since the last response of the server. Infinite before the first complete list."""
         return self._shared.health.staleness_s
 
     @property
     def problem(self) -> str | None:
-        """Why the state shown may be old, for a log or a person; None if all is well."""
+        """Why the objects may be out of date, as text for people, or None if they are current."""
         return self._shared.health.problem
 
     def statistics(self) -> InformerStatistics:
         return self._shared.reflector.statistics()
 
-    def give_back(self) -> None:
-        """End the lease, and with it its subscriptions; safe to repeat."""
+    def release(self) -> None:
+        """Stop using the informer and close its subscriptions. Safe to repeat."""
         subscriptions, self._subscriptions = self._subscriptions, None
         if subscriptions is not None:
             for subscription in subscriptions:
                 subscription.close()
-            self._shared.give_back()
+            self._shared.release()
 
 
-class _Shared(Generic[V]):
-    """An informer with its task and its leases."""
+class _SharedInformer(Generic[V]):
+    """An informer with its task and the number of its users."""
 
     def __init__(
         self,
@@ -128,28 +128,28 @@ class _Shared(Generic[V]):
         index: Callable[[V], str | None],
         client: Client,
         *,
-        timing: Timing,
-        pace: Pace,
+        clock: Clock,
+        config: InformerConfig,
         linger_s: float,
     ) -> None:
-        self._timing = timing
+        self._clock = clock
         self._linger_s = linger_s
-        self._leases = 0
+        self._users = 0
         self._ends_at: float | None = None
         self._lifetime: asyncio.Timeout | None = None
         self._target = target
-        self.store: Store[V] = Store(index, share=sharing_of(kind))
-        self.health = Health(str(target), timing, proven_s=pace.proven_s)
-        self.reflector = Reflector(client, target, kind, self.store, health=self.health, timing=timing, pace=pace)
+        self.store: Store[V] = Store(index, intern=interner_of(kind))
+        self.health = Health(str(target), clock, healthy_after_s=config.healthy_after_s)
+        self.reflector = Reflector(client, target, kind, self.store, health=self.health, clock=clock, config=config)
 
-    def lease(self) -> Informer[V]:
-        self._leases += 1
+    def acquire(self) -> Informer[V]:
+        self._users += 1
         self._end_at(None)
         return Informer(self)
 
-    def give_back(self) -> None:
-        self._leases -= 1
-        if self._leases == 0:
+    def release(self) -> None:
+        self._users -= 1
+        if self._users == 0:
             self._end_at(asyncio.get_running_loop().time() + self._linger_s)
 
     @property
@@ -157,27 +157,27 @@ class _Shared(Generic[V]):
         return self.store.closed or (self._lifetime is not None and self._lifetime.expired())
 
     async def serve(self) -> None:
-        """Run until nobody has leased this for a while."""
+        """Run until the informer has had no user for `linger_s`."""
         try:
             async with asyncio.timeout_at(self._ends_at) as self._lifetime, asyncio.TaskGroup() as beside:
-                beside.create_task(self.health.attend(), name=f"health of {self._target}")
+                beside.create_task(self.health.warn_when_stale(), name=f"health of {self._target}")
                 await self._run()
         except TimeoutError:
-            tell(log, logging.DEBUG, "informer ends, nobody uses it", informer=str(self._target))
+            log_fields(log, logging.DEBUG, "informer stopped, no gang uses it", informer=str(self._target))
             self.store.close()
-            await self.store.forget(Slices())
+            await self.store.clear(TimeSlice())
         finally:
             self.store.close()
 
     async def _run(self) -> None:
-        """A defect of ours must not stop a thousand gangs: it is logged, and the list is read again."""
-        backoff = Backoff(self._timing, base_s=1.0, cap_s=60.0)
+        """Run the reflector. After an unexpected exception, log it and list again, so that the gangs keep waiting."""
+        backoff = Backoff(self._clock, base_s=1.0, cap_s=60.0)
         while True:
             try:
                 await self.reflector.run()
             except Exception:
-                log.exception("informer begins anew after a defect informer=%r", str(self._target))
-            await self._timing.sleep(backoff.next())
+                log.exception("informer restarts after an unexpected error informer=%r", str(self._target))
+            await self._clock.sleep(backoff.next())
 
     def _end_at(self, when: float | None) -> None:
         self._ends_at = when
@@ -185,28 +185,28 @@ class _Shared(Generic[V]):
             self._lifetime.reschedule(when)
 
 
-class Informers:
-    """All informers of one event loop, and the clients that they share."""
+class InformerFactory:
+    """All informers of one event loop and the clients that they share."""
 
     def __init__(
         self,
         *,
         connect: Callable[[ClusterConfig], Client] = Client,
-        timing: Timing | None = None,
-        pace: Pace | None = None,
+        clock: Clock | None = None,
+        config: InformerConfig | None = None,
         linger_s: float = LINGER_S,
     ) -> None:
         self._connect = connect
-        self._timing = timing or Timing()
-        self._pace = pace or Pace()
+        self._clock = clock or Clock()
+        self._config = config or InformerConfig()
         self._linger_s = linger_s
-        self._shared: dict[_Key, _Shared[Any]] = {}
+        self._shared: dict[_Key, _SharedInformer[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients: dict[str, Client] = {}
         self._client_users: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def lease(
+    async def acquired(
         self,
         cluster: Client | ClusterConfig,
         resource: Resource,
@@ -217,16 +217,16 @@ class Informers:
         decode: type[V],
         index: Callable[[V], str | None],
     ) -> AsyncGenerator[Informer[V], None]:
-        """As `take`, given back with the block."""
-        informer = self.take(
+        """Acquire an informer and release it at the end of the block. See `acquire` for the parameters."""
+        informer = self.acquire(
             cluster, resource, namespace, label_selector, field_selector=field_selector, decode=decode, index=index
         )
         try:
             yield informer
         finally:
-            informer.give_back()
+            informer.release()
 
-    def take(
+    def acquire(
         self,
         cluster: Client | ClusterConfig,
         resource: Resource,
@@ -237,53 +237,58 @@ class Informers:
         decode: type[V],
         index: Callable[[V], str | None],
     ) -> Informer[V]:
-        """Use the informer of these objects, opening it if it is not there. Who takes it gives it back.
+        """Return a handle on the shared informer of these objects. The caller releases the handle.
 
-        Of a Client only its config is used: the informer outlives who asks for it. `index` gives the key of an
-        object, or None to leave it out; it must be a function with a name, since another one is another informer.
+        :param cluster: The cluster. Only the config of a Client is used, because the informer may outlive the caller.
+        :param decode: The view type of the objects, such as `kube.views.JobView`.
+        :param index: Returns the key of an object, or None to leave the object out. Another function means another
+            informer, so this must be a function of a module.
 
         Raises:
-            ValueError: `index` is made anew at each call (a lambda or an inner function).
+            ValueError: `index` is a lambda or an inner function, which is a new function at each call.
         """
         if "<" in getattr(index, "__qualname__", "<"):
-            raise ValueError(f"index {index!r} must be a function of a module: a new one at each call shares nothing")
+            raise ValueError(
+                f"index {index!r} must be a function of a module: a new function at each call prevents sharing"
+            )
         config = cluster.config if isinstance(cluster, Client) else cluster
         key = _Key(config.key, Target(resource, namespace, label_selector, field_selector), decode, index)
         shared = self._shared.get(key)
         if shared is None or shared.is_ending:
             shared = self._open(key, config)
-        return shared.lease()
+        return shared.acquire()
 
-    def take_client(self, config: ClusterConfig) -> Client:
-        """The one client of this cluster on this loop. Who takes it gives it back, by the config's key.
+    def acquire_client(self, config: ClusterConfig) -> Client:
+        """Return the shared client of a cluster. The caller passes `config.key` to `release_client` after use.
 
-        Its `config` is that of whoever came first: another connection to the same cluster, with another namespace.
+        The client has the config of its first user. Another user's connection to the same cluster may name another
+        namespace.
         """
         self._client_users[config.key] += 1
         if config.key not in self._clients:
             self._clients[config.key] = self._connect(config)
         return self._clients[config.key]
 
-    async def give_back_client(self, key: str) -> None:
-        """The last to give it back closes it."""
+    async def release_client(self, key: str) -> None:
+        """Release a client. The last user's release closes the client."""
         self._client_users[key] -= 1
         if not self._client_users[key]:
             del self._client_users[key]
             await self._clients.pop(key).aclose()
 
     def statistics(self) -> dict[str, InformerStatistics]:
-        """By what is watched; for tests, metrics and people."""
+        """Return the statistics of each informer by a description of its objects, for tests, metrics, and people."""
         return {
             f"{key.cluster}: {key.target} as {key.kind.__name__} by {key.index.__name__}": shared.reflector.statistics()
             for key, shared in self._shared.items()
         }
 
     def client_statistics(self) -> dict[str, ClientStatistics]:
-        """Of each client that is open now, by cluster."""
+        """Return the statistics of each open client by cluster key."""
         return {cluster: client.statistics() for cluster, client in self._clients.items()}
 
     async def aclose(self) -> None:
-        """End all informers now, whoever uses them; their subscribers are woken with InformerClosedError."""
+        """Stop all informers, even if they are in use. Their subscribers get `InformerClosedError`."""
         tasks, shared = list(self._tasks), list(self._shared.values())
         for task in tasks:
             task.cancel()
@@ -292,13 +297,14 @@ class Informers:
             each.store.close()
         self._shared.clear()
 
-    def _open(self, key: _Key, config: ClusterConfig) -> _Shared[Any]:
-        client = self.take_client(config)
-        shared = _Shared(
-            key.target, key.kind, key.index, client, timing=self._timing, pace=self._pace, linger_s=self._linger_s
+    def _open(self, key: _Key, config: ClusterConfig) -> _SharedInformer[Any]:
+        client = self.acquire_client(config)
+        shared = _SharedInformer(
+            key.target, key.kind, key.index, client, clock=self._clock, config=self._config, linger_s=self._linger_s
         )
         self._shared[key] = shared
-        # Its own context: a triggerer routes log lines by a context variable, and this outlives the first trigger.
+        # The task gets its own context: a triggerer routes log lines by a context variable, and the informer outlives
+        # the first trigger.
         task = asyncio.get_running_loop().create_task(
             self._serve(key, shared), name=f"informer of {key.target}", context=contextvars.Context()
         )
@@ -306,10 +312,10 @@ class Informers:
         task.add_done_callback(self._tasks.discard)
         return shared
 
-    async def _serve(self, key: _Key, shared: _Shared[Any]) -> None:
+    async def _serve(self, key: _Key, shared: _SharedInformer[Any]) -> None:
         try:
             await shared.serve()
         finally:
             if self._shared.get(key) is shared:
                 del self._shared[key]
-            await self.give_back_client(key.cluster)
+            await self.release_client(key.cluster)

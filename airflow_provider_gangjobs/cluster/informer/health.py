@@ -1,6 +1,6 @@
-"""How well an informer keeps up: counters, staleness, and the one problem it has now, if any.
+"""The health of an informer: counters, staleness, and the current problem, if any.
 
-Decides what is worth a line in the log. A warning is given once, when trouble lasts, and its end is told too.
+Decides when the informer logs a line. A lasting problem is logged once as a warning, and its end is logged too.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow_provider_gangjobs.cluster.errors import Gone
-from airflow_provider_gangjobs.cluster.informer.log_messages import Telling, cause_of
+from airflow_provider_gangjobs.cluster.informer.log_messages import InformerLog, describe_cause
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.errors import ClusterError
     from airflow_provider_gangjobs.cluster.informer.store import Store
 
 FAILURES_BEFORE_WARNING: Final = 3
 SILENCE_BEFORE_WARNING_S: Final = 180.0
-"""An idle watch hears a bookmark about once a minute; three that are missing are told."""
+"""An idle watch receives a bookmark about once a minute. The informer warns when three are missing."""
 
 
 @dataclass(frozen=True)
 class InformerStatistics:
-    """What an informer has done since it was opened, and how it is."""
+    """Counters of an informer since it was created, and its state."""
 
     objects: int
     subscriptions: int
@@ -35,7 +35,7 @@ class InformerStatistics:
     watches_open: int
     watches_opened: int
     lists: int
-    """Whole lists read; all but the first are relists or polls."""
+    """Complete lists. Each list after the first is a relist or a poll."""
     events: int
     bookmarks: int
     back_offs: int
@@ -45,14 +45,14 @@ class InformerStatistics:
 
 
 class Health:
-    """Written by the reflector, read by whoever waits."""
+    """The health of one informer. The reflector writes it, and the users of the informer read it."""
 
-    def __init__(self, name: str, timing: Timing, *, proven_s: float) -> None:
-        self._telling = Telling(name)
-        self._proven_s = proven_s
-        self._timing = timing
-        self._heard_at: float | None = None
-        self._last_word_at = timing.monotonic()
+    def __init__(self, name: str, clock: Clock, *, healthy_after_s: float) -> None:
+        self._log = InformerLog(name)
+        self._proven_s = healthy_after_s
+        self._clock = clock
+        self._current_at: float | None = None
+        self._last_contact_at = clock.monotonic()
         self._is_stale = False
         self._failures = 0
         self._failing_since = 0.0
@@ -69,20 +69,20 @@ class Health:
 
     @property
     def staleness_s(self) -> float:
-        """Seconds since the server was last heard of; infinite before the first whole list.
+        """Seconds since the last response of the server. Infinite before the first complete list.
 
-        An idle watch hears a bookmark about once a minute, so two minutes are nothing unusual.
+        An idle watch receives a bookmark about once a minute, so a staleness of two minutes is normal.
         """
-        return float("inf") if self._heard_at is None else self._timing.monotonic() - self._heard_at
+        return float("inf") if self._current_at is None else self._clock.monotonic() - self._current_at
 
     @property
     def watch_age_s(self) -> float:
-        """How long the present watch has been open; 0 if there is none."""
-        return 0.0 if self._opened_at is None else self._timing.monotonic() - self._opened_at
+        """Seconds since the current watch was opened, or 0 if no watch is open."""
+        return 0.0 if self._opened_at is None else self._clock.monotonic() - self._opened_at
 
     @property
     def problem(self) -> str | None:
-        """What keeps the informer from knowing the present state; None if nothing does."""
+        """Why the informer may not know the current state, or None if it does."""
         return None if self.watch_age_s >= self._proven_s else self._problem
 
     def statistics(self, store: Store[Any], *, decode_errors: int) -> InformerStatistics:
@@ -106,88 +106,88 @@ class Health:
 
     @property
     def polling(self) -> bool:
-        """The cluster refuses `watch`."""
+        """True while the cluster refuses `watch`."""
         return self._polling_since is not None
 
     def page_read(self) -> None:
-        """A part of a list came. The state is as old as before, but the server is there."""
-        self._word()
+        """Record a page of a list. The state stays as old as before, but the server responds."""
+        self._record_contact()
 
     def listed(self, why: str, objects: int, seconds: float) -> None:
-        """A whole list was read, in so many seconds."""
+        """Record a complete list. `why` is the reason for the list, and `seconds` its duration."""
         self._lists += 1
-        self._word()
-        self._heard_at = self._last_word_at
-        self._telling.list_read(why, objects, seconds)
+        self._record_contact()
+        self._current_at = self._last_contact_at
+        self._log.list_read(why, objects, seconds)
         if self.polling:
             self._recovered()
 
     def watch_opened(self, version: str) -> None:
-        self._word()
-        self._opened_at = self._heard_at = self._last_word_at
+        self._record_contact()
+        self._opened_at = self._current_at = self._last_contact_at
         self._opened_events = self._events
         self._watches_opened += 1
-        self._telling.watch_opened(version)
+        self._log.watch_opened(version)
         if self._polling_since is not None:
-            self._telling.watches_again(self._last_word_at - self._polling_since)
+            self._log.watching_again(self._last_contact_at - self._polling_since)
         self._polling_since = None
 
     def watch_closed(self, error: ClusterError | None) -> float:
-        """Seconds that the watch was open; 0 if it never was."""
+        """Record the end of a watch. Return how many seconds the watch was open, or 0 if it never opened."""
         lived_s = self.watch_age_s
         if self._opened_at is not None:
-            self._telling.watch_ended(error, lived_s, self._events - self._opened_events)
+            self._log.watch_ended(error, lived_s, self._events - self._opened_events)
         self._opened_at = None
         if lived_s >= self._proven_s:
             self._recovered()
         return lived_s
 
-    def heard(self, *, events: int, bookmarks: int) -> None:
-        """The watch said something. All that came at once is one call."""
-        self._word()
-        self._heard_at = self._last_word_at
+    def received(self, *, events: int, bookmarks: int) -> None:
+        """Record events and bookmarks that arrived together."""
+        self._record_contact()
+        self._current_at = self._last_contact_at
         self._events += events
         self._bookmarks += bookmarks
         if self._failures and self.watch_age_s >= self._proven_s:
             self._recovered()
 
     def failed(self, error: ClusterError | None, pause_s: float, *, of: str) -> None:
-        """A list or a watch was of no use, and there is a pause before the next."""
+        """Record a failed list or watch. `pause_s` is the delay before the next, and `of` is list or watch."""
         if not self._failures:
-            self._failing_since = self._timing.monotonic()
+            self._failing_since = self._clock.monotonic()
         self._failures += 1
         self._back_offs += 1
         self._back_off_s += pause_s
-        self._problem = cause_of(error)
+        self._problem = describe_cause(error)
         if isinstance(error, Gone):
-            self._telling.expired(of, error)
-        self._telling.backs_off(pause_s, self._failures, self._problem)
+            self._log.expired(of, error)
+        self._log.backing_off(pause_s, self._failures, self._problem)
         if self._failures == FAILURES_BEFORE_WARNING:
-            self._telling.does_not_keep_up(self._failures, self._problem)
+            self._log.failing(self._failures, self._problem)
 
     def watch_refused(self, error: ClusterError | None) -> None:
         if self._polling_since is None:
-            self._polling_since = self._timing.monotonic()
-            self._telling.polls(error)
+            self._polling_since = self._clock.monotonic()
+            self._log.polling(error)
 
-    async def attend(self) -> NoReturn:
-        """To be run beside the reflector: tells when nothing was heard for long."""
+    async def warn_when_stale(self) -> NoReturn:
+        """Run next to the reflector and warn when the server has not responded for `SILENCE_BEFORE_WARNING_S`."""
         while True:
-            silent_s = self._timing.monotonic() - self._last_word_at
+            silent_s = self._clock.monotonic() - self._last_contact_at
             if silent_s >= SILENCE_BEFORE_WARNING_S and not self._is_stale:
                 self._is_stale = True
-                self._telling.is_stale(silent_s, self.problem)
-            await self._timing.sleep(SILENCE_BEFORE_WARNING_S - (0.0 if self._is_stale else silent_s))
+                self._log.stale(silent_s, self.problem)
+            await self._clock.sleep(SILENCE_BEFORE_WARNING_S - (0.0 if self._is_stale else silent_s))
 
-    def _word(self) -> None:
-        now = self._timing.monotonic()
+    def _record_contact(self) -> None:
+        now = self._clock.monotonic()
         if self._is_stale:
             self._is_stale = False
-            self._telling.is_fresh_again(now - self._last_word_at)
-        self._last_word_at = now
+            self._log.fresh(now - self._last_contact_at)
+        self._last_contact_at = now
 
     def _recovered(self) -> None:
         if self._failures >= FAILURES_BEFORE_WARNING:
-            self._telling.keeps_up_again(self._timing.monotonic() - self._failing_since, self._failures)
+            self._log.recovered(self._clock.monotonic() - self._failing_since, self._failures)
         self._failures = 0
         self._problem = None

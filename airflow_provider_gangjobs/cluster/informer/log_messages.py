@@ -1,7 +1,8 @@
-"""What an informer says in the log: one line when its state changes, none for an event or an object.
+"""Log lines of an informer: one line per change of its state, and none per event or object.
 
-INFO and WARNING are for who runs a triggerer: that an informer begins, is in trouble, polls, hears nothing, and that
-this is over. DEBUG tells each request's fate; back-off keeps those few. Every line names the informer.
+INFO and WARNING lines are for the operators of a triggerer: an informer starts, fails repeatedly, polls, or is stale,
+and recovers. DEBUG lines report the result of each request, whose number the backoff limits. Each line names the
+informer.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.structured_log import tell
+from airflow_provider_gangjobs.cluster.structured_log import log_fields
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ClusterError
@@ -19,55 +20,56 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def cause_of(error: ClusterError | None) -> str:
-    """Why a request failed, or a watch was of no use: the server's reason and message, never what was sent."""
-    return str(error) if error else "the server ended the watch as soon as it had begun"
+def describe_cause(error: ClusterError | None) -> str:
+    """Return why a request failed or a watch ended early: the server's reason and message, never the request body."""
+    return str(error) if error else "the server ended the watch right after its start"
 
 
-class Telling:
-    """Says it. What is worth saying is decided by `Health`, which knows the state."""
+class InformerLog:
+    """Writes the log lines of one informer. `Health`, which has the state, decides when."""
 
     def __init__(self, informer: str) -> None:
         self._informer = informer
 
     def list_read(self, why: str, objects: int, seconds: float) -> None:
-        """`why`: first, expired, failing or polling."""
+        """Log a complete list. `why` is first, expired, failing, or polling."""
         if why == "first":
-            self._tell(INFO, "informer synced", objects=objects, seconds=seconds)
+            self._log(INFO, "informer synced", objects=objects, seconds=seconds)
         else:
-            self._tell(DEBUG, "list read", why=why, objects=objects, seconds=seconds)
+            self._log(DEBUG, "list read", why=why, objects=objects, seconds=seconds)
 
     def watch_opened(self, version: str) -> None:
-        self._tell(DEBUG, "watch opened", version=version)
+        self._log(DEBUG, "watch opened", version=version)
 
     def watch_ended(self, error: ClusterError | None, lived_s: float, events: int) -> None:
         why = str(error) if error else "closed by the server"
-        self._tell(DEBUG, "watch ended", why=why, lived_s=lived_s, events=events)
+        self._log(DEBUG, "watch ended", why=why, lived_s=lived_s, events=events)
 
-    def expired(self, what: str, error: ClusterError) -> None:
-        """A 410. `what`: the version of a watch, or the continue token of a list."""
-        self._tell(DEBUG, "version expired", of=what, cause=str(error))
+    def expired(self, request: str, error: ClusterError) -> None:
+        """Log a 410. `request` is watch (its version expired) or list (its continue token expired)."""
+        self._log(DEBUG, "version expired", of=request, cause=str(error))
 
-    def backs_off(self, pause_s: float, failures: int, cause: str) -> None:
-        self._tell(DEBUG, "back-off", pause_s=pause_s, failures=failures, cause=cause)
+    def backing_off(self, pause_s: float, failures: int, cause: str) -> None:
+        self._log(DEBUG, "backing off", pause_s=pause_s, failures=failures, cause=cause)
 
-    def does_not_keep_up(self, failures: int, cause: str) -> None:
-        self._tell(WARNING, "informer does not keep up, it goes on trying", failures=failures, cause=cause)
+    def failing(self, failures: int, cause: str) -> None:
+        self._log(WARNING, "informer fails repeatedly and keeps retrying", failures=failures, cause=cause)
 
-    def keeps_up_again(self, after_s: float, failures: int) -> None:
-        self._tell(INFO, "informer keeps up again", after_s=after_s, failures=failures)
+    def recovered(self, after_s: float, failures: int) -> None:
+        self._log(INFO, "informer recovered", after_s=after_s, failures=failures)
 
-    def polls(self, error: ClusterError | None) -> None:
-        self._tell(WARNING, "informer polls, because it may not watch: grant the verb", cause=cause_of(error))
+    def polling(self, error: ClusterError | None) -> None:
+        cause = describe_cause(error)
+        self._log(WARNING, "informer polls because the API server refuses the watch verb, grant it", cause=cause)
 
-    def watches_again(self, after_s: float) -> None:
-        self._tell(INFO, "informer watches again", after_s=after_s)
+    def watching_again(self, after_s: float) -> None:
+        self._log(INFO, "informer watches again", after_s=after_s)
 
-    def is_stale(self, silent_s: float, problem: str | None) -> None:
-        self._tell(WARNING, "informer is stale, the API server says nothing", silent_s=silent_s, cause=problem)
+    def stale(self, silent_s: float, problem: str | None) -> None:
+        self._log(WARNING, "informer is stale, the API server does not respond", silent_s=silent_s, cause=problem)
 
-    def is_fresh_again(self, after_s: float) -> None:
-        self._tell(INFO, "informer is fresh again", silent_s=after_s)
+    def fresh(self, after_s: float) -> None:
+        self._log(INFO, "informer is up to date again", silent_s=after_s)
 
-    def _tell(self, level: int, what: str, **fields: Field) -> None:
-        tell(log, level, what, informer=self._informer, **fields)
+    def _log(self, level: int, message: str, **fields: Field) -> None:
+        log_fields(log, level, message, informer=self._informer, **fields)

@@ -1,10 +1,10 @@
-"""A wake-up for one sleeper: an event with a time limit, small enough for ten thousand gangs that sleep.
+"""A notification for one waiter: an event with a timeout that is small enough for ten thousand waiting gangs.
 
-`asyncio.Event` under `asyncio.timeout` does the same for any number of sleepers, with a deque, two more objects and
-two more frames for each: a kilobyte and a half, of which most gangs use nothing for hours.
+`asyncio.Event` within `asyncio.timeout` does the same for any number of waiters, but needs a deque, two more objects,
+and two more frames for each waiter. That is 1.5 kB, and most gangs wait for hours.
 
-Ten thousand may be woken in one moment, by a first list, a reconnect, or a deadline that they share. A loop runs all
-that is ready before it looks at its timers and sockets again, so sleepers take turns: so many in each of its rounds.
+One moment may notify ten thousand waiters: a first list, a reconnect, or a shared deadline. An event loop runs all
+ready callbacks before it polls its timers and sockets, so each iteration of the loop wakes a limited number of waiters.
 """
 
 from __future__ import annotations
@@ -13,81 +13,81 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 
-WOKEN_AT_ONCE: Final = 20
-"""In one round of the loop. A look at a small gang takes 0.2 to 0.5 ms, so a round is some 10 ms."""
+WAKEUPS_PER_ITERATION_MAX: Final = 20
+"""A look at a small gang takes 0.2 to 0.5 ms, so an iteration of the loop takes about 10 ms."""
 
 
-class Wake:
-    """Set by anybody, any number of times; waited for by one at a time."""
+class Notification:
+    """An event that `wait` clears. Any number of tasks may notify, and one task at a time may wait."""
 
-    __slots__ = ("_is_set", "_sleeper")
+    __slots__ = ("_is_set", "_waiter")
 
     def __init__(self) -> None:
         self._is_set = False
-        self._sleeper: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
-    def set(self) -> None:
-        """Wake the sleeper now, or whoever sleeps next at once."""
+    def notify(self) -> None:
+        """Notification the waiter. If no task waits, the next `wait` returns at once. Safe to repeat."""
         if self._is_set:
             return
         self._is_set = True
-        if self._sleeper is not None:
-            _stir(self._sleeper)
+        if self._waiter is not None:
+            _wake(self._waiter)
 
-    async def sleep(self, timeout_s: float | None = None) -> bool:
-        """Sleep until it is set, and clear it; False if it was not set in time.
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for a notification and clear it. Return False if none arrives within `timeout_s` seconds.
 
         Raises:
-            RuntimeError: somebody sleeps already.
+            RuntimeError: another task waits already.
         """
         if not self._is_set:
-            if self._sleeper is not None:
-                raise RuntimeError("only one can sleep")
+            if self._waiter is not None:
+                raise RuntimeError("only one task can wait for a notification")
             loop = asyncio.get_running_loop()
-            self._sleeper = loop.create_future()
-            alarm = None if timeout_s is None else loop.call_later(timeout_s, _stir, self._sleeper)
+            self._waiter = loop.create_future()
+            timer = None if timeout_s is None else loop.call_later(timeout_s, _wake, self._waiter)
             try:
-                await self._sleeper
+                await self._waiter
             finally:
-                self._sleeper = None
-                if alarm is not None:
-                    alarm.cancel()
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
         was_set, self._is_set = self._is_set, False
         return was_set
 
 
-def _stir(sleeper: asyncio.Future[None]) -> None:
-    of_running_loop(_Turnstile).admit(sleeper)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    loop_local(_WakeupQueue).enqueue(waiter)
 
 
-class _Turnstile:
-    """One a loop: wakes sleepers in the order in which they were stirred."""
+class _WakeupQueue:
+    """Wakes the waiters of one event loop in first-in, first-out order, at a limited rate."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._left = WOKEN_AT_ONCE
-        self._is_counting = False
+        self._left = WAKEUPS_PER_ITERATION_MAX
+        self._is_scheduled = False
 
-    def admit(self, sleeper: asyncio.Future[None]) -> None:
-        """Wake it now, or in one of the next rounds if many are woken in this one."""
-        self._queue.append(sleeper)
-        self._let_through()
+    def enqueue(self, waiter: asyncio.Future[None]) -> None:
+        """Notification `waiter` now, or in a later iteration of the loop if the limit of this iteration is reached."""
+        self._queue.append(waiter)
+        self._drain()
 
-    def _let_through(self) -> None:
+    def _drain(self) -> None:
         while self._queue and self._left:
-            sleeper = self._queue.popleft()
-            if not sleeper.done():
-                sleeper.set_result(None)
+            waiter = self._queue.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 self._left -= 1
-        if not self._is_counting:
-            self._is_counting = True
-            self._loop.call_soon(self._next_round)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._next_iteration)
 
-    def _next_round(self) -> None:
-        self._is_counting = False
-        if self._left < WOKEN_AT_ONCE:
-            self._left = WOKEN_AT_ONCE
-            self._let_through()
+    def _next_iteration(self) -> None:
+        self._is_scheduled = False
+        if self._left < WAKEUPS_PER_ITERATION_MAX:
+            self._left = WAKEUPS_PER_ITERATION_MAX
+            self._drain()

@@ -1,8 +1,8 @@
-"""The informer's picture of the cluster, and who looks at it. Pure: applies events, does no I/O, knows no server.
+"""The objects of an informer and the subscriptions to them. The store applies events and does no I/O.
 
-Objects are known by uid; a name that is used again is another object. Versions are compared for equality only,
-never for order. Subscribers are woken by level: something of yours changed, so look at the state. What has
-changed before anyone looked is seen as one change.
+The uid identifies an object: an object that reuses a name is another object. Versions are compared for equality only,
+never for order. Notifications are level-triggered: a subscriber learns that an object of its key changed and reads the
+current state. Several changes before the subscriber reads are one change.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from airflow_provider_gangjobs.cluster.informer.notify import Wake
+from airflow_provider_gangjobs.cluster.informer.notify import Notification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from airflow_provider_gangjobs.cluster.clock import Slices
+    from airflow_provider_gangjobs.cluster.clock import TimeSlice
 
 
 class _Metadata(Protocol):
@@ -26,7 +26,7 @@ class _Metadata(Protocol):
 
 
 class HasMetadata(Protocol):
-    """What a view must have: `objects.views` has such Structs."""
+    """The fields that a view must have. The Structs of `kube.views` have them."""
 
     @property
     def metadata(self) -> _Metadata: ...
@@ -39,36 +39,38 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class InformerClosedError(RuntimeError):
-    """The informer was closed while someone waited for it; lease it again."""
+    """The informer was closed while a task waited for it. Acquire it again."""
 
 
 class Subscription(Generic[V]):
-    """One consumer's sight of the objects of one key. Look first, then wait: `objects()`, then `changed()`.
+    """One subscriber's view of the objects of one key. Read `objects()` first, and then wait for `changed()`.
 
-    Several subscriptions may share a `wake`, which is set when anything of any of them has changed.
+    Several subscriptions may share a `notification`, which is sent when an object of any of them changes.
     """
 
-    __slots__ = ("_deleted", "_store", "_updated", "_wake", "key")
+    __slots__ = ("_deleted", "_notification", "_store", "_updated", "key")
 
-    def __init__(self, store: Store[V], key: str, wake: Wake | None = None) -> None:
+    def __init__(self, store: Store[V], key: str, notification: Notification | None = None) -> None:
         self.key = key
         self._store = store
-        self._wake = wake or Wake()
+        self._notification = notification or Notification()
         self._updated: set[str] = set(store.peek(key))
         self._deleted: dict[str, V] = {}
 
     def objects(self) -> dict[str, V]:
-        """The objects that exist now, by uid."""
+        """Return a copy of the current objects, by uid."""
         return self._store.objects(self.key)
 
     def peek(self) -> Mapping[str, V]:
-        """The same, live and not copied. Not to be kept over an await."""
+        """Return the current objects by uid, without a copy. Do not keep the mapping across an await."""
         return self._store.peek(self.key)
 
     def take_updated(self, at_most: int | None = None) -> dict[str, V]:
-        """Those that were added or changed and were not taken since, by uid. The first calls give all that exist.
+        """Remove and return the objects that changed since they were last taken, by uid.
 
-        :param at_most: Leave the others for the next calls: a hundred thousand may change at once.
+        At first, all existing objects count as changed.
+
+        :param at_most: Leave further objects for the next calls, because 100,000 objects may change at once.
         """
         current = self._store.peek(self.key)
         if at_most is None or len(self._updated) <= at_most:
@@ -78,11 +80,11 @@ class Subscription(Generic[V]):
         return {uid: current[uid] for uid in updated if uid in current}
 
     def take_deleted(self, at_most: int | None = None) -> dict[str, V]:
-        """The last view of those that went away, by uid; each is given once.
+        """Remove and return the last views of objects that disappeared, by uid.
 
-        They were deleted, or changed so that the selector or index no longer covers them.
+        An object disappears when it is deleted, or changes so that the selector or index no longer covers it.
 
-        :param at_most: Leave the others for the next calls.
+        :param at_most: Leave further objects for the next calls.
         """
         if at_most is None or len(self._deleted) <= at_most:
             deleted, self._deleted = self._deleted, {}
@@ -90,47 +92,48 @@ class Subscription(Generic[V]):
         return dict(self._deleted.popitem() for _ in range(at_most))
 
     async def changed(self, timeout_s: float | None = None) -> bool:
-        """Wait until something of ours has changed since this last returned True; False if nothing did in time.
+        """Wait for a change since the last call that returned True. Return False after `timeout_s` seconds without one.
 
         Raises:
-            InformerClosedError: nothing will change any more.
+            InformerClosedError: the informer was closed and reports no further changes.
         """
-        has_changed = await self._wake.sleep(timeout_s)
+        has_changed = await self._notification.wait(timeout_s)
         self.check()
         return has_changed
 
     def check(self) -> None:
-        """
+        """Check that the informer is open.
+
         Raises:
-            InformerClosedError: nothing will change any more.
+            InformerClosedError: the informer was closed and reports no further changes.
         """
         if self._store.closed:
             raise InformerClosedError(f"the informer that watched {self.key!r} was closed")
 
     def close(self) -> None:
-        """Hear of nothing more; safe to repeat."""
+        """Stop receiving notifications. Safe to repeat."""
         self._store.unsubscribe(self)
 
-    def wake(self) -> None:
-        self._wake.set()
+    def notify(self) -> None:
+        self._notification.notify()
 
-    def note_update(self, uid: str) -> None:
+    def record_update(self, uid: str) -> None:
         if self._deleted:
             self._deleted.pop(uid, None)
         self._updated.add(uid)
-        self._wake.set()
+        self._notification.notify()
 
-    def note_deletion(self, uid: str, last: V) -> None:
+    def record_deletion(self, uid: str, last: V) -> None:
         self._updated.discard(uid)
         self._deleted[uid] = last
-        self._wake.set()
+        self._notification.notify()
 
 
 class Relist(Generic[V]):
-    """A list being read, page by page. Finish it only if it was read to its end.
+    """A list that is read page by page. Call `finish` only after the last page.
 
-    Of what is known already nothing is kept twice: views of the same version are dropped at once, and uids that
-    are still to be seen are the store's own.
+    Known data is not stored twice: a view of a known version is dropped at once, and the uids that are not seen yet
+    are the strings of the store.
     """
 
     def __init__(self, store: Store[V]) -> None:
@@ -142,27 +145,30 @@ class Relist(Generic[V]):
         self._store.put(view)
 
     def keep(self, uid: str) -> None:
-        """It is in the list and cannot be read: what is known of it stays."""
+        """Keep the known view of an object that is in the list but cannot be decoded."""
         self._unseen.discard(uid)
 
-    async def finish(self, slices: Slices) -> None:
-        """What was not in the list exists no more. A hundred thousand may have gone, so others run in between."""
+    async def finish(self, time_slice: TimeSlice) -> None:
+        """Remove the objects that were not in the list. Other tasks run in between, because there may be 100,000."""
         for uid in self._unseen:
-            self._store.vanish(uid)
-            await slices.breathe()
-        self._store.listed()
+            self._store.remove_missing(uid)
+            await time_slice.yield_if_due()
+        self._store.mark_listed()
 
 
 class Store(Generic[V]):
-    """Objects by key and uid. An object whose key is None belongs to nobody and is not kept."""
+    """Objects by key and uid. An object whose key is None is not kept."""
 
-    def __init__(self, index: Callable[[V], str | None], *, share: Callable[[V, V | None], None] | None = None) -> None:
+    def __init__(
+        self, index: Callable[[V], str | None], *, intern: Callable[[V, V | None], None] | None = None
+    ) -> None:
         """
-        :param share: Called with each new view, and the one before of the same object, if there is one: lets it have in
-            common with that one, and with others, what is equal (`objects.sharing`).
+        :param index: Returns the key of an object, or None to leave the object out.
+        :param intern: Called with each new view and the previous view of the same object, if any. Replaces values of
+            the new view by equal ones of other views (`kube.interning`).
         """
         self._index = index
-        self._share = share
+        self._intern = intern
         self._keys: dict[str, str] = {}
         self._objects: dict[str, dict[str, V]] = {}
         self._subscriptions: dict[str, list[Subscription[V]]] = {}
@@ -178,19 +184,19 @@ class Store(Generic[V]):
 
     @property
     def is_synced(self) -> bool:
-        """True once the whole list has been read; before, what is missing may exist."""
+        """True after the first complete list. Before, an object that is not in the store may exist."""
         return self._synced.is_set() and not self.closed
 
     @property
-    def is_of_one_moment(self) -> bool:
-        """True if what is shown is how the server was at one moment, and no mixture of two, as while a list is read."""
+    def is_snapshot(self) -> bool:
+        """True if the objects are the server's state at one moment. While a list is read, they are a mixture of two."""
         return self.is_synced and not self._is_listing
 
     async def synced(self, timeout_s: float | None = None) -> bool:
-        """Wait for the first whole list; False if it has not come in time.
+        """Wait for the first complete list. Return False if it does not arrive within `timeout_s` seconds.
 
         Raises:
-            InformerClosedError: it will not come.
+            InformerClosedError: the informer was closed.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -205,13 +211,13 @@ class Store(Generic[V]):
         return dict(self.peek(key))
 
     def peek(self, key: str) -> Mapping[str, V]:
-        """The live objects of a key, not copied: a gang may have a hundred thousand. Not to be kept over an await."""
+        """Return the objects of a key without a copy: a gang may have 100,000. Do not keep it across an await."""
         return self._objects.get(key, _NOTHING)
 
-    def subscribe(self, key: str, wake: Wake | None = None) -> Subscription[V]:
+    def subscribe(self, key: str, notification: Notification | None = None) -> Subscription[V]:
         if self.closed:
             raise InformerClosedError("the informer was closed")
-        subscription = Subscription(self, key, wake)
+        subscription = Subscription(self, key, notification)
         self._subscriptions.setdefault(key, []).append(subscription)
         return subscription
 
@@ -229,44 +235,44 @@ class Store(Generic[V]):
     # -- for the reflector -----------------------------------------------------------------------------------
 
     def put(self, view: V) -> bool:
-        """An object as it is now. Seeing the same version again changes nothing and wakes nobody; False if so."""
+        """Store the current state of an object. Return False, and notify nobody, if its version is known already."""
         meta = view.metadata
         uid = meta.uid
         assert uid, "an object without a uid is not from an API server"
         old_key = self._keys.get(uid)
-        known = None if old_key is None else self._objects[old_key][uid]
-        if known is not None and known.metadata.resource_version == meta.resource_version:
+        previous = None if old_key is None else self._objects[old_key][uid]
+        if previous is not None and previous.metadata.resource_version == meta.resource_version:
             return False
-        if self._share is not None:
-            self._share(view, known)
+        if self._intern is not None:
+            self._intern(view, previous)
         key = self._key_of(view)
         if old_key is not None and old_key != key:
-            self._drop(uid, view)
+            self._delete(uid, view)
         if key is None:
             return old_key is not None
-        of_key = self._objects.get(key)
-        if of_key is None:
-            of_key = self._objects[key] = {}
-        of_key[uid] = view
+        objects = self._objects.get(key)
+        if objects is None:
+            objects = self._objects[key] = {}
+        objects[uid] = view
         if old_key != key:
             self._keys[uid] = key
         for subscription in self._subscriptions.get(key, ()):
-            subscription.note_update(uid)
+            subscription.record_update(uid)
         return True
 
     def remove(self, view: V) -> bool:
-        """An object's last state. One that was never seen alive is still told to whoever waits for its key.
+        """Remove a deleted object, given its last state. Return False if the object was not in the store.
 
-        False if nobody could be told anything new.
+        Subscribers of its key are notified in both cases.
         """
         uid = view.metadata.uid
         old_key = self._keys.get(uid)
-        if self._share is not None:
-            self._share(view, None if old_key is None else self._objects[old_key][uid])
+        if self._intern is not None:
+            self._intern(view, None if old_key is None else self._objects[old_key][uid])
         if old_key is not None:
-            self._drop(uid, view)
+            self._delete(uid, view)
         elif (key := self._key_of(view)) is not None:
-            self._bury(key, uid, view)
+            self._notify_deletion(key, uid, view)
         return old_key is not None
 
     def relist(self) -> Relist[V]:
@@ -276,55 +282,55 @@ class Store(Generic[V]):
     def uids(self) -> set[str]:
         return set(self._keys)
 
-    def vanish(self, uid: str) -> None:
-        """It is gone, and nobody saw it go: its last view is what there is of it."""
-        self._drop(uid, self._objects[self._keys[uid]][uid])
+    def remove_missing(self, uid: str) -> None:
+        """Remove an object whose deletion was not observed. Its last known view counts as its last state."""
+        self._delete(uid, self._objects[self._keys[uid]][uid])
 
-    def listed(self) -> None:
-        """The end of a list: this is the whole truth now."""
+    def mark_listed(self) -> None:
+        """Record the end of a list: the store now has all objects."""
         self._is_listing = False
         if not self._synced.is_set():
             self._synced.set()
-            self._wake_all()
+            self._notify_all()
 
     def close(self) -> None:
-        """Wake everyone for the last time; safe to repeat."""
+        """Notification everyone for the last time; safe to repeat."""
         self.closed = True
         self._synced.set()
-        self._wake_all()
+        self._notify_all()
 
-    async def forget(self, slices: Slices) -> None:
-        """Let go of all objects, once nobody looks any more. To free a hundred thousand at once takes a while."""
+    async def clear(self, time_slice: TimeSlice) -> None:
+        """Drop all objects after the last subscriber has left. Other tasks run in between."""
         self._keys.clear()
         while self._objects:
-            _, of_key = self._objects.popitem()
-            while of_key:
-                of_key.popitem()
-                await slices.breathe()
+            _, objects = self._objects.popitem()
+            while objects:
+                objects.popitem()
+                await time_slice.yield_if_due()
 
     def _key_of(self, view: V) -> str | None:
-        """The consumer's index; one that fails for an object leaves it where it was."""
+        """Return the key of an object. If the index function fails, the object keeps its key."""
         try:
             return self._index(view)
         except Exception:
             self.index_errors += 1
             return self._keys.get(view.metadata.uid)
 
-    def _drop(self, uid: str, last: V) -> None:
+    def _delete(self, uid: str, last: V) -> None:
         key = self._keys.pop(uid)
-        of_key = self._objects[key]
-        del of_key[uid]
-        if not of_key:
+        objects = self._objects[key]
+        del objects[uid]
+        if not objects:
             del self._objects[key]
-        self._bury(key, uid, last)
+        self._notify_deletion(key, uid, last)
 
-    def _bury(self, key: str, uid: str, last: V) -> None:
+    def _notify_deletion(self, key: str, uid: str, last: V) -> None:
         for subscription in self._subscriptions.get(key, ()):
-            subscription.note_deletion(uid, last)
+            subscription.record_deletion(uid, last)
 
-    def _wake_all(self) -> None:
+    def _notify_all(self) -> None:
         for subscription in self._all():
-            subscription.wake()
+            subscription.notify()
 
     def _all(self) -> Iterator[Subscription[V]]:
         for subscriptions in self._subscriptions.values():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.kube.views import PodView
@@ -84,7 +84,7 @@ class FinalHarvest:
         harvest: HarvestTask,
         watch: GangWatch,
         observer: GangObserver,
-        timing: Timing,
+        clock: Clock,
         now: Callable[[], datetime],
     ) -> None:
         self.client = client
@@ -92,7 +92,7 @@ class FinalHarvest:
         self.harvest = harvest
         self.watch = watch
         self.observer = observer
-        self.timing = timing
+        self.clock = clock
         self.now = now
         self._listed: list[PodView] | None = None
         self._wait_for_watch_until: float | None = None
@@ -130,13 +130,13 @@ class FinalHarvest:
         Raises:
             ClusterRefused: The pods cannot be listed any more.
         """
-        began = progress_at = self.timing.monotonic()
+        began = progress_at = self.clock.monotonic()
         while True:
             before = self.harvest.harvester.statistics()
             sweep, pods = await self._sweep(job, pods or await self.observer.refresh()), None
             if sweep.is_done:
                 return FinalHarvestResult()
-            monotonic = self.timing.monotonic()
+            monotonic = self.clock.monotonic()
             if self.harvest.harvester.statistics().released > before.released:
                 progress_at = monotonic
             if monotonic - progress_at >= NO_PROGRESS_S and not self._in_grace(sweep.held, monotonic - began):
@@ -144,7 +144,7 @@ class FinalHarvest:
                 return FinalHarvestResult() if sweep.is_done else await self._abandon(sweep.held)
             await self.watch.changed(self._retry_in_s())
             if self.watch.pod_count > LISTED_AT_ONCE_MAX:
-                await self.timing.sleep(min(self.watch.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
+                await self.clock.sleep(min(self.watch.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
     async def _sweep(self, job: Job | None, pods: ObservedPods, *, must_list: bool = False) -> _Sweep:
         """Harvest the pods that the watch shows. When none of them is left and there may be others, list the pods from
@@ -177,20 +177,20 @@ class FinalHarvest:
         pods = self.watch.pod_count
         if pods <= LISTED_AT_ONCE_MAX or self.watch.pods_may_lag:
             return False
-        now = self.timing.monotonic()
+        now = self.clock.monotonic()
         if self._wait_for_watch_until is None:
             self._wait_for_watch_until = now + min(pods * LAG_PER_POD_S, LAG_MAX_S)
         return now < self._wait_for_watch_until
 
     def _retry_in_s(self) -> float:
-        left_s = (self._wait_for_watch_until or 0.0) - self.timing.monotonic()
+        left_s = (self._wait_for_watch_until or 0.0) - self.clock.monotonic()
         return min(left_s, RETRY_S) if left_s > 0 else RETRY_S
 
     async def _list(self) -> list[PodView]:
         """List the gang's pods that differ from what the watch shows."""
         cached = self.watch.pods_by_uid
         return await retry_until_answered(
-            lambda: list_pods(self.client, self.ref, cached, leave_out_cached=True), timing=self.timing
+            lambda: list_pods(self.client, self.ref, cached, leave_out_cached=True), clock=self.clock
         )
 
     async def _held_of(self, pods: list[PodView]) -> list[PodView]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import PatchType, ResponseFormat
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.state.pods import is_held
@@ -66,7 +66,7 @@ async def _release_in_bulk(
     client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None], in_flight: int
 ) -> Iterator[PodView]:
     """Release as many pods as possible in bulk. Return the pods that were not tried."""
-    limits = of_running_loop(_Limits)
+    limits = loop_local(_Limits)
     if limits.bulk_runs >= BULK_PATCH_RUNS_MAX:
         return pods
     limits.bulk_runs += 1
@@ -99,7 +99,7 @@ async def _one_by_one(
 async def _release_from(
     client: Client, pods: Iterator[PodView], done: Callable[[PodView, ClusterError | None], None]
 ) -> None:
-    of_all_gangs = of_running_loop(_Limits).in_flight
+    of_all_gangs = loop_local(_Limits).in_flight
     for pod in pods:
         try:
             async with of_all_gangs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NoReturn
 
-from airflow_provider_gangjobs.cluster.clock import Timing
+from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 class HarvestTask:
     """Creates and runs the harvester of one gang. `stop` must be awaited at the end."""
 
-    __slots__ = ("_client", "_harvester", "_notify", "_ref", "_task", "_timing")
+    __slots__ = ("_client", "_clock", "_harvester", "_notify", "_ref", "_task")
 
-    def __init__(self, client: Client, ref: GangRef, timing: Timing, notify: Callable[[], None]) -> None:
+    def __init__(self, client: Client, ref: GangRef, clock: Clock, notify: Callable[[], None]) -> None:
         """
         :param notify: Called if the harvester ends by itself, which is a fault. `check` then raises it.
         """
         self._client = client
         self._ref = ref
-        self._timing = timing
+        self._clock = clock
         self._notify = notify
         self._harvester: Harvester | None = None
         self._task: asyncio.Task[NoReturn] | None = None
@@ -82,19 +82,19 @@ class HarvestTask:
 
     def _start(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self.harvester.run(timing=self._timing), name=f"harvest of {self._ref}")
+            self._task = asyncio.create_task(self.harvester.run(clock=self._clock), name=f"harvest of {self._ref}")
             self._task.add_done_callback(lambda _: self._notify())
 
 
 async def harvest_once(
-    client: Client, ref: GangRef, pods: Sequence[PodView], *, timing: Timing | None = None
+    client: Client, ref: GangRef, pods: Sequence[PodView], *, clock: Clock | None = None
 ) -> tuple[int, Exception | None]:
     """Record and release pods of a gang that nobody follows any more, as far as they have ended.
 
     Returns:
         The number of pods that are still held, and the last error if some could not be recorded or released.
     """
-    task = HarvestTask(client, ref, timing or Timing(), notify=lambda: None)
+    task = HarvestTask(client, ref, clock or Clock(), notify=lambda: None)
     try:
         task.enqueue(pods)
         error = await task.drain()

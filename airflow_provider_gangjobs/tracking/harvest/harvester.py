@@ -18,9 +18,9 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_provider_gangjobs.cluster.clock import Backoff, Slices
+from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, most_telling, outcome_of
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.clock import Timing
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.tracking.ledger import Ledger
 
@@ -182,35 +182,35 @@ class Harvester:
         finally:
             self._drains.remove(request)
 
-    async def run(self, *, timing: Timing) -> NoReturn:
+    async def run(self, *, clock: Clock) -> NoReturn:
         """Harvest what is enqueued until cancelled. Errors of the cluster are retried, and logged when they begin."""
-        schedule, backoff = HarvestSchedule(), Backoff(timing, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        schedule, backoff = HarvestSchedule(), Backoff(clock, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
         seen = 0
         try:
             while True:
                 if self._queue.enqueued != seen:
                     seen = self._queue.enqueued
-                    schedule.pods_ended(timing.monotonic())
-                await self._run_once(schedule, backoff, timing)
+                    schedule.pods_ended(clock.monotonic())
+                await self._run_once(schedule, backoff, clock)
         except BaseException as exc:
             self._fail_drains(exc)
             raise
 
-    async def _run_once(self, schedule: HarvestSchedule, backoff: Backoff, timing: Timing) -> None:
+    async def _run_once(self, schedule: HarvestSchedule, backoff: Backoff, clock: Clock) -> None:
         """One action of the schedule, or one wait."""
         if self._drain_requested.is_set():
             backoff.reset()
-        # Wake-ups that come after this line concern the state that is looked at next.
+        # Notification-ups that come after this line concern the state that is looked at next.
         self._drain_requested.clear()
         self._work.clear()
         drains = self._open_drains()
-        began = timing.monotonic()
+        began = clock.monotonic()
         action, wait_s = schedule.next_action(began, self._queue.backlog(), is_draining=bool(drains))
         if action is Action.WAIT:
             await _wait(self._work, wait_s)
             return
-        error = await self._perform(action, lambda: self._continues_to_release(schedule, timing))
-        now = timing.monotonic()
+        error = await self._perform(action, lambda: self._continues_to_release(schedule, clock))
+        now = clock.monotonic()
         if action is Action.RECORD:
             schedule.recorded(now, self._recorded_pods)
         elif action is Action.RELEASE_SLOWLY:
@@ -241,8 +241,8 @@ class Harvester:
             elif not drain.answer.done():
                 drain.answer.set_exception(error)
 
-    def _continues_to_release(self, schedule: HarvestSchedule, timing: Timing) -> bool:
-        return schedule.continues_to_release(timing.monotonic(), self._queue.backlog(), is_draining=bool(self._drains))
+    def _continues_to_release(self, schedule: HarvestSchedule, clock: Clock) -> bool:
+        return schedule.continues_to_release(clock.monotonic(), self._queue.backlog(), is_draining=bool(self._drains))
 
     async def _perform(self, action: Action, continues: Callable[[], bool]) -> Exception | None:
         """Do what the schedule asks for, and return the first error. What fails stays in the queue."""
@@ -340,10 +340,10 @@ async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
 
 async def _outcomes_of(batch: Sequence[UnrecordedPod]) -> list[Outcome]:
     """Work out the outcomes; other tasks may run in between."""
-    slices, outcomes = of_running_loop(Slices), []
+    time_slice, outcomes = loop_local(TimeSlice), []
     for due in batch:
         outcomes.append(outcome_of(due.pod, ended=due.has_ended))
-        await slices.breathe()
+        await time_slice.yield_if_due()
     return outcomes
 
 

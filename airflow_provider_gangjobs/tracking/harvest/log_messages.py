@@ -74,4 +74,4 @@ class HarvestLog:
 
     def _write(self, message: tuple[int, str], **fields: Field) -> None:
         level, what = message
-        structured_log.tell(log, level, what, gang=self._gang, **fields)
+        structured_log.log_fields(log, level, what, gang=self._gang, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.loop_local import of_running_loop
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
@@ -27,7 +27,7 @@ class HarvestStatistics:
 
 def harvest_totals() -> HarvestTotals:
     """Return the totals of the running loop."""
-    return of_running_loop(HarvestTotals)
+    return loop_local(HarvestTotals)
 
 
 class HarvestTotals:

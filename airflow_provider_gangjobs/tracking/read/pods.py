@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.pods import pods_of
-from airflow_provider_gangjobs.kube.interning import sharing
+from airflow_provider_gangjobs.kube.interning import make_interner
 from airflow_provider_gangjobs.kube.views import PodView
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def list_pods(
         ClusterError: The pods could not be listed.
     """
     found: list[PodView] = []
-    one = sharing()
+    one = make_interner()
     pages = client.list_views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref.name))
     async with aclosing(pages):
         async for page in pages:

@@ -7,52 +7,52 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.informer import Wake
-from airflow_provider_gangjobs.cluster.informer.notify import WOKEN_AT_ONCE
+from airflow_provider_gangjobs.cluster.informer import Notification
+from airflow_provider_gangjobs.cluster.informer.notify import WAKEUPS_PER_ITERATION_MAX
 
 
 async def test_what_was_set_before_anyone_slept_wakes_once() -> None:
-    wake = Wake()
-    wake.set()
-    wake.set()
-    assert await wake.sleep()
-    assert not await wake.sleep(0)
+    wake = Notification()
+    wake.notify()
+    wake.notify()
+    assert await wake.wait()
+    assert not await wake.wait(0)
 
 
 async def test_sleeper_is_woken() -> None:
-    wake = Wake()
-    sleeper = asyncio.create_task(wake.sleep())
+    wake = Notification()
+    sleeper = asyncio.create_task(wake.wait())
     await asyncio.sleep(0)
-    wake.set()
+    wake.notify()
     assert await sleeper
-    assert not await wake.sleep(0)
+    assert not await wake.wait(0)
 
 
 async def test_sleeper_that_is_cancelled_as_it_is_woken_leaves_the_wake_up_to_the_next() -> None:
-    wake = Wake()
-    sleeper = asyncio.create_task(wake.sleep())
+    wake = Notification()
+    sleeper = asyncio.create_task(wake.wait())
     await asyncio.sleep(0)
-    wake.set()
+    wake.notify()
     sleeper.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeper
-    assert await wake.sleep()
+    assert await wake.wait()
 
 
 async def test_nobody_is_left_behind_after_a_timeout() -> None:
-    wake = Wake()
-    assert not await wake.sleep(0)
-    wake.set()
-    assert await wake.sleep(0)
+    wake = Notification()
+    assert not await wake.wait(0)
+    wake.notify()
+    assert await wake.wait(0)
 
 
 async def test_only_one_can_sleep() -> None:
-    wake = Wake()
-    sleeper = asyncio.create_task(wake.sleep())
+    wake = Notification()
+    sleeper = asyncio.create_task(wake.wait())
     await asyncio.sleep(0)
     with pytest.raises(RuntimeError):
-        await wake.sleep()
-    wake.set()
+        await wake.wait()
+    wake.notify()
     assert await sleeper
 
 
@@ -71,11 +71,11 @@ class Rounds:
         self._next.cancel()
 
 
-async def _asleep(wakes: list[Wake], woken: list[tuple[int, int]], rounds: Rounds) -> list[asyncio.Task[None]]:
+async def _asleep(wakes: list[Notification], woken: list[tuple[int, int]], rounds: Rounds) -> list[asyncio.Task[None]]:
     """Sleepers that note their number and the round in which they were woken."""
 
-    async def sleep(number: int, wake: Wake) -> None:
-        await wake.sleep(60)
+    async def sleep(number: int, wake: Notification) -> None:
+        await wake.wait(60)
         woken.append((number, rounds.number))
 
     tasks = [asyncio.create_task(sleep(*each)) for each in enumerate(wakes)]
@@ -84,49 +84,49 @@ async def _asleep(wakes: list[Wake], woken: list[tuple[int, int]], rounds: Round
 
 
 async def test_many_that_are_woken_at_once_take_turns_in_their_order() -> None:
-    wakes, woken, rounds = [Wake() for _ in range(10 * WOKEN_AT_ONCE)], [], Rounds()
+    wakes, woken, rounds = [Notification() for _ in range(10 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
     tasks = await _asleep(wakes, woken, rounds)
     for wake in wakes:
-        wake.set()
+        wake.notify()
     await asyncio.gather(*tasks)
     rounds.stop()
     assert [number for number, _ in woken] == list(range(len(wakes)))
-    assert max(Counter(in_round for _, in_round in woken).values()) == WOKEN_AT_ONCE
+    assert max(Counter(in_round for _, in_round in woken).values()) == WAKEUPS_PER_ITERATION_MAX
     assert woken[-1][1] - woken[0][1] == 9, "and no round is left out"
 
 
 async def test_a_timer_that_is_due_does_not_wait_for_all_that_were_woken() -> None:
-    wakes, woken, rounds = [Wake() for _ in range(10 * WOKEN_AT_ONCE)], [], Rounds()
+    wakes, woken, rounds = [Notification() for _ in range(10 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
     tasks = await _asleep(wakes, woken, rounds)
     for wake in wakes:
-        wake.set()
+        wake.notify()
     woken_before: list[int] = []
     asyncio.get_running_loop().call_later(0, lambda: woken_before.append(len(woken)))
     await asyncio.gather(*tasks)
     rounds.stop()
-    assert woken_before[0] <= 2 * WOKEN_AT_ONCE
+    assert woken_before[0] <= 2 * WAKEUPS_PER_ITERATION_MAX
 
 
 async def test_one_that_was_cancelled_takes_no_turn_of_others() -> None:
-    wakes, woken, rounds = [Wake() for _ in range(2 * WOKEN_AT_ONCE)], [], Rounds()
+    wakes, woken, rounds = [Notification() for _ in range(2 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
     tasks = await _asleep(wakes, woken, rounds)
-    for task in tasks[WOKEN_AT_ONCE:-1]:
+    for task in tasks[WAKEUPS_PER_ITERATION_MAX:-1]:
         task.cancel()
     for wake in wakes:
-        wake.set()
+        wake.notify()
     await asyncio.gather(*tasks, return_exceptions=True)
     rounds.stop()
-    assert len(woken) == WOKEN_AT_ONCE + 1
+    assert len(woken) == WAKEUPS_PER_ITERATION_MAX + 1
     assert woken[-1][1] - woken[0][1] == 1
 
 
 async def test_what_was_woken_sleeps_on_at_the_next_wake_up() -> None:
     """A wake-up that comes while another one is on its way is the same."""
-    wake, crowd = Wake(), [Wake() for _ in range(WOKEN_AT_ONCE)]
+    wake, crowd = Notification(), [Notification() for _ in range(WAKEUPS_PER_ITERATION_MAX)]
     rounds, woken = Rounds(), []
     tasks = await _asleep([*crowd, wake], woken, rounds)
     for each in (*crowd, wake, wake):
-        each.set()
+        each.notify()
     await asyncio.gather(*tasks)
     rounds.stop()
-    assert not await wake.sleep(0)
+    assert not await wake.wait(0)

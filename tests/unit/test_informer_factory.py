@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Timing
-from airflow_provider_gangjobs.cluster.informer import InformerClosedError, Informers, informers
+from airflow_provider_gangjobs.cluster.clock import Clock
+from airflow_provider_gangjobs.cluster.informer import InformerClosedError, InformerFactory, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from tests.patience import PATIENCE_S
 from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, config_for
@@ -44,9 +44,9 @@ def by_uid(view: View) -> str:
 
 
 @asynccontextmanager
-async def cluster(*, linger_s: float = 60) -> AsyncGenerator[tuple[Informers, FaultServer, ModelApi]]:
+async def cluster(*, linger_s: float = 60) -> AsyncGenerator[tuple[InformerFactory, FaultServer, ModelApi]]:
     api = ModelApi()
-    registry = Informers(linger_s=linger_s)
+    registry = InformerFactory(linger_s=linger_s)
     async with FaultServer(api.handle) as server:
         try:
             yield registry, server, api
@@ -64,7 +64,7 @@ async def test_hundred_gangs_share_one_list_and_one_watch() -> None:
     async with cluster() as (registry, server, api):
 
         async def gang(name: str) -> None:
-            async with registry.lease(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+            async with registry.acquired(server.config, JOBS, "team", decode=View, index=by_name) as informer:
                 await informer.synced()
                 subscription = informer.subscribe(name)
                 while not subscription.objects():
@@ -95,9 +95,9 @@ async def test_whoever_wants_something_else_gets_another(other: dict[str, object
     async with cluster() as (registry, server, _):
         same = {"cluster": server.config, "resource": JOBS, "namespace": "team", "decode": View, "index": by_name}
         async with (
-            registry.lease(**same),
-            registry.lease(**{**same, **other}),
-            registry.lease(**same),
+            registry.acquired(**same),
+            registry.acquired(**{**same, **other}),
+            registry.acquired(**same),
         ):
             assert len(registry.statistics()) == 2
 
@@ -110,23 +110,25 @@ async def test_one_client_serves_all_informers_of_a_cluster() -> None:
         return made[-1]
 
     async with FaultServer(ModelApi().handle) as server:
-        registry = Informers(connect=connect)
+        registry = InformerFactory(connect=connect)
         async with (
-            registry.lease(server.config, JOBS, decode=View, index=by_name) as jobs,
-            registry.lease(Client(server.config), PODS, decode=View, index=by_name) as pods,
+            registry.acquired(server.config, JOBS, decode=View, index=by_name) as jobs,
+            registry.acquired(Client(server.config), PODS, decode=View, index=by_name) as pods,
         ):
-            client = registry.take_client(server.config)
+            client = registry.acquire_client(server.config)
             await jobs.synced()
             await pods.synced()
             assert made == [client]
-            await registry.give_back_client(server.config.key)
+            await registry.release_client(server.config.key)
         await registry.aclose()
         assert registry._clients == {}
 
 
 def test_index_made_anew_at_each_call_is_refused() -> None:
     async def lease() -> None:
-        async with Informers().lease(config_for("http://x"), JOBS, decode=View, index=lambda v: v.metadata.name):
+        async with InformerFactory().acquired(
+            config_for("http://x"), JOBS, decode=View, index=lambda v: v.metadata.name
+        ):
             pass
 
     with pytest.raises(ValueError, match="must be a function of a module"):
@@ -136,7 +138,7 @@ def test_index_made_anew_at_each_call_is_refused() -> None:
 async def test_informer_lingers_for_the_next() -> None:
     async with cluster() as (registry, server, _):
         for _ in range(3):
-            async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
                 assert await informer.synced(PATIENCE_S)
         await until(lambda: server.count()["watch"] == 1)
         assert server.count()["list"] == 1
@@ -144,11 +146,11 @@ async def test_informer_lingers_for_the_next() -> None:
 
 async def test_informer_ends_after_lingering() -> None:
     async with cluster(linger_s=0.05) as (registry, server, _):
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
             await informer.synced()
         await until(lambda: not registry._tasks)
         assert (registry.statistics(), registry._clients) == ({}, {})
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
             assert await informer.synced(PATIENCE_S)
         assert server.count()["list"] == 2
 
@@ -157,7 +159,7 @@ async def test_ended_informer_has_let_go_of_its_objects() -> None:
     async with cluster(linger_s=0.05) as (registry, server, api):
         for name in "abc":
             api.put(name)
-        async with registry.lease(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+        async with registry.acquired(server.config, JOBS, "team", decode=View, index=by_name) as informer:
             await informer.synced()
             store = informer._shared.store
             assert store.objects("a")
@@ -167,9 +169,9 @@ async def test_ended_informer_has_let_go_of_its_objects() -> None:
 
 async def test_lease_during_the_linger_keeps_it_open() -> None:
     async with cluster(linger_s=0.05) as (registry, server, _):
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
             await informer.synced()
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
             began = asyncio.get_running_loop().time()
             await until(lambda: asyncio.get_running_loop().time() > began + 0.2)
             assert informer.is_synced
@@ -179,9 +181,9 @@ async def test_lease_during_the_linger_keeps_it_open() -> None:
 async def test_ended_lease_ends_its_subscriptions() -> None:
     async with (
         cluster() as (registry, server, _),
-        registry.lease(server.config, JOBS, decode=View, index=by_name) as kept,
+        registry.acquired(server.config, JOBS, decode=View, index=by_name) as kept,
     ):
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as ended:
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as ended:
             ended.subscribe("a")
             kept.subscribe("a")
             assert kept.statistics().subscriptions == 2
@@ -191,7 +193,7 @@ async def test_ended_lease_ends_its_subscriptions() -> None:
 async def test_closing_wakes_all_who_wait() -> None:
     async with (
         cluster() as (registry, server, _),
-        registry.lease(server.config, JOBS, decode=View, index=by_name) as informer,
+        registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer,
     ):
         await informer.synced()
         waiting = asyncio.create_task(informer.subscribe("a").changed())
@@ -204,7 +206,7 @@ async def test_closing_wakes_all_who_wait() -> None:
 async def test_closing_before_the_first_turn_wakes_all_who_wait() -> None:
     async with (
         cluster() as (registry, server, _),
-        registry.lease(server.config, JOBS, decode=View, index=by_name) as informer,
+        registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer,
     ):
         subscription = informer.subscribe("a")
         await registry.aclose()
@@ -218,21 +220,21 @@ async def test_nothing_of_the_first_trigger_reaches_the_shared_task() -> None:
     trigger.set("first")
     seen = []
 
-    class Telling(Client):
+    class InformerLog(Client):
         async def list_page(self, *args: object, **options: object) -> bytes:
             seen.append(trigger.get())
             return await super().list_page(*args, **options)
 
     async with FaultServer(ModelApi().handle) as server:
-        registry = Informers(connect=Telling)
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+        registry = InformerFactory(connect=InformerLog)
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
             await informer.synced()
         await registry.aclose()
     assert seen == ["none"]
 
 
 def test_each_loop_has_its_own_informers() -> None:
-    async def mine() -> Informers:
+    async def mine() -> InformerFactory:
         assert informers() is informers()
         return informers()
 
@@ -242,9 +244,9 @@ def test_each_loop_has_its_own_informers() -> None:
 def test_end_of_the_loop_closes_everything() -> None:
     """As a worker does it: one loop, one wait, and the process goes on."""
 
-    async def once() -> tuple[int, Informers]:
+    async def once() -> tuple[int, InformerFactory]:
         async with FaultServer(ModelApi().handle) as server:
-            async with informers().lease(server.config, JOBS, decode=View, index=by_name) as informer:
+            async with informers().acquired(server.config, JOBS, decode=View, index=by_name) as informer:
                 await informer.synced()
             return len(asyncio.all_tasks()), informers()
 
@@ -253,7 +255,7 @@ def test_end_of_the_loop_closes_everything() -> None:
     assert (registry._tasks, registry._clients) == (set(), {})
 
 
-async def test_silence_of_the_server_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_silence_of_the_server_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The watch over staleness runs with each informer, and ends with it."""
     waits = asyncio.Queue[float]()
     now = 0.0
@@ -268,16 +270,16 @@ async def test_silence_of_the_server_is_told(caplog: pytest.LogCaptureFixture) -
         await connection.silence()
 
     api = ModelApi(list_faults=[never])
-    registry = Informers(timing=Timing(monotonic=lambda: now, sleep=sleep), linger_s=0)
+    registry = InformerFactory(clock=Clock(monotonic=lambda: now, sleep=sleep), linger_s=0)
     async with FaultServer(api.handle) as server:
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name):
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name):
             while "informer is stale" not in caplog.text:
                 await asyncio.wait_for(waits.get(), 60)
         await until(lambda: not registry._tasks)
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("health")]
 
 
-async def test_defect_is_logged_and_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_error_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     """Even what must not happen does not stop those who wait."""
     failures = iter([RuntimeError("defect")])
 
@@ -291,8 +293,8 @@ async def test_defect_is_logged_and_begun_anew(caplog: pytest.LogCaptureFixture)
             return await super().list_page(*args, **options)
 
     async with FaultServer(ModelApi().handle) as server:
-        registry = Informers(connect=Broken, timing=Timing(sleep=at_once))
-        async with registry.lease(server.config, JOBS, decode=View, index=by_name) as informer:
+        registry = InformerFactory(connect=Broken, clock=Clock(sleep=at_once))
+        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
             assert await informer.synced(PATIENCE_S)
         await registry.aclose()
-    assert "begins anew after a defect" in caplog.text
+    assert "restarts after an unexpected error" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.cluster.clock import Backoff, Slices, Timing
+from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
 from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError, split_lines, whole_lines
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def backoff(seed: int = 1) -> Backoff:
-    return Backoff(Timing(random=random.Random(seed)), base_s=0.5, cap_s=30.0)
+    return Backoff(Clock(random=random.Random(seed)), base_s=0.5, cap_s=30.0)
 
 
 @given(seed=st.integers(0, 10_000))
@@ -42,7 +42,7 @@ def test_reset_begins_small_again() -> None:
 
 async def test_slices_give_way_only_when_used_up() -> None:
     now = 0.0
-    slices = Slices(slice_s=1.0, clock=lambda: now)
+    time_slice = TimeSlice(slice_s=1.0, monotonic=lambda: now)
     turns = []
 
     async def other() -> None:
@@ -52,10 +52,10 @@ async def test_slices_give_way_only_when_used_up() -> None:
 
     task = asyncio.create_task(other())
     now = 0.5
-    await slices.breathe()
+    await time_slice.yield_if_due()
     assert turns == []
     now = 1.5
-    await slices.breathe()
+    await time_slice.yield_if_due()
     assert turns == [1.5]
     await task
 
