@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-WITHOUT_US = "Or with nothing of ours"
+WITHOUT_THE_PROVIDER = "Without the provider, the following commands"
 SLEEP = "import time; time.sleep(600)"
 WORKERS = 2
 
@@ -55,8 +55,8 @@ def by_hook(tenant: Tenant) -> None:
 
 def documented_lines() -> tuple[str, str]:
     """To look at all that is held, and to free what is in a namespace."""
-    found = re.search(rf"{WITHOUT_US}.*?```sh\n(.*?)\n(kubectl .*?)```", PAGE.read_text(), re.DOTALL)
-    assert found, f"{PAGE} tells no kubectl line after {WITHOUT_US!r}"
+    found = re.search(rf"{WITHOUT_THE_PROVIDER}.*?```sh\n(.*?)\n(kubectl .*?)```", PAGE.read_text(), re.DOTALL)
+    assert found, f"{PAGE} tells no kubectl line after {WITHOUT_THE_PROVIDER!r}"
     return found[1], found[2]
 
 
