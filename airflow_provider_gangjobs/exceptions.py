@@ -408,7 +408,7 @@ class TrackingFailed(GangJobError):
 
     @property
     def remedy(self) -> str:
-        return "Try again: a gang that still runs, or has succeeded, is found again"
+        return "The gang was left as it is. Try again: one that still runs, or has succeeded, is found again"
 
 
 @dataclass(eq=False, repr=False)

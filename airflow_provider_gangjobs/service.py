@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
@@ -230,6 +231,24 @@ class Gangs:
         if killed is Killed.DELETED:
             await self.let_go(ref)
         return killed
+
+    async def is_live(self, ref: GangRef) -> bool:
+        """Whether exactly this Job is there and has not ended.
+
+        Raises:
+            ClusterError: it could not be found out.
+        """
+        try:
+            job = read_job(await self.client.get(JOBS, ref.name, ref.namespace))
+        except NotFound:
+            return False
+        return job.ref == ref and state_of(job) is JobState.LIVE
+
+    async def live(self, key: TaskKey, claim: str, *, namespace: str | None) -> list[GangRef]:
+        """The task's gangs that still run and that `claim` answers for."""
+        found = await self.client.list(JOBS, namespace or self.namespace, label_selector=task_selector(key.digest))
+        jobs = [read_job(stored) for stored in found]
+        return [job.ref for job in jobs if state_of(job) is JobState.LIVE and answers_for(job, claim)]
 
     async def end_live(
         self, key: TaskKey, claim: str, *, namespace: str | None, delete: bool, reason: str

@@ -6,6 +6,7 @@ try:
     from airflow.sdk.exceptions import (
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowTaskTimeout,
         TaskDeferralError,
         TaskDeferralTimeout,
         TaskDeferred,
@@ -14,6 +15,7 @@ except ImportError:  # Airflow 3.1; goes when 3.2 is the oldest that is supporte
     from airflow.exceptions import (  # type: ignore[attr-defined,no-redef]
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowTaskTimeout,
         TaskDeferralError,
         TaskDeferralTimeout,
         TaskDeferred,
@@ -22,6 +24,7 @@ except ImportError:  # Airflow 3.1; goes when 3.2 is the oldest that is supporte
 __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowTaskTimeout",
     "TaskDeferralError",
     "TaskDeferralTimeout",
     "TaskDeferred",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.sdk import BaseHook
 
@@ -22,7 +23,7 @@ from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, aread_ex
 from airflow_provider_gangjobs.hooks.event_loop import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.release import Released
 
 T = TypeVar("T")
+
+READ_PAUSE_BASE_S: Final = 1.0
+READ_PAUSE_CAP_S: Final = 30.0
+"""Between two reads of a connection that could not be read. A triggerer reads one for each of its gangs."""
 
 
 class GangJobHook(BaseHook):
@@ -67,18 +72,45 @@ class GangJobHook(BaseHook):
         self.exists: bool | None = None
         """Whether Airflow had the connection when it was read last."""
 
-    def config(self) -> ClusterConfig:
+    def config(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
         """Which cluster, and by which credentials.
+
+        :param retry_for_s: How long to try again, in seconds, if the connection cannot be read or used. Airflow says
+            that there is no such connection also when a secrets backend could not be asked.
 
         Raises:
             AirflowNotFoundException: there is no such connection.
             InvalidConnection: its extras contradict each other.
         """
-        return self._config(read_extras(self.kubernetes_conn_id))
+        pauses = _pauses(retry_for_s)
+        while True:
+            try:
+                return self._config(read_extras(self.kubernetes_conn_id))
+            except Exception as error:
+                time.sleep(self._pause_s(pauses, error))
 
-    async def aconfig(self) -> ClusterConfig:
+    async def aconfig(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
         """As `config`, on an event loop."""
-        return self._config(await aread_extras(self.kubernetes_conn_id))
+        pauses = _pauses(retry_for_s)
+        while True:
+            try:
+                return self._config(await aread_extras(self.kubernetes_conn_id))
+            except Exception as error:
+                await asyncio.sleep(self._pause_s(pauses, error))
+
+    def _pause_s(self, pauses: Iterator[float], error: Exception) -> float:
+        """The next pause in seconds; raises the error if there is none."""
+        pause_s = next(pauses, None)
+        if pause_s is None:
+            raise error
+        # Not the error's text: what a secrets backend raises may hold anything.
+        self.log.warning(
+            "Connection %r could not be read (%s); trying again in %.0f s",
+            self.kubernetes_conn_id,
+            type(error).__name__,
+            pause_s,
+        )
+        return pause_s
 
     def _config(self, extras: dict[str, Any] | None) -> ClusterConfig:
         from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -105,16 +137,20 @@ class GangJobHook(BaseHook):
         until: Until = "ended",
         deadlines: Deadlines | None = None,
         report: Callable[[Observation], None] = lambda _: None,
+        config: ClusterConfig | None = None,
     ) -> GangEvent:
         """Wait until a gang runs, or has ended, and record its outcomes on the way. See `tracking.follow.follow`.
 
         All that wait on one event loop share their watches and connections.
+
+        :param config: The cluster, if the connection was read already.
         """
         from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 
         follow = await _follow()
-        config = await self.aconfig()
-        return await follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
+        return await follow(
+            config or await self.aconfig(), ref, deadlines=deadlines or Deadlines(), until=until, report=report
+        )
 
     def call(self, action: Callable[[Gangs], Awaitable[T]], *, config: ClusterConfig | None = None) -> T:
         """Run a coroutine over the cluster's gangs, and block until it is done."""
@@ -252,6 +288,16 @@ class GangJobHook(BaseHook):
         except (ClusterError, GangJobError) as error:
             return False, str(error)
         return True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}"
+
+
+def _pauses(for_s: float) -> Iterator[float]:
+    """Pauses between reads of the connection, which together last about `for_s` seconds at most."""
+    from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+
+    backoff = Backoff(Clock(), base_s=READ_PAUSE_BASE_S, cap_s=READ_PAUSE_CAP_S)
+    while (pause_s := backoff.next()) <= for_s:
+        for_s -= pause_s
+        yield pause_s
 
 
 async def _follow() -> Callable[..., Awaitable[GangEvent]]:

@@ -98,8 +98,8 @@ class Conclusion:
             ref, claim, free_held = self.event.ref, self.custody.claim, self._tell_held() > 0
             self._try("deleted", lambda gangs: gangs.discard(ref, claim, free_held=free_held))
 
-    def require_success(self, *, will_be_retried: bool) -> None:
-        """Nothing, if the gang succeeded; else clean up and raise.
+    def require_success(self) -> None:
+        """Nothing, if the gang succeeded; else clean up and raise. A gang of which nothing is known is left as it is.
 
         Raises:
             GangJobError: why it did not.
@@ -108,12 +108,8 @@ class Conclusion:
             self.log.warning("%s", note)
         if self.event.status is Status.SUCCEEDED:
             return
-        match self.event.status:
-            case Status.TIMEOUT if self.event.reason == EXECUTION_TIMEOUT:
-                self.custody.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            case Status.ERROR if not will_be_retried:
-                # Nobody will come back for it, and it may hold a cluster's worth of GPUs.
-                self.custody.end(self.on_finish, why="it cannot be followed, and no retry is left")
+        if self.event.status is Status.TIMEOUT and self.event.reason == EXECUTION_TIMEOUT:
+            self.custody.end(self.on_finish, why=EXECUTION_TIMEOUT)
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()
         if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:

@@ -7,12 +7,14 @@ needed to go on is in the cluster and in the event. Parsing a DAG file loads no 
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.exceptions import DeadlineExceeded, InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import (
     GangPolicy,
@@ -24,20 +26,25 @@ from airflow_provider_gangjobs.gang.spec import (
     Rendezvous,
     Results,
 )
-from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_gangjobs.hooks.airflow_exceptions import (
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
 from airflow_provider_gangjobs.operators import parameters
-from airflow_provider_gangjobs.operators.deferral import default_deferrable, under_deadline
+from airflow_provider_gangjobs.operators.deferral import default_deferrable, limit_in_worker_s, under_deadline
 from airflow_provider_gangjobs.operators.messages import announced
 from airflow_provider_gangjobs.operators.retries import unmendable_fails_for_good, will_be_retried
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow.sdk import Context
     from jinja2 import Environment
 
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.operators.completion import Conclusion
     from airflow_provider_gangjobs.operators.task_gangs import Custody
@@ -45,6 +52,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.triggers.args import Watch
 
+CONNECTION_READ_FOR_S: Final = 60.0
+"""How long a worker that goes on with a gang tries to read its connection, which was there when the gang began."""
 KILL_TIMEOUT_S: Final = 4.0
 """Airflow kills the worker's process five seconds after it asked it to stop."""
 XCOM_GANG: Final = "gang"
@@ -253,6 +262,7 @@ class GangJobOperator(BaseOperator):
         self.kill_policy = OnKill(on_kill)
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self._custody: Custody | None = None
+        self._began_at = 0.0
         self._to_deliver: Conclusion | None = None
 
     def resolve_template_files(self) -> None:
@@ -274,30 +284,37 @@ class GangJobOperator(BaseOperator):
         """Submit the gang, or adopt the one of the try before; then wait for its end, if possible in the triggerer."""
         from airflow_provider_gangjobs.submission.submit import SubmissionState
 
-        custody = self._take_custody(context)
-        submission = self._submit(custody)
-        if submission.state is SubmissionState.FAILED:
-            submission = self._follow_up(self._look(custody, self._wait_here(custody, submission)))
-        return self._conclude(context, self._wait(context, custody, submission))
+        with self._alarm_ends_gang():
+            custody = self._take_custody(context)
+            submission = self._submit(custody)
+            if submission.state is SubmissionState.FAILED:
+                event = self._wait_here(context, self._watch(custody, submission))
+                submission = self._follow_up(self._look(custody, event))
+            return self._conclude(context, self._wait(context, custody, submission))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on with what the trigger told. All that is needed is in the event and in the cluster."""
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-        self._take_custody(context)
-        return self._conclude(context, GangEvent.from_payload(event))
+        with self._alarm_ends_gang():
+            self._take_custody(context, retry_for_s=CONNECTION_READ_FOR_S)
+            return self._conclude(context, self._followed_on(context, GangEvent.from_payload(event)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Also clean up where Airflow itself ends the deferral: its own time limit, or a trigger that could not run."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
-            self._take_custody(context).end(self.on_finish, why="execution_timeout")
+            self._take_custody(context, retry_for_s=CONNECTION_READ_FOR_S).end(self.on_finish, why="execution_timeout")
             raise
         except TaskDeferralError:
-            if not will_be_retried(context["ti"]):
-                self._take_custody(context).end(self.on_finish, why="its trigger failed, and no retry is left")
-            raise
+            # The trigger could not be run, which says nothing about the gang.
+            with self._alarm_ends_gang():
+                custody = self._take_custody(context, retry_for_s=CONNECTION_READ_FOR_S)
+                if len(live := custody.live()) != 1:
+                    raise
+                self.log.warning("The trigger failed; this worker waits for gang %s", live[0])
+                return self._conclude(context, self._wait_here(context, self._watch_of(custody, live[0])))
 
     @property
     def on_success_callback(self) -> list[Callable[[Context], Any]]:
@@ -353,12 +370,65 @@ class GangJobOperator(BaseOperator):
             context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
         if self.deferrable:
             self._defer(self._watch(custody, submission), context["ti"].start_date)
-        return self._wait_here(custody, submission)
+        return self._wait_here(context, self._watch(custody, submission))
 
-    def _wait_here(self, custody: Custody, submission: Submission) -> GangEvent:
+    def _wait_here(self, context: Context, watch: Watch) -> GangEvent:
         from airflow_provider_gangjobs.triggers.wait import wait_in_worker
 
-        return wait_in_worker(self._watch(custody, submission), self.log)
+        assert self._custody is not None, "execute and execute_complete take it first"
+        started = context["ti"].start_date
+        limit_s = limit_in_worker_s(self.execution_timeout, started, time.monotonic() - self._began_at)
+        watch, _ = under_deadline(watch, self.execution_timeout, started)
+        return wait_in_worker(watch, self.log, config=self._custody.config, limit_s=limit_s)
+
+    def _followed_on(self, context: Context, event: GangEvent) -> GangEvent:
+        """The event; but if the trigger could not follow the gang, the worker looks for itself (see `tracking_errors`).
+
+        Leaves the worker if the gang is to be deferred again.
+        """
+        from airflow_provider_gangjobs.gang.outcome.event import Status
+        from airflow_provider_gangjobs.operators.tracking_errors import Step, next_step
+
+        custody = self._custody
+        assert custody is not None, "execute and execute_complete take it first"
+        if event.status is not Status.ERROR:
+            return event
+        errors = event.tracking_errors
+        retried = will_be_retried(context["ti"])
+        step = next_step(live=custody.is_live(event.ref), errors=errors, will_be_retried=retried)
+        why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
+        watch = self._watch_of(custody, event.ref, attempt=event.attempt, disruptions=event.disruptions)
+        if step is Step.DEFER:
+            self.log.warning("%s; the task is deferred again", why)
+            self._defer(replace(watch, tracking_errors=errors + 1), context["ti"].start_date)
+        if step is Step.FOLLOW_HERE:
+            self.log.warning("%s; this worker follows it", why)
+            return self._wait_here(context, watch)
+        return event
+
+    @contextmanager
+    def _alarm_ends_gang(self) -> Iterator[None]:
+        """Airflow's alarm (`execution_timeout` has passed in a worker) ends the gang as the trigger's deadline does.
+
+        Airflow itself would call `on_kill`, which is about tasks that a user ends.
+        """
+        self._began_at = time.monotonic()
+        try:
+            yield
+        except AirflowTaskTimeout as alarm:
+            if self._custody is None or self.execution_timeout is None:
+                raise
+            from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
+
+            self._custody.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            key = self._custody.key
+            raise DeadlineExceeded(
+                ref=f"of task {key.dag_id}.{key.task_id}",
+                phase="under way",
+                seconds=self.execution_timeout.total_seconds(),
+                advice="Raise execution_timeout of the task",
+                limited_by="execution_timeout",
+            ) from alarm
 
     def _look(self, custody: Custody, event: GangEvent) -> Conclusion:
         from airflow_provider_gangjobs.operators.completion import Conclusion
@@ -383,12 +453,12 @@ class GangJobOperator(BaseOperator):
         if self.do_xcom_push:
             context["ti"].xcom_push(XCOM_END, conclusion.event.to_payload())
         with unmendable_fails_for_good():
-            conclusion.require_success(will_be_retried=will_be_retried(context["ti"]))
+            conclusion.require_success()
             value = conclusion.results(self.results)
         self._to_deliver = conclusion
         return value
 
-    def _take_custody(self, context: Context) -> Custody:
+    def _take_custody(self, context: Context, *, retry_for_s: float = 0.0) -> Custody:
         from airflow_provider_gangjobs.gang.render.job import namespace_in
         from airflow_provider_gangjobs.operators.task_gangs import Custody
 
@@ -403,19 +473,22 @@ class GangJobOperator(BaseOperator):
             claim=str(ti.id),
             namespace=namespace_in(GangSpec(namespace=self.namespace, manifest=self.manifest)),
             log=self.log,
+            retry_for_s=retry_for_s,
         )
         return self._custody
 
     def _watch(self, custody: Custody, submission: Submission) -> Watch:
+        return self._watch_of(custody, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions)
+
+    def _watch_of(self, custody: Custody, ref: GangRef, **known: Any) -> Watch:
         from airflow_provider_gangjobs.triggers.args import Watch
 
         return Watch(
             kubernetes_conn_id=self.kubernetes_conn_id,
             must_exist=bool(custody.hook.exists),
-            **asdict(submission.ref),
+            **asdict(ref),
+            **known,
             claim=custody.claim,
-            attempt=submission.attempt,
-            disruptions=submission.disruptions,
             queue_timeout_s=self.queue_timeout_s,
             assemble_timeout_s=self.assemble_timeout_s,
             run_timeout_s=self.run_timeout_s,
@@ -425,7 +498,8 @@ class GangJobOperator(BaseOperator):
     def _defer(self, watch: Watch, started: datetime | None) -> NoReturn:
         from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 
-        watch, backstop = under_deadline(watch, self.execution_timeout, started)
+        ahead_s = self._custody.server_ahead_s if self._custody else 0.0
+        watch, backstop = under_deadline(watch, self.execution_timeout, started, server_ahead_s=ahead_s)
         self.defer(trigger=GangJobTrigger(**watch.to_kwargs()), method_name="execute_complete", timeout=backstop)
 
     def _spec(self) -> GangSpec:

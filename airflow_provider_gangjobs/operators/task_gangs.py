@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.service import Gangs
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Custody:
     """One try of one task, and the cluster that its gang is in."""
 
@@ -38,16 +38,55 @@ class Custody:
     namespace: str | None
     """Where to look; the connection's namespace if not given."""
     log: Logger = field(repr=False)
+    server_ahead_s: float = 0.0
+    """How many seconds the API server's clock is ahead of the local one, as the last call has shown."""
 
     @classmethod
-    def of(cls, conn_id: str, key: TaskKey, *, claim: str, namespace: str | None, log: Logger) -> Custody:
-        """Read the connection now, so that nobody needs to later."""
+    def of(
+        cls,
+        conn_id: str,
+        key: TaskKey,
+        *,
+        claim: str,
+        namespace: str | None,
+        log: Logger,
+        retry_for_s: float = 0.0,
+    ) -> Custody:
+        """Read the connection now, so that nobody needs to later; for so long if it cannot be read."""
         hook = GangJobHook(conn_id)
-        return cls(hook=hook, config=hook.config(), key=key, claim=claim, namespace=namespace, log=log)
+        config = hook.config(retry_for_s=retry_for_s)
+        return cls(hook=hook, config=config, key=key, claim=claim, namespace=namespace, log=log)
 
     def call(self, action: Callable[[Gangs], Awaitable[T]]) -> T:
         """Run a coroutine over the cluster's gangs, and block until it is done."""
-        return self.hook.call(action, config=self.config)
+
+        async def act(gangs: Gangs) -> T:
+            try:
+                return await action(gangs)
+            finally:
+                self.server_ahead_s = gangs.client.server_clock.ahead_s or self.server_ahead_s
+
+        return self.hook.call(act, config=self.config)
+
+    def is_live(self, ref: GangRef) -> bool | None:
+        """Whether this gang still runs, as this worker sees it; `None` if that cannot be found out."""
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+        try:
+            return self.call(lambda gangs: gangs.is_live(ref))
+        except ClusterError as error:
+            self.log.warning("This worker cannot find out whether gang %s runs: %s", ref, error)
+            return None
+
+    def live(self) -> list[GangRef]:
+        """The gangs of this try that still run; none if that cannot be found out."""
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+
+        try:
+            return self.call(lambda gangs: gangs.live(self.key, self.claim, namespace=self.namespace))
+        except ClusterError as error:
+            self.log.warning("This worker cannot find out which gangs of the task run: %s", error)
+            return []
 
     def end(self, on_finish: OnFinish, *, why: str, timeout_s: float | None = None) -> None:
         """End what still runs and is ours: deleted if `on_finish` is `delete`, else halted and kept to be read.

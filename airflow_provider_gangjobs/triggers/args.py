@@ -31,13 +31,17 @@ class Watch:
     must_exist: bool = False
     """Whether the worker found the connection in Airflow, so that a triggerer that does not is mistaken."""
     deadline: float | None = None
-    """Unix time when the task's `execution_timeout` has passed. Airflow 3 ignores it while a task is deferred."""
+    """Unix time, by the API server's clock, when the task's `execution_timeout` has passed. Airflow 3 ignores it while
+    a task is deferred."""
     execution_timeout_s: float | None = None
     """What `deadline` was computed from, for the message."""
     delete_on_kill: bool = True
     """Whether a kill of the task by a user deletes the gang."""
     disruptions: int = 0
     """How many attempts in a row were lost to disruptions before this one. It is told with the end, Job or no Job."""
+    tracking_errors: int = 0
+    """How many deferrals in a row before this one ended because the gang could not be followed. After some the trigger
+    waits for a while before it tries again."""
 
     @property
     def ref(self) -> GangRef:

@@ -61,8 +61,10 @@ def config_for(url: str) -> ClusterConfig:
 
 
 def _share_virtual_time() -> None:
-    """Give the loop's informers its time; by themselves they take the machine's."""
-    loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = InformerFactory(clock=clock())
+    """Give the loop's informers and their clients its time; by themselves they take the machine's."""
+    loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = InformerFactory(
+        connect=lambda config: Client(config, clock=clock()), clock=clock()
+    )
 
 
 def clock() -> Clock:

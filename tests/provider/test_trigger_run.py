@@ -17,6 +17,8 @@ from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
+from airflow_provider_gangjobs.triggers.wait import CONNECTION_READ_FOR_S
+from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -89,12 +91,15 @@ async def test_execution_timeout_is_told_with_what_was_seen(connection: str) -> 
     assert event.phase is Phase.RUNNING
 
 
-async def test_unknown_connection_is_told_as_an_error(connection: str) -> None:
+@in_virtual_time
+async def test_unknown_connection_is_told_as_an_error_when_it_stays_unknown() -> None:
     (event,) = await events_of(GangJobTrigger, "nowhere", GangRef("n", "j", "u"))
 
     assert (event.status, event.reason) == (Status.ERROR, "AirflowNotFoundException")
+    assert CONNECTION_READ_FOR_S - 60 < elapsed() <= CONNECTION_READ_FOR_S
 
 
+@in_virtual_time
 async def test_connection_that_was_there_before_is_not_done_without() -> None:
     """Otherwise the trigger would look into another cluster, and find no Job there."""
     (event,) = await events_of(GangJobTrigger, "kubernetes_default", GangRef("n", "j", "u"), must_exist=True)
@@ -102,6 +107,7 @@ async def test_connection_that_was_there_before_is_not_done_without() -> None:
     assert (event.status, event.reason) == (Status.ERROR, "AirflowNotFoundException")
 
 
+@in_virtual_time
 async def test_secret_of_a_broken_connection_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     described = {"conn_type": "kubernetes", "extra": {"kube_config": "{token: s3cr3t", "in_cluster": False}}
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", json.dumps(described))

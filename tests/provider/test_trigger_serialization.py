@@ -25,6 +25,7 @@ FULL = LEAST | {
     "execution_timeout_s": 7200.0,
     "delete_on_kill": False,
     "disruptions": 1,
+    "tracking_errors": 2,
 }
 TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
 

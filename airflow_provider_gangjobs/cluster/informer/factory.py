@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.http.options import ClientStatistics
     from airflow_provider_gangjobs.cluster.informer.notify import Notification
     from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 log = logging.getLogger(__name__)
 
@@ -275,6 +276,11 @@ class InformerFactory:
         if not self._client_users[key]:
             del self._client_users[key]
             await self._clients.pop(key).aclose()
+
+    def clock(self, key: str) -> ServerClock | None:
+        """The clock of the API server, by the key of the cluster's config; `None` if there is no client of it now."""
+        client = self._clients.get(key)
+        return None if client is None else client.server_clock
 
     def statistics(self) -> dict[str, InformerStatistics]:
         """Return the statistics of each informer by a description of its objects, for tests, metrics, and people."""

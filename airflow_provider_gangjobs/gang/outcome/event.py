@@ -40,7 +40,7 @@ class Status(StrEnum):
     REPLACED = "replaced"
     TIMEOUT = "timeout"
     ERROR = "error"
-    """The cluster refuses to be watched; nothing is known of the gang."""
+    """The gang could not be followed; nothing is known of it."""
 
 
 class UnreadableEventError(ValueError):
@@ -90,6 +90,8 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The list is too long for an event. Events of earlier versions leave it out without this mark."""
     disruptions: int = 0
     """How many attempts in a row had been lost to disruptions before this one."""
+    tracking_errors: int = 0
+    """How many deferrals in a row before this one ended because the gang could not be followed."""
     notes: tuple[str, ...] = ()
     """What else should be known, e.g. that outcomes could not be recorded."""
     image: str = ""

@@ -1,0 +1,154 @@
+"""A task ends in the same way in the worker and in the triggerer, and a gang that cannot be judged is left alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.execution_time.timeout import timeout as airflow_alarm
+
+from airflow_provider_gangjobs.exceptions import DeadlineExceeded, TrackingFailed
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
+from airflow_provider_gangjobs.operators.deferral import ALARM_MARGIN_S, limit_in_worker_s
+from airflow_provider_gangjobs.operators.tracking_errors import DEFERRALS_MAX, Step, next_step
+from tests.airflow.waiting import wait_for
+from tests.patience import PATIENCE_S
+from tests.provider.tries import event_of
+
+if TYPE_CHECKING:
+    from tests.provider.tries import Task, TaskMaker
+
+ENDLESS = "sleep 600"
+TELL_LATER = 'sleep 2; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
+LIMIT_S = 8.0
+
+FATES = {
+    ("delete", "keep"): "halted",
+    ("keep", "keep"): "halted",
+    ("keep", "delete"): "deleted",
+}
+
+
+def run_to_the_limit(train: Task, way: str) -> None:
+    """One try to its time limit, as Airflow's task runner does it."""
+    context = train.next_try()
+    if way == "deferred":
+        train.operator().execute_complete(context, event_of(train.defer(context)))
+    if way == "by the alarm":
+        threading.Thread(target=sound_alarm_when_it_runs, args=(train,), daemon=True).start()
+    with airflow_alarm(PATIENCE_S if way == "by the alarm" else LIMIT_S):
+        train.operator().execute(context)
+
+
+def sound_alarm_when_it_runs(train: Task) -> None:
+    """Long before the operator itself would stop waiting."""
+    wait_for("the gang's pods", lambda: train.pods)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
+def fate(train: Task) -> str:
+    return ("halted" if train.halted else "running") if train.jobs else "deleted"
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"), FATES.items(), ids=map("on_kill {0[0]}, on_finish {0[1]}".format, FATES)
+)
+@pytest.mark.parametrize("way", ["deferred", "in the worker", "by the alarm"])
+def test_time_limit_ends_the_gang_by_its_policy(
+    task: TaskMaker, policies: tuple[str, str], expected: str, way: str
+) -> None:
+    on_kill, on_finish = policies
+    limit = timedelta(seconds=3600 if way == "by the alarm" else LIMIT_S)
+    options = {"on_kill": on_kill, "on_finish": on_finish, "execution_timeout": limit}
+    train = task(ENDLESS, deferrable=way == "deferred", **options)
+
+    with pytest.raises(DeadlineExceeded, match="Raise execution_timeout"):
+        run_to_the_limit(train, way)
+
+    assert fate(train) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "before_s", "running_s", "expected"),
+    [(100, 0, 0, 95), (100, 30, 10, 65), (100, 0, 60, 35), (10, 0, 0, 9), (100, 300, 0, 0)],
+    ids=["all of it", "after a deferral", "after an attempt", "short", "passed"],
+)
+def test_worker_stops_waiting_before_the_alarm(
+    limit_s: float, before_s: float, running_s: float, expected: float
+) -> None:
+    started = datetime.now(UTC) - timedelta(seconds=before_s)
+    left_s = limit_in_worker_s(timedelta(seconds=limit_s), started, running_s)
+    assert left_s == pytest.approx(expected, abs=1)
+    assert limit_in_worker_s(None, started, running_s) is None
+    assert ALARM_MARGIN_S == 5
+
+
+# -- a trigger that could not follow ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("live", "errors", "retried", "expected"),
+    [
+        (True, 0, False, Step.DEFER),
+        (True, DEFERRALS_MAX - 1, True, Step.DEFER),
+        (True, DEFERRALS_MAX, True, Step.FOLLOW_HERE),
+        (False, 0, False, Step.FOLLOW_HERE),
+        (None, 0, True, Step.FAIL),
+        (None, 0, False, Step.DEFER),
+        (None, DEFERRALS_MAX, False, Step.FAIL),
+    ],
+)
+def test_step_after_an_error(live: bool | None, errors: int, retried: bool, expected: Step) -> None:
+    assert next_step(live=live, errors=errors, will_be_retried=retried) is expected
+
+
+def error_of(left: TaskDeferred, errors: int = 0) -> dict[str, Any]:
+    """What the trigger tells when it could not follow its gang."""
+    watch = left.trigger.watch
+    event = gang_event(GangRef(watch.namespace, watch.name, watch.uid), Status.ERROR, Phase.RUNNING, reason="Forbidden")
+    return {**event.to_payload(), "attempt": watch.attempt, "tracking_errors": errors}
+
+
+@pytest.mark.parametrize("retries_left", [True, False])
+def test_live_gang_is_deferred_again_after_an_error(task: TaskMaker, retries_left: bool) -> None:
+    train = task(ENDLESS, deferrable=True)
+    context = train.next_try(retries_left=retries_left)
+    left = train.defer(context)
+
+    with pytest.raises(TaskDeferred) as again:
+        train.operator().execute_complete(context, error_of(left, errors=1))
+
+    first, second = left.trigger.serialize(), again.value.trigger.serialize()
+    assert second == (first[0], {**first[1], "tracking_errors": 2})
+    assert fate(train) == "running"
+
+
+def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMaker) -> None:
+    train = task(TELL_LATER, deferrable=True)
+    context = train.next_try()
+    left = train.defer(context)
+
+    assert train.operator().execute_complete(context, error_of(left, DEFERRALS_MAX)) == {"rank": 0}
+
+
+@pytest.mark.parametrize(("retries_left", "errors"), [(True, 0), (False, DEFERRALS_MAX)])
+def test_gang_that_nobody_can_see_is_left_as_it_is(
+    task: TaskMaker, monkeypatch: pytest.MonkeyPatch, retries_left: bool, errors: int
+) -> None:
+    train = task(ENDLESS, deferrable=True)
+    context = train.next_try(retries_left=retries_left)
+    left = train.defer(context)
+    unusable = {"conn_type": "kubernetes", "extra": {"kube_config_path": "/nowhere"}}
+    monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", json.dumps(unusable))
+
+    with pytest.raises(TrackingFailed, match="left as it is"):
+        train.operator().execute_complete(context, error_of(left, errors))
+
+    assert fate(train) == "running"

@@ -1,0 +1,163 @@
+"""What goes wrong on the trigger's side is met with patience, since the gang is healthy meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
+from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from airflow_provider_gangjobs.triggers.wait import (
+    ERROR_PAUSE_BASE_S,
+    ERROR_PAUSE_CAP_S,
+    PROGRESS_S,
+    RESTARTS_MAX,
+    event_of,
+    pause_after_errors_s,
+)
+from tests.provider.plane import Plane
+from tests.provider.test_trigger_run import QUICK, submitted
+from tests.provider.virtual_time import elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from gangjobs_sandbox.thread import SandboxThread
+
+CONNECTION = "AIRFLOW_CONN_PATIENT"
+
+
+class BrokenLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger that fails to say how a gang stands, so many times: an exception nobody expects."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(logging.getLogger("broken"))
+        self.left = times
+
+    def info(self, *args: Any, **kwargs: Any) -> None:
+        if self.left:
+            self.left -= 1
+            raise RuntimeError("s3cr3t")
+
+
+def described(kube_config: Any) -> str:
+    return json.dumps({"conn_type": "kubernetes", "extra": {"kube_config": kube_config}})
+
+
+def watch_of(ref: GangRef, **known: Any) -> Watch:
+    return Watch(kubernetes_conn_id="patient", namespace=ref.namespace, name=ref.name, uid=ref.uid, **known)
+
+
+async def told(watch: Watch, log: Any = None) -> GangEvent:
+    return await event_of(watch, "ended", log or logging.getLogger("test"))
+
+
+@in_virtual_time
+async def test_connection_that_cannot_be_read_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Plane.running() as plane:
+        found = described(plane.config.kube_config)
+        asyncio.get_running_loop().call_later(120, monkeypatch.setenv, CONNECTION, found)
+        waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2), must_exist=True)))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish_all()
+        event = await waiting
+        assert event.status is Status.SUCCEEDED
+        assert 120 <= elapsed() <= 200
+
+
+async def test_deadline_of_the_task_applies_while_the_connection_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.triggers.wait.CLOCK_WITHIN_S", 0.1)
+    watch = watch_of(GangRef("n", "j", "u"), deadline=time.time() + 0.5, execution_timeout_s=200.0)
+    event = await told(watch)
+    assert (event.status, event.reason, event.seconds) == (Status.TIMEOUT, "Deadline.execution", 200.0)
+
+
+async def test_rotated_token_is_used(embedded: SandboxThread, connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.tracking.cluster_requests.REFUSED_FOR_S", 0.5)
+    monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
+    ref = submitted(connection, QUICK)
+    kube_config = yaml.safe_load(embedded.kubeconfig_path.read_text())
+    fresh = described(kube_config)
+    monkeypatch.setenv(CONNECTION, fresh.replace(embedded.token, "rotated-away"))
+    asyncio.get_running_loop().call_later(0.2, monkeypatch.setenv, CONNECTION, fresh)
+
+    event = await told(watch_of(ref))
+    await informers().aclose()
+
+    assert event.status is Status.SUCCEEDED
+
+
+@in_virtual_time
+async def test_connection_that_stays_as_it_is_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
+    monkeypatch.setenv(CONNECTION, described({"clusters": []}))
+    async with Plane.running() as plane:
+        event = await told(watch_of(plane.submit()))
+        assert (event.status, event.reason) == (Status.ERROR, "InvalidConnection")
+
+
+@in_virtual_time
+async def test_unexpected_exception_begins_the_following_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Plane.running() as plane:
+        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
+        waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish_all()
+        assert (await waiting).status is Status.SUCCEEDED
+
+
+@in_virtual_time
+async def test_exception_that_comes_again_and_again_is_an_error_without_its_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Plane.running() as plane:
+        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
+        event = await told(watch_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
+        assert (event.status, event.reason, event.tracking_errors) == (Status.ERROR, "RuntimeError", 2)
+        assert "s3cr3t" not in json.dumps(event.to_payload())
+
+
+@in_virtual_time
+async def test_errors_before_a_gang_was_followed_for_a_while_count_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Plane.running() as plane:
+        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
+        waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2), tracking_errors=1)))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        await asyncio.sleep(PROGRESS_S + 100)
+        plane.finish_all()
+        event = await waiting
+        assert (event.status, event.tracking_errors) == (Status.SUCCEEDED, 0)
+
+
+@in_virtual_time
+async def test_deadline_counts_by_the_clock_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local clock is months ahead here: by it, the deadline has passed long ago."""
+    async with Plane.running() as plane:
+        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
+        deadline = plane.clock.now().timestamp() + 600
+        event = await told(watch_of(plane.submit(workers=2), deadline=deadline))
+        assert (event.status, event.phase) == (Status.TIMEOUT, Phase.RUNNING)
+        assert 600 <= elapsed() <= 602
+
+
+@pytest.mark.parametrize(
+    ("errors", "pause_s"), [(0, 0), (1, ERROR_PAUSE_BASE_S), (3, 4 * ERROR_PAUSE_BASE_S), (99, ERROR_PAUSE_CAP_S)]
+)
+def test_pause_grows_with_the_errors(errors: int, pause_s: float) -> None:
+    assert pause_after_errors_s(errors) == pause_s
+
+
+def test_kwargs_of_an_earlier_release_still_load() -> None:
+    earlier = {"kubernetes_conn_id": "c", "namespace": "n", "name": "j", "uid": "u"}
+    assert GangJobTrigger(**earlier).watch.tracking_errors == 0
+    assert GangJobTrigger(**earlier).serialize()[1] == earlier
