@@ -1,8 +1,8 @@
-"""Which cluster, and by which credentials: the extras of Airflow's `kubernetes` connection, read once.
+"""The configuration of a cluster and its credentials, from the extras of Airflow's `kubernetes` connection.
 
-The extras mean what they mean to the cncf provider's KubernetesHook, in the worker and in the triggerer
-alike (its own two hooks differ: the asynchronous one ignores `disable_verify_ssl`). Nothing is loaded here;
-`credentials` does that. Secrets never appear in `repr`, in `key`, or in an error.
+The extras have the same meaning as for the cncf provider's KubernetesHook, in the worker and in the triggerer. (The
+two hooks of the cncf provider differ: the asynchronous one ignores `disable_verify_ssl`.) This module loads no
+credentials; `auth.credentials` does. Secrets never appear in `repr`, in `key`, or in an error.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import yaml
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 
 PREFIX = "extra__kubernetes__"
-"""Connections made by Airflow before 2.3 carry it on every extra."""
+"""Connections that Airflow created before 2.3 have this prefix on every extra."""
 
 _KEY_SALT = secrets.token_bytes(16)
-"""A key is a hash over secrets; without this process's salt nobody can try passwords against it."""
+"""A key is a hash over secrets. The random salt of this process prevents guessing passwords from a key."""
 
 _SOURCES = ("in_cluster", "kube_config_path", "kube_config")
 
 
 class ConfigSource(StrEnum):
-    """Where the credentials come from."""
+    """The source of the kubeconfig or credentials."""
 
     IN_CLUSTER = "in-cluster"
     FILE = "kubeconfig file"
@@ -42,7 +42,7 @@ class ConfigSource(StrEnum):
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """How to reach one cluster. Equal `key` means same cluster and same credentials, so it may be shared."""
+    """How to reach a cluster. Configs with equal `key` have the same cluster and credentials and can share a client."""
 
     conn_id: str
     source: ConfigSource = ConfigSource.DEFAULT
@@ -55,10 +55,11 @@ class ClusterConfig:
 
     @classmethod
     def from_extras(cls, conn_id: str, extras: Mapping[str, Any]) -> ClusterConfig:
-        """Read a connection's extras; unknown ones are ignored, as they are by the cncf provider.
+        """Read the extras of a connection. Unknown extras are ignored, as in the cncf provider.
 
         Raises:
-            InvalidConnection: several sources at once, a kube_config that is no mapping, a flag that is no boolean.
+            InvalidConnection: the extras name several sources, kube_config is not a mapping, or a flag is not a
+                boolean.
         """
         reader = _Extras(conn_id, extras)
         in_cluster = reader.flag("in_cluster")
@@ -82,7 +83,7 @@ class ClusterConfig:
 
     @cached_property
     def key(self) -> str:
-        """Names cluster and credentials within this process, and tells nothing about them."""
+        """An opaque hash of the cluster and credentials, valid within this process."""
         default_location = os.environ.get("KUBECONFIG", "") if self.source is ConfigSource.DEFAULT else ""
         parts = [self.source, self.kube_config_path, self.kube_config, self.context, default_location]
         text = json.dumps([*parts, self.verify_ssl, self.tcp_keepalive], sort_keys=True, default=str)
@@ -108,24 +109,24 @@ class _Extras:
         value = self._extras[name] if name in self._extras else self._extras.get(PREFIX + name)
         return None if value == "" else value
 
-    def _wrong(self, name: str, expected: str) -> InvalidConnection:
+    def _invalid(self, name: str, expected: str) -> InvalidConnection:
         return InvalidConnection(self._conn_id, f"extra {name} is not {expected}", "Correct it in the connection.")
 
     def text(self, name: str) -> str | None:
         value = self._get(name)
         if value is None or isinstance(value, str):
             return value
-        raise self._wrong(name, "a string")
+        raise self._invalid(name, "a string")
 
     def flag(self, name: str) -> bool:
-        """A boolean, or its word: a connection given as a URI can only hold words."""
+        """Return a boolean, which may be given as text: a connection in URI form can contain only text."""
         value = self._get(name)
         if value is None or isinstance(value, bool):
             return bool(value)
-        word = str(value).strip().lower()
-        if word not in ("true", "false", "1", "0"):
-            raise self._wrong(name, "true or false")
-        return word in ("true", "1")
+        text = str(value).strip().lower()
+        if text not in ("true", "false", "1", "0"):
+            raise self._invalid(name, "true or false")
+        return text in ("true", "1")
 
     def kube_config(self) -> Mapping[str, Any] | None:
         value = self._get("kube_config")
@@ -134,7 +135,7 @@ class _Extras:
         if value is None or value == {}:
             return None
         if not isinstance(value, Mapping):
-            raise self._wrong("kube_config", "a kubeconfig (a JSON or YAML mapping)")
+            raise self._invalid("kube_config", "a kubeconfig (a JSON or YAML mapping)")
         return value
 
     def _parse(self, text: str) -> Any:
@@ -145,5 +146,5 @@ class _Extras:
         try:
             return yaml.safe_load(text)
         except yaml.YAMLError:
-            # Not chained: the parser's message quotes the line that it could not read, which may be a token.
-            raise self._wrong("kube_config", "readable as JSON or YAML") from None
+            # Not chained: the parser's message quotes the malformed line, which may contain a token.
+            raise self._invalid("kube_config", "readable as JSON or YAML") from None

@@ -1,4 +1,4 @@
-"""Keeps equal values once: a hundred thousand pods of one gang differ in name, uid, version and little else."""
+"""Stores equal values once: 100,000 pods of one gang differ in name, uid, version, and little else."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 VALUES_MAX: Final = 8192
-"""Distinct values in use: nodes, seconds, and what schedulers and kubelets say. A few megabytes."""
+"""Limits the distinct values: node names, timestamps, and messages of schedulers and kubelets. A few megabytes."""
 
 
 def make_interner(values_max: int = VALUES_MAX) -> Callable[[Any], Any]:
-    """A function that returns, for each hashable value, the first one it was given that is equal to it.
+    """Return a function that maps each hashable value to the first equal value that the function received.
 
-    Bounded: of more than `values_max` values, the one that was not given for the longest time is forgotten. What is
-    forgotten lives on in the objects that have it, and is there twice if it comes again.
+    The function remembers at most `values_max` values and forgets the least recently used one. Objects keep a forgotten
+    value, and an equal value that arrives later is stored a second time.
     """
-    return lru_cache(maxsize=values_max)(_itself)
+    return lru_cache(maxsize=values_max)(_identity)
 
 
 def interner_of(kind: type[V]) -> Callable[[V, V | None], None] | None:
-    """What lets views of this kind share: with all that went before, and with the view before of the same object.
+    """Return a function that interns the values of a view, given the view and the previous view of the same object.
 
-    `None` if the kind has nothing to share, which it says by a method `share(one, before, other)`.
+    Return `None` if views of this kind have no method `intern(intern_value, previous, latest)`.
     """
-    share = getattr(kind, "share", None)
-    if share is None:
+    intern = getattr(kind, "intern", None)
+    if intern is None:
         return None
-    one = make_interner()
-    other: V | None = None
+    intern_value = make_interner()
+    latest: V | None = None
 
-    def let_share(view: V, before: V | None) -> None:
-        nonlocal other
-        share(view, one, before, other)
-        other = view
+    def intern_view(view: V, previous: V | None) -> None:
+        nonlocal latest
+        intern(view, intern_value, previous, latest)
+        latest = view
 
-    return let_share
+    return intern_view
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

@@ -1,4 +1,4 @@
-"""Keys of the labels and annotations that views read. What they are for is said in `gang.labels`, with all others."""
+"""Keys of the labels and annotations that views read. `gang.labels` documents them, together with all other keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What Kubernetes accepts as names, label keys and values, finalizers and environment variable names.
+"""Validates names, label keys and values, finalizers, and environment variable names as Kubernetes does.
 
-Rules and limits are those of `k8s.io/apimachinery/pkg/util/validation` and of
-`ValidateObjectMeta`. Each `problem_with_...` returns what is wrong as a phrase, or None.
+The rules and limits are those of `k8s.io/apimachinery/pkg/util/validation` and `ValidateObjectMeta`. Each
+`problem_with_...` function returns the problem as a phrase, or None if the text is valid.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LABEL_VALUE_MAX: Final = 63
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 CONFIG_MAP_KEY_MAX: Final = 253
 ENV_NAME_MAX: Final = 4096
-"""Kubernetes has no limit of its own; a longer one is a mistake."""
+"""Kubernetes has no limit. A longer name is a mistake."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -38,14 +38,14 @@ def _problem(text: Any, pattern: re.Pattern[str], limit: int, rule: str) -> str 
 
 
 def problem_with_dns_label(text: Any) -> str | None:
-    """RFC 1123 label: what pods, containers, volumes and namespaces are called."""
+    """RFC 1123 label: names of pods, containers, volumes, and namespaces."""
     return _problem(
         text, _LABEL, LABEL_MAX, "lower-case letters, digits and '-', and must start and end with a letter or digit"
     )
 
 
 def problem_with_dns_label_1035(text: Any) -> str | None:
-    """RFC 1035 label: what Services are called; it starts with a letter."""
+    """RFC 1035 label: names of Services. The name starts with a letter."""
     return _problem(
         text,
         _LABEL_1035,
@@ -55,7 +55,7 @@ def problem_with_dns_label_1035(text: Any) -> str | None:
 
 
 def problem_with_dns_subdomain(text: Any) -> str | None:
-    """RFC 1123 subdomain: what most objects are called; labels joined by dots."""
+    """RFC 1123 subdomain: names of most objects. The name consists of labels joined by dots."""
     return _problem(
         text,
         _SUBDOMAIN,
@@ -65,7 +65,7 @@ def problem_with_dns_subdomain(text: Any) -> str | None:
 
 
 def problem_with_label_value(text: Any) -> str | None:
-    """Value of a label; empty is allowed."""
+    """Value of a label. It may be empty."""
     if text == "":
         return None
     return _problem(
@@ -77,7 +77,7 @@ def problem_with_label_value(text: Any) -> str | None:
 
 
 def problem_with_qualified_name(text: Any) -> str | None:
-    """`[<dns subdomain>/]<name>`: keys of labels and annotations, names of extended resources."""
+    """`[<dns subdomain>/]<name>`: keys of labels and annotations, and names of extended resources."""
     if not isinstance(text, str):
         return f"is {text!r}, which is not text"
     prefix, slash, name = text.rpartition("/")
@@ -90,7 +90,7 @@ def problem_with_qualified_name(text: Any) -> str | None:
 
 
 def problem_with_finalizer(text: Any) -> str | None:
-    """Name of a finalizer. A pod template's is checked by the server only when a pod is made from it."""
+    """Name of a finalizer. The server checks the finalizers of a pod template only when a pod is created from it."""
     if wrong := problem_with_qualified_name(text):
         return wrong
     if "/" in text or text in _STANDARD_FINALIZERS:
@@ -104,7 +104,7 @@ def problem_with_env_name(text: Any) -> str | None:
 
 
 def problem_with_config_map_key(text: Any) -> str | None:
-    """Key of a ConfigMap, and so the name of a file mounted from it."""
+    """Key of a ConfigMap, which is also the name of a file mounted from it."""
     wrong = _problem(text, _CONFIG_MAP_KEY, CONFIG_MAP_KEY_MAX, "letters, digits, '-', '_' and '.'")
     if wrong is None and (text in {".", ".."} or text.startswith("..")):
         return f"{text!r} may not start with '..'"
@@ -112,12 +112,12 @@ def problem_with_config_map_key(text: Any) -> str | None:
 
 
 def is_dns_label(text: Any) -> bool:
-    """Whether `text` is an RFC 1123 label."""
+    """Return whether `text` is an RFC 1123 label."""
     return problem_with_dns_label(text) is None
 
 
 def is_dns_subdomain(text: Any) -> bool:
-    """Whether `text` is an RFC 1123 subdomain."""
+    """Return whether `text` is an RFC 1123 subdomain."""
     return problem_with_dns_subdomain(text) is None
 
 

@@ -1,7 +1,7 @@
-"""Kubernetes quantities ("500m", "2Gi", "1e3") as exact numbers, and sums of resource requests.
+"""Parses Kubernetes quantities ("500m", "2Gi", "1e3") as exact numbers, and adds resource requests.
 
-Everything is a `Decimal`: a scheduler that adds floats over-commits a node by rounding. The grammar is
-that of apimachinery's `resource.Quantity`: a signed number with a binary suffix, a decimal suffix or an exponent.
+All amounts are `Decimal`, because rounding errors of floats could overcommit a node. The grammar is that of
+apimachinery's `resource.Quantity`: a signed number with a binary suffix, a decimal suffix, or an exponent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 ResourceList = dict[str, Decimal]
-"""Amount by resource name: cpu in cores, memory in bytes, others counted."""
+"""Amount by resource name: cpu in cores, memory in bytes, and other resources as counts."""
 
 _QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)$", re.ASCII)
 _BINARY_STEPS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -44,14 +44,14 @@ _FACTORS: dict[str, Decimal] = {
     **{suffix: Decimal(1024**power) for power, suffix in enumerate(_BINARY_STEPS, start=1)},
 }
 _EXPONENT_DIGITS_MAX = 4
-"""`1e999999999` is one short string and a number that fills the memory."""
+"""`1e999999999` is a short string, but its number would fill the memory."""
 
 
 def parse(quantity: str | float | Decimal) -> Decimal:
-    """The exact value of a quantity.
+    """Return the exact value of a quantity.
 
     Raises:
-        ValueError: not a quantity; the message quotes it.
+        ValueError: the text is not a quantity. The message quotes the text.
     """
     if isinstance(quantity, bool):
         raise ValueError(f"{quantity!r} is not a quantity: write a number such as 2, '500m' or '4Gi'")
@@ -69,14 +69,14 @@ def parse(quantity: str | float | Decimal) -> Decimal:
 
 
 def format_cpu(cores: Decimal) -> str:
-    """Cores as Kubernetes writes them: whole ones bare, parts in millicores, rounded up."""
+    """Return cores as Kubernetes formats them: whole cores as a number, and fractions in millicores, rounded up."""
     if cores == cores.to_integral_value():
         return str(int(cores))
     return f"{_ceil(cores * 1000)}m"
 
 
 def format_bytes(amount: Decimal) -> str:
-    """Bytes with the largest binary suffix that divides them, rounded up to whole bytes."""
+    """Return bytes, rounded up to whole bytes, with the largest binary suffix that divides them."""
     count = _ceil(amount)
     for power in range(len(_BINARY_STEPS), 0, -1):
         if count and count % 1024**power == 0:
@@ -85,7 +85,11 @@ def format_bytes(amount: Decimal) -> str:
 
 
 def parse_list(resources: Mapping[str, Any] | None) -> ResourceList:
-    """A Kubernetes ResourceList with its values parsed. Raises ValueError, naming the resource."""
+    """Parse the values of a Kubernetes ResourceList.
+
+    Raises:
+        ValueError: a value is not a quantity. The message names the resource.
+    """
     parsed: ResourceList = {}
     for name, quantity in (resources or {}).items():
         try:
@@ -96,7 +100,7 @@ def parse_list(resources: Mapping[str, Any] | None) -> ResourceList:
 
 
 def add(*lists: Mapping[str, Decimal]) -> ResourceList:
-    """The sum of resource lists, name by name."""
+    """Return the sum of resource lists, name by name."""
     total: ResourceList = {}
     for resources in lists:
         for name, amount in resources.items():
@@ -105,12 +109,12 @@ def add(*lists: Mapping[str, Decimal]) -> ResourceList:
 
 
 def subtract(left: Mapping[str, Decimal], right: Mapping[str, Decimal]) -> ResourceList:
-    """`left - right`, name by name; what only `right` names becomes negative."""
+    """Return `left - right`, name by name. A resource that only `right` has becomes negative."""
     return add(left, {name: -amount for name, amount in right.items()})
 
 
 def largest(*lists: Mapping[str, Decimal]) -> ResourceList:
-    """The maximum of resource lists, name by name."""
+    """Return the maximum of resource lists, name by name."""
     result: ResourceList = {}
     for resources in lists:
         for name, amount in resources.items():
@@ -119,19 +123,22 @@ def largest(*lists: Mapping[str, Decimal]) -> ResourceList:
 
 
 def fits(request: Mapping[str, Decimal], free: Mapping[str, Decimal]) -> tuple[str, ...]:
-    """Names of the resources of which `free` has too little, in order of name; empty if the request fits.
+    """Return the sorted names of the resources that `free` lacks. The result is empty if the request fits.
 
-    A request of zero always fits, also on a node that has never heard of the resource.
+    A request of zero always fits, even on a node that does not have the resource.
     """
     return tuple(sorted(name for name, amount in request.items() if amount > 0 and amount > free.get(name, Decimal(0))))
 
 
 def requests_of(pod_spec: Mapping[str, Any]) -> ResourceList:
-    """What a pod asks of a node, as the scheduler counts it.
+    """Return the resource requests of a pod, as the scheduler calculates them.
 
-    Containers and sidecars (init containers with restartPolicy Always) add up; each other init container needs
-    room beside the sidecars started before it; pod-level requests win where given; overhead comes on top.
-    A resource with a limit and no request counts its limit. Raises ValueError.
+    The requests of containers and sidecars (init containers with restartPolicy Always) are added. Each other init
+    container runs next to the sidecars that were started before it. Pod-level requests take precedence. The overhead is
+    added to the result. A resource with a limit and without a request counts with its limit.
+
+    Raises:
+        ValueError: a value is not a quantity.
     """
     running = add(*(_container_requests(container) for container in pod_spec.get("containers") or ()))
     start_peak, sidecars = _init_requests(pod_spec.get("initContainers") or ())

@@ -1,8 +1,7 @@
 """Label and field selectors, as text in a URL and as objects in a spec.
 
-A selector is a tuple of requirements which must all hold; none means "everything".
-Syntax and meaning follow `k8s.io/apimachinery/pkg/labels` and `.../fields`: a label that is
-absent satisfies `!=` and `notin`. Knows nothing of the objects that carry the labels.
+A selector is a tuple of requirements that must all hold. A selector without requirements matches everything. Syntax
+and semantics follow `k8s.io/apimachinery/pkg/labels` and `.../fields`: a missing label satisfies `!=` and `notin`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = [
 
 
 class Operator(StrEnum):
-    """How a requirement compares; the values are those of `matchExpressions`."""
+    """The operator of a requirement. The values are those of `matchExpressions`."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -77,25 +76,25 @@ class Selector:
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str] | None) -> bool:
-        """Whether these labels satisfy every requirement; `None` is an object without labels."""
+        """Return whether the labels satisfy every requirement. `None` is an object without labels."""
         present = labels or {}
         return all(requirement.matches(present) for requirement in self.requirements)
 
     @property
     def exact(self) -> dict[str, str]:
-        """The labels that must have one given value: what an index can be asked for."""
+        """The labels that must have one given value, for a lookup in an index."""
         return {
             r.key: next(iter(r.values)) for r in self.requirements if r.operator is Operator.IN and len(r.values) == 1
         }
 
 
 def from_labels(labels: Mapping[str, str] | None) -> Selector:
-    """A selector for exactly these label values."""
+    """Return a selector for exactly these label values."""
     return Selector(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, value in (labels or {}).items()))
 
 
 def from_object(selector: Mapping[str, Any] | None) -> Selector:
-    """A selector from a `LabelSelector` object: `matchLabels` and `matchExpressions`.
+    """Return the selector of a `LabelSelector` object with `matchLabels` and `matchExpressions`.
 
     Raises:
         ValueError: an expression has an unknown operator.
@@ -130,7 +129,7 @@ _SETS = {"in": Operator.IN, "notin": Operator.NOT_IN}
 
 
 class _Parser:
-    """Recursive descent over the parts of one selector."""
+    """A recursive descent parser for a label selector."""
 
     def __init__(self, text: str) -> None:
         self.tokens = _tokens(text)
@@ -182,7 +181,7 @@ class _Parser:
         return Requirement(key, operator, frozenset(values))
 
     def value(self) -> str:
-        """A value may be empty: `a=` asks for the empty string."""
+        """Return a value, which may be empty: `a=` selects the empty string."""
         part = self.peek()
         return "" if part is None or part == "," else self.word()
 
@@ -211,7 +210,7 @@ class _Parser:
 
 
 def parse(text: str | None) -> Selector:
-    """A selector from its text, such as `a=b,c in (x,y),!d`.
+    """Parse a label selector, such as `a=b,c in (x,y),!d`.
 
     Raises:
         ValueError: the text is not a selector.
@@ -221,13 +220,13 @@ def parse(text: str | None) -> Selector:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """Terms `(field, value, wanted)` over the few fields that a resource offers."""
+    """Terms `(field, value, is_equal)` over the fields that a resource supports."""
 
     terms: tuple[tuple[str, str, bool], ...] = ()
 
     def matches(self, value_of: Callable[[str], str]) -> bool:
-        """Whether every term holds, given a function from field to its text ("" if it is not set)."""
-        return all((value_of(field) == value) is wanted for field, value, wanted in self.terms)
+        """Return whether every term holds. `value_of` returns the text of a field, or "" if the field is not set."""
+        return all((value_of(field) == value) is is_equal for field, value, is_equal in self.terms)
 
     @property
     def fields(self) -> Sequence[str]:
@@ -238,7 +237,7 @@ _FIELD_TERM = re.compile(r"^(?P<field>[^=!]+?)(?P<operator>!=|==|=)(?P<value>.*)
 
 
 def parse_fields(text: str | None) -> FieldSelector:
-    r"""A field selector from its text, such as `spec.nodeName=a,status.phase!=Running` (`\,` `\=` `\\` are escapes).
+    r"""Parse a field selector, such as `spec.nodeName=a,status.phase!=Running` (`\,` `\=` `\\` are escapes).
 
     Raises:
         ValueError: the text is not a field selector.

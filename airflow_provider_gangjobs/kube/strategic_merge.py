@@ -1,9 +1,9 @@
-"""Patches over Kubernetes objects: strategic merge, and JSON merge (RFC 7386).
+"""Applies strategic merge patches and JSON merge patches (RFC 7386) to Kubernetes objects.
 
-Strategic merge differs from JSON merge in lists: a list with a merge key is merged item by item,
-and directives (`$patch`, `$retainKeys`, `$deleteFromPrimitiveList/x`, `$setElementOrder/x`) say what
-merging cannot. Rules follow `k8s.io/apimachinery/pkg/util/strategicpatch`. Neither argument is
-changed; the result shares with them whatever the patch does not touch, so treat it as frozen.
+Strategic merge differs from JSON merge in lists: a list with a merge key is merged item by item. Directives (`$patch`,
+`$retainKeys`, `$deleteFromPrimitiveList/x`, `$setElementOrder/x`) express changes that merging cannot. The rules follow
+`k8s.io/apimachinery/pkg/util/strategicpatch`. The functions do not change their arguments. The result shares unchanged
+parts with the arguments, so treat the result as immutable.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ELEMENT_ORDER = "$setElementOrder/"
 
 @dataclass(frozen=True, slots=True)
 class ListRule:
-    """How one list field merges: by the key of its items, or as a set of primitives (`key` is None)."""
+    """How a list field is merged: by the key of its items, or as a set of primitives if `key` is None."""
 
     key: str | None
     item: str = ""
 
 
-# type -> field -> type of the nested object, or rule of the nested list. Lists that are not named are replaced.
+# type -> field -> type of the nested object, or rule of the nested list. Other lists are replaced.
 # Merge keys are those of `x-kubernetes-patch-merge-key` in the published OpenAPI.
 _FIELDS: dict[str, dict[str, str | ListRule]] = {
     "ObjectMeta": {"finalizers": ListRule(None), "ownerReferences": ListRule("uid")},
@@ -77,10 +77,10 @@ _ANY_OBJECT: dict[str, str | ListRule] = {"metadata": "ObjectMeta"}
 
 
 def apply(original: Mapping[str, Any], patch: Mapping[str, Any], kind: str) -> Object:
-    """The object after a strategic merge patch.
+    """Return the object after a strategic merge patch.
 
-    `kind` is the Kubernetes kind, or the name of a part such as `PodTemplateSpec`; an unknown kind merges
-    its metadata by the common rules and replaces its lists.
+    :param kind: The Kubernetes kind, or the name of a part such as `PodTemplateSpec`. For an unknown kind, the metadata
+        is merged by the common rules, and lists are replaced.
 
     Raises:
         ValueError: a directive or a merge key of the patch is malformed.
@@ -89,7 +89,7 @@ def apply(original: Mapping[str, Any], patch: Mapping[str, Any], kind: str) -> O
 
 
 def json_merge(original: Any, patch: Any) -> Any:
-    """The value after a JSON merge patch: null deletes, objects merge, everything else replaces."""
+    """Return the value after a JSON merge patch: null deletes, objects merge, and other values replace."""
     if not isinstance(patch, Mapping):
         return patch
     merged = dict(original) if isinstance(original, Mapping) else {}
@@ -157,7 +157,7 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], rule: ListRule) -
         merged = list(original)
         for item in patch:
             _merge_item(merged, item, rule.key, rule.item)
-    return _arranged(merged, patch, original, rule)
+    return _sorted_by(merged, patch, original, rule)
 
 
 def _merge_item(merged: list[Any], item: Any, key: str, kind: str) -> None:
@@ -190,11 +190,11 @@ def _order_list(
     if not isinstance(order, list) or not isinstance(rule, ListRule):
         raise ValueError(f"{ELEMENT_ORDER}{name} must be a list and belong to a list that merges")
     if items := merged.get(name):
-        merged[name] = _arranged(items, order, original.get(name) or (), rule)
+        merged[name] = _sorted_by(items, order, original.get(name) or (), rule)
 
 
-def _arranged(items: Sequence[Any], order: Sequence[Any], original: Sequence[Any], rule: ListRule) -> list[Any]:
-    """The items that `order` names stand in its order; the others keep their place among them as far as it goes."""
+def _sorted_by(items: Sequence[Any], order: Sequence[Any], original: Sequence[Any], rule: ListRule) -> list[Any]:
+    """Sort the items that `order` names by its order. The other items keep their relative place where possible."""
     identity = _identity(rule)
     ranks = _positions(identity(item) for item in order)
     named = sorted((item for item in items if identity(item) in ranks), key=lambda item: ranks[identity(item)])
@@ -223,7 +223,7 @@ def _interleave(others: list[Any], named: list[Any], places: Mapping[Any, int], 
 
 
 def _without_directives(value: Any) -> Any:
-    """What a patch adds where nothing was: its own content, less the directives for a merge."""
+    """Return the value that a patch adds to an empty place: the content of the patch without directives."""
     if isinstance(value, Mapping):
         return {
             name: _without_directives(item)

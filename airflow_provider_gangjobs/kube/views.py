@@ -1,9 +1,9 @@
-"""Views: the few fields of Kubernetes objects that tracking reads, decoded straight from the wire.
+"""Views: the fields of Kubernetes objects that tracking reads, decoded directly from JSON.
 
-One decoded pod costs a few microseconds and less than a kilobyte, a dict costs ten times both.
-What is not named here is skipped, labels and annotations too, so newer servers and talkative add-ons do no
-harm. Views are read-only and hold no cycles, hence `gc=False`: thousands of them do not lengthen a full
-garbage collection. Views are read from the API; what is written to it stays a dict.
+Decoding a pod into a view takes a few microseconds and less than a kilobyte. A dict takes ten times as much of both.
+Other fields, labels, and annotations are skipped, so fields of newer servers and long annotations of add-ons do no
+harm. Views are read-only and contain no cycles, hence `gc=False`: thousands of views do not lengthen a full garbage
+collection. Objects that are written to the API stay dicts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OwnerReference(_View, frozen=True):
 
 
 class Labels(_View, frozen=True):
-    """The labels that are read, of whatever kind of object; `None` for those that it does not have."""
+    """The labels that are read from objects of any kind. A missing label is `None`."""
 
     gang: str | None = msgspec.field(name=keys.LABEL_GANG, default=None)
     attempt: str | None = msgspec.field(name=keys.LABEL_ATTEMPT, default=None)
@@ -44,27 +44,27 @@ class Labels(_View, frozen=True):
 
 
 class Annotations(_View, frozen=True):
-    """The annotations that are read. Networks and meshes add long ones to every pod, which are not kept."""
+    """The annotations that are read. Long annotations that network plugins and meshes add to every pod are skipped."""
 
     completion_index: str | None = msgspec.field(name=keys.ANNOTATION_COMPLETION_INDEX, default=None)
     default_container: str | None = msgspec.field(name=keys.ANNOTATION_DEFAULT_CONTAINER, default=None)
 
 
 class Meta(_View, frozen=True):
-    """`metadata`. Times are the server's."""
+    """`metadata`. Timestamps are from the server's clock."""
 
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    """Of the spec, counted from 1; 0 for objects that have none."""
+    """The generation of the spec, starting with 1, or 0 for objects without one."""
     labels: Labels = Labels()
     annotations: Annotations = Annotations()
     finalizers: tuple[str, ...] = ()
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    """When the grace period of the deletion ends, not when the deletion was asked for."""
+    """When the grace period of the deletion ends, not when the deletion was requested."""
     deletion_grace_period_seconds: int | None = None
     owner_references: tuple[OwnerReference, ...] = ()
 
@@ -179,14 +179,15 @@ class PodStatus(_View, frozen=True):
     message: str = ""
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
-    """Those of `POD_CONDITIONS`; the others, of which each pod has four or more, are dropped."""
+    """The conditions in `POD_CONDITIONS`. The other conditions, four or more per pod, are dropped."""
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
     def __post_init__(self) -> None:
         if self.conditions:
-            told = POD_CONDITIONS.get
-            _set(self, "conditions", tuple([item for item in self.conditions if told(item.type) == item.status]))
+            kept_status = POD_CONDITIONS.get
+            kept = [item for item in self.conditions if kept_status(item.type) == item.status]
+            _set(self, "conditions", tuple(kept))
 
 
 class PodView(_View, frozen=True):
@@ -194,62 +195,76 @@ class PodView(_View, frozen=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
-    def share(self, one: Callable[[Any], Any], before: PodView | None = None, other: PodView | None = None) -> None:
-        """Let what is equal in many pods be one object, of which `one` tells which.
+    def intern(
+        self, intern_value: Callable[[Any], Any], previous: PodView | None = None, latest: PodView | None = None
+    ) -> None:
+        """Replace values of this view by equal values of other views, so that each is stored once.
 
-        For whoever has decoded this, before anyone else sees it. A live pod's status is that of all pods that have
-        come as far in the same second; how a pod ended is its own.
+        The code that decodes the view calls this method before it shares the view. A running pod has the same status
+        as all pods that reached the same state in the same second. A terminated pod has a status of its own.
 
-        :param before: An earlier view of the same pod. What has not changed is taken from it: to compare costs less
-            than to ask `one`, and dictionaries keep the first uid that they got, so later ones would be there besides.
-        :param other: The pod that was shared last, of which the same is true where there is no earlier view, and of its
-            status: what happens to one happens to many in the same second.
+        :param intern_value: Returns the stored value that equals its argument.
+        :param previous: An earlier view of the same pod. Unchanged values are taken from it: a comparison costs less
+            than `intern_value`. The uid is taken from it too, because dictionaries keep the first uid as their key, and
+            the new one would be stored in addition.
+        :param latest: The view that was interned last. It replaces a missing `previous`, and its status is compared
+            too, because many pods change in the same way in the same second.
         """
-        known = before or other or _NO_POD
+        known = previous or latest or _NO_POD
         meta, was = self.metadata, known.metadata
-        if before is not None:
+        if previous is not None:
             _set(meta, "uid", was.uid)
             _set(meta, "name", was.name)
             if meta.annotations == was.annotations:
                 _set(meta, "annotations", was.annotations)
-        _set(meta, "namespace", was.namespace if meta.namespace == was.namespace else one(meta.namespace))
+        _set(meta, "namespace", was.namespace if meta.namespace == was.namespace else intern_value(meta.namespace))
         created = meta.creation_timestamp
-        _set(meta, "creation_timestamp", was.creation_timestamp if created == was.creation_timestamp else one(created))
-        _set(meta, "labels", was.labels if meta.labels == was.labels else one(meta.labels))
-        _set(meta, "finalizers", was.finalizers if meta.finalizers == was.finalizers else one(meta.finalizers))
+        _set(
+            meta,
+            "creation_timestamp",
+            was.creation_timestamp if created == was.creation_timestamp else intern_value(created),
+        )
+        _set(meta, "labels", was.labels if meta.labels == was.labels else intern_value(meta.labels))
+        _set(meta, "finalizers", was.finalizers if meta.finalizers == was.finalizers else intern_value(meta.finalizers))
         owners = meta.owner_references
-        _set(meta, "owner_references", was.owner_references if owners == was.owner_references else one(owners))
-        _set(self, "spec", known.spec if self.spec == known.spec else one(self.spec))
+        _set(meta, "owner_references", was.owner_references if owners == was.owner_references else intern_value(owners))
+        _set(self, "spec", known.spec if self.spec == known.spec else intern_value(self.spec))
         if self.status == known.status:
             _set(self, "status", known.status)
-        elif other is not None and self.status == other.status:
-            _set(self, "status", other.status)
+        elif latest is not None and self.status == latest.status:
+            _set(self, "status", latest.status)
         elif self.status.phase in PHASES_TERMINAL:
-            self._share_end(one, known.status)
+            self._intern_terminated(intern_value, known.status)
         else:
-            _set(self, "status", one(self.status))
+            _set(self, "status", intern_value(self.status))
 
-    def _share_end(self, one: Callable[[Any], Any], known: PodStatus) -> None:
+    def _intern_terminated(self, intern_value: Callable[[Any], Any], known: PodStatus) -> None:
         status = self.status
-        _set(status, "phase", one(status.phase))
+        _set(status, "phase", intern_value(status.phase))
         _set(
-            status, "start_time", known.start_time if status.start_time == known.start_time else one(status.start_time)
+            status,
+            "start_time",
+            known.start_time if status.start_time == known.start_time else intern_value(status.start_time),
         )
         for container in status.container_statuses:
-            _set(container, "name", one(container.name))
-            _set(container, "last_state", _NO_STATE if container.last_state == _NO_STATE else one(container.last_state))
-            ended = container.state.terminated
-            if ended is not None:
-                _set(ended, "reason", one(ended.reason))
-                _set(ended, "started_at", one(ended.started_at))
-                _set(ended, "finished_at", one(ended.finished_at))
+            _set(container, "name", intern_value(container.name))
+            _set(
+                container,
+                "last_state",
+                _NO_STATE if container.last_state == _NO_STATE else intern_value(container.last_state),
+            )
+            terminated = container.state.terminated
+            if terminated is not None:
+                _set(terminated, "reason", intern_value(terminated.reason))
+                _set(terminated, "started_at", intern_value(terminated.started_at))
+                _set(terminated, "finished_at", intern_value(terminated.finished_at))
 
 
 _NO_STATE: Final = ContainerState()
 _NO_POD: Final = PodView()
 PHASES_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 POD_CONDITIONS: Final = {"PodScheduled": "False", "DisruptionTarget": "True"}
-"""What is read of a pod's conditions, with the value at which they tell something."""
+"""The pod conditions that are read, with the status at which a condition is relevant."""
 
 
 class Gang(_View, frozen=True):
@@ -269,7 +284,7 @@ class PodGroupStatus(_View, frozen=True):
 
 
 class PodGroupView(_View, frozen=True):
-    """A PodGroup of scheduling.k8s.io, of every version that has one."""
+    """A PodGroup of scheduling.k8s.io, in any version."""
 
     metadata: Meta = Meta()
     spec: PodGroupSpec = PodGroupSpec()
@@ -283,7 +298,7 @@ class InvolvedObject(_View, frozen=True):
 
 
 class EventView(_View, frozen=True):
-    """A core/v1 Event. A repeated one counts up and moves `last_timestamp`."""
+    """A core/v1 Event. A repetition increases `count` and updates `last_timestamp`."""
 
     metadata: Meta = Meta()
     involved_object: InvolvedObject = InvolvedObject()
@@ -297,19 +312,19 @@ class EventView(_View, frozen=True):
 
     @property
     def seen(self) -> datetime | None:
-        """When it happened last."""
+        """When the event happened last."""
         return self.last_timestamp or self.event_time or self.first_timestamp or self.metadata.creation_timestamp
 
 
 def view(kind: type[View], obj: dict[str, Any]) -> View:
-    """Read a Kubernetes object that came as a dict.
+    """Return the view of a Kubernetes object that is a dict.
 
     Raises:
-        msgspec.ValidationError: a field that is read has another type than Kubernetes gives it.
+        msgspec.ValidationError: a field of the view has an unexpected type.
     """
     return msgspec.convert(obj, kind)
 
 
 def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
-    """The condition of this type if it is true; a false or unknown one is as good as none."""
+    """Return the condition of this type if its status is True, and None otherwise."""
     return next((item for item in conditions if item.type == kind and item.status == "True"), None)

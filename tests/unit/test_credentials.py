@@ -173,7 +173,7 @@ def test_process_default_is_left_alone() -> None:
     [
         ({}, "there is no kubeconfig in .* and this is not a pod"),
         ({"in_cluster": True}, "the pod's service account cannot be used"),
-        ({"kube_config_path": "/nowhere/config"}, "there is no file /nowhere/config"),
+        ({"kube_config_path": "/nowhere/config"}, "the file /nowhere/config does not exist"),
         ({"kube_config": {"apiVersion": "v1"}}, "extra kube_config cannot be used"),
         ({"kube_config": kubeconfig("https://here"), "cluster_context": "gone"}, "name gone"),
         ({"kube_config": kubeconfig("https://h", cluster={"certificate-authority": "/no/ca"})}, "'/no/ca'"),

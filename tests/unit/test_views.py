@@ -1,4 +1,4 @@
-"""Views keep what is read of an object and nothing more, and what many pods have in common once."""
+"""Views keep only the fields that are read, and store equal values of many pods once."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.unit.builders import condition, job, pod
 NETWORK = {"cni.projectcalico.org/containerID": "f" * 64, "k8s.v1.cni.cncf.io/network-status": "[{}]" * 100}
 
 
-Share = Callable[[PodView, PodView | None], None]
+InternView = Callable[[PodView, PodView | None], None]
 
 
-def sharer() -> Share:
-    share = interner_of(PodView)
-    assert share is not None
-    return share
+def view_interner() -> InternView:
+    intern = interner_of(PodView)
+    assert intern is not None
+    return intern
 
 
-def decoded(obj: dict[str, Any], share: Share | None = None, *, before: PodView | None = None) -> PodView:
+def decoded(obj: dict[str, Any], intern: InternView | None = None, *, before: PodView | None = None) -> PodView:
     (event,) = ViewDecoder(PodView).decode_events(json.dumps({"type": "MODIFIED", "object": obj}).encode())
     assert isinstance(event.object, PodView)
-    (share or sharer())(event.object, before)
+    (intern or view_interner())(event.object, before)
     return event.object
 
 
@@ -94,7 +94,7 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize(("said", "kept"), CONDITIONS.items(), ids=str)
-def test_condition_of_a_pod_is_kept_if_it_tells_something(said: tuple[str, bool], kept: bool) -> None:
+def test_pod_condition_is_kept_if_it_is_relevant(said: tuple[str, bool], kept: bool) -> None:
     obj = pod("a").obj
     obj["status"]["conditions"] = [condition(*said, 1), condition("ContainersReady", True, 1)]
     kinds = [item.type for item in view(PodView, obj).status.conditions]
@@ -105,12 +105,12 @@ def test_all_conditions_of_a_job_are_kept() -> None:
     assert [item.type for item in job().complete(9).view().status.conditions] == ["SuccessCriteriaMet", "Complete"]
 
 
-# -- what is shared --------------------------------------------------------------------------------------------
+# -- interning -------------------------------------------------------------------------------------------------
 
 
-def test_pods_of_a_gang_share_what_is_equal() -> None:
-    share = sharer()
-    one, other = decoded(named("a"), share), decoded(named("b"), share)
+def test_equal_values_of_pods_are_stored_once() -> None:
+    intern = view_interner()
+    one, other = decoded(named("a"), intern), decoded(named("b"), intern)
     assert one.status is other.status
     assert one.spec is other.spec
     assert one.metadata.labels is other.metadata.labels
@@ -118,12 +118,12 @@ def test_pods_of_a_gang_share_what_is_equal() -> None:
     assert (one.metadata.name, other.metadata.name) == ("a", "b")
 
 
-def test_pods_of_gangs_that_come_by_turns_share_with_their_like() -> None:
-    share = sharer()
+def test_alternating_gangs_each_share_equal_values() -> None:
+    intern = view_interner()
     ours, theirs = named("a"), named("b")
     theirs["metadata"]["labels"] = {labels.LABEL_GANG: "theirs"}
     theirs["spec"] = {"nodeName": "node-b"}
-    turns = [decoded(obj, share) for obj in (ours, theirs, ours, theirs)]
+    turns = [decoded(obj, intern) for obj in (ours, theirs, ours, theirs)]
     for one, again in zip(turns[:2], turns[2:], strict=True):
         assert one.metadata.labels is again.metadata.labels
         assert one.spec is again.spec
@@ -131,10 +131,10 @@ def test_pods_of_gangs_that_come_by_turns_share_with_their_like() -> None:
 
 
 @pytest.mark.parametrize("exit_code", [0, 137])
-def test_ends_of_pods_have_their_parts_in_common(exit_code: int) -> None:
-    share = sharer()
+def test_terminated_pods_share_parts_of_their_status(exit_code: int) -> None:
+    intern = view_interner()
     one, other = (
-        decoded(obj | {"metadata": named(name)["metadata"]}, share).status
+        decoded(obj | {"metadata": named(name)["metadata"]}, intern).status
         for name, obj in (("a", pod("a").failed(exit_code).obj), ("b", pod("b").failed(1).obj))
     )
     (here,), (there,) = one.container_statuses, other.container_statuses
@@ -151,45 +151,45 @@ STAGES = {"running": named("a"), "failed": pod("a").failed(137).obj, "new": pod(
 
 
 @pytest.mark.parametrize("obj", STAGES.values(), ids=STAGES)
-def test_shared_view_says_what_an_unshared_one_says(obj: dict[str, Any]) -> None:
-    share = sharer()
-    decoded(named("b"), share)
-    assert decoded(obj, share) == view(PodView, obj)
+def test_interned_view_equals_the_plain_view(obj: dict[str, Any]) -> None:
+    intern = view_interner()
+    decoded(named("b"), intern)
+    assert decoded(obj, intern) == view(PodView, obj)
 
 
 @pytest.mark.parametrize("later", STAGES.values(), ids=STAGES)
 @pytest.mark.parametrize("earlier", STAGES.values(), ids=STAGES)
-def test_later_view_says_what_an_unshared_one_says(earlier: dict[str, Any], later: dict[str, Any]) -> None:
+def test_interned_later_view_equals_the_plain_view(earlier: dict[str, Any], later: dict[str, Any]) -> None:
     own = {key: earlier["metadata"].get(key, "") for key in ("name", "namespace", "uid")}
     later = later | {"metadata": later["metadata"] | own}
-    share = sharer()
-    assert decoded(later, share, before=decoded(earlier, share)) == view(PodView, later)
+    intern = view_interner()
+    assert decoded(later, intern, before=decoded(earlier, intern)) == view(PodView, later)
 
 
 PARTS = ("labels", "annotations", "finalizers", "owner_references", "namespace", "creation_timestamp", "uid", "name")
 
 
-def test_later_view_of_a_pod_has_what_did_not_change() -> None:
-    share = sharer()
-    was = decoded(named("a"), share)
+def test_later_view_keeps_unchanged_values() -> None:
+    intern = view_interner()
+    was = decoded(named("a"), intern)
     ended = named("a") | {"status": pod("a").failed(137).obj["status"]}
-    now = decoded(ended, share, before=was)
+    now = decoded(ended, intern, before=was)
     assert all(getattr(now.metadata, part) is getattr(was.metadata, part) for part in PARTS)
     assert now.spec is was.spec
     freed = ended | {"metadata": ended["metadata"] | {"finalizers": []}}
-    assert decoded(freed, share, before=now).status is now.status
+    assert decoded(freed, intern, before=now).status is now.status
 
 
 @pytest.mark.parametrize("part", ["labels", "annotations", "finalizers", "ownerReferences"])
-def test_what_was_taken_from_a_pod_is_gone_in_its_later_view(part: str) -> None:
-    share = sharer()
+def test_removed_value_is_missing_in_the_later_view(part: str) -> None:
+    intern = view_interner()
     obj = named("a") | {
         "metadata": named("a")["metadata"] | {"annotations": {labels.ANNOTATION_DEFAULT_CONTAINER: "a"}}
     }
     obj["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": "u", "controller": True}]
     without = obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != part}}
-    was = decoded(obj, share)
-    assert decoded(without, share, before=was) == view(PodView, without) != was
+    was = decoded(obj, intern)
+    assert decoded(without, intern, before=was) == view(PodView, without) != was
 
 
 def test_pod_is_no_concern_of_the_garbage_collector() -> None:
@@ -200,25 +200,25 @@ def test_pod_is_no_concern_of_the_garbage_collector() -> None:
 
 
 def test_equal_values_become_the_first_of_them() -> None:
-    one = make_interner()
+    intern_value = make_interner()
     first, second = "".join(["no", "de"]), "".join(["no", "de"])
     assert first is not second
-    assert one(first) is one(second) is first
+    assert intern_value(first) is intern_value(second) is first
 
 
 def test_values_that_are_in_use_are_not_forgotten() -> None:
-    one = make_interner(values_max=3)
-    used = one("".join(["no", "de"]))
+    intern_value = make_interner(values_max=3)
+    used = intern_value("".join(["no", "de"]))
     for number in range(100):
-        one(f"passing-{number}")
-        assert one("".join(["no", "de"])) is used
+        intern_value(f"passing-{number}")
+        assert intern_value("".join(["no", "de"])) is used
 
 
 def test_table_is_bounded() -> None:
-    one = make_interner(values_max=10)
+    intern_value = make_interner(values_max=10)
     for number in range(1000):
-        one(f"node-{number}")
-    assert one.cache_info().currsize == 10  # type: ignore[attr-defined]
+        intern_value(f"node-{number}")
+    assert intern_value.cache_info().currsize == 10  # type: ignore[attr-defined]
 
 
 def test_later_view_of_a_pod_has_the_uid_and_name_of_the_first() -> None:

@@ -1,7 +1,7 @@
-"""Live credentials of one cluster: loaded at the first use, renewed before and after they expire.
+"""The current credentials of one cluster: loaded at the first use, and renewed before and after they expire.
 
-Loading reads files, runs plugins and builds a TLS context, all of which block, so it happens in a thread;
-callers that come meanwhile wait for the same load. What changed since is used from the next request on.
+Loading reads files, runs exec plugins, and builds a TLS context. All of this blocks, so loading runs in a thread, and
+concurrent callers wait for the same load. Requests after a renewal use the new credentials.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_RENEWAL_S = 60
-"""After a renewal that failed while the credentials at hand may still be good."""
+"""The delay after a failed renewal. The current credentials may still be valid."""
 
 FORCED_RENEWAL_INTERVAL_S = 10
-"""A refused token is renewed at most this often, however many requests were refused with it."""
+"""The server's refusals cause a renewal at most this often, however many requests were refused."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Everything a request needs. A new object after each renewal, so identity tells whether one happened."""
+    """Address, credentials, and TLS context of a server. Each renewal creates a new object: compare by identity."""
 
     base_url: str
     authorization: str | None = field(repr=False)
@@ -44,7 +44,7 @@ class Access:
 
 
 class Credentials:
-    """Gives the current Access of one cluster. Belongs to one event loop."""
+    """Loads and renews the `Access` of one cluster. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Credentials:
 
     @property
     def cached(self) -> Access | None:
-        """The access to use now, if it is loaded and not due; else `current` gets it."""
+        """The current access, or None if it is not loaded or due for renewal. Then call `current`."""
         return None if self._is_due() else self._access
 
     async def current(self) -> Access:
-        """The access to use now; loads it if there is none or it is due.
+        """Return the current access. Load it if it is not loaded or due for renewal.
 
         Raises:
-            InvalidConnection, CredentialsFailed: at the first load. A later one that fails keeps what there is.
+            InvalidConnection, CredentialsFailed: the first load failed. If a renewal fails, the old access stays.
         """
         if self.cached is not None:
             return self.cached
@@ -85,12 +85,13 @@ class Credentials:
             return self._access
 
     async def renew(self, refused: Access) -> Access:
-        """Another access after `refused` got a 401: one that is newer already, or freshly loaded.
+        """Return another access after the server refused `refused` with a 401.
 
-        Returns `refused` itself if it was renewed a moment ago: then asking again is of no use.
+        This is a newer access if there is one, and a newly loaded access otherwise. Return `refused` itself if it was
+        renewed a moment ago, because another request would not help.
 
         Raises:
-            InvalidConnection, CredentialsFailed: there are no new credentials.
+            InvalidConnection, CredentialsFailed: new credentials could not be loaded.
         """
         async with self._lock:
             if self._access is not refused and self._access is not None:

@@ -1,15 +1,20 @@
-"""Reads a kubeconfig or a pod's service account with kubernetes_asyncio's own loaders. Blocking: call it in a thread.
+"""Reads a kubeconfig or a pod's service account with the loaders of kubernetes_asyncio. Blocking: call it in a thread.
 
-Its process-wide default Configuration is never touched, so that two connections in one process do not mix.
-Its error texts are not passed on unseen: they can hold whole users with their tokens.
+The loaders do not change the library's process-wide default Configuration, so that two connections in one process stay
+apart. Error messages of the library are redacted, because they can contain users with their tokens.
 
-With nothing set, a kubeconfig is looked for first and the pod's service account second, as kubectl does. (Of the
-cncf provider's hooks, the one of the worker looks in the other order, and the one of the triggerer at the first only.)
+The certificates are read into memory and removed from the kubeconfig that the library's loader gets. The loader would
+write embedded certificates to files and remove them at exit, but Airflow ends its task processes by `os._exit`, so each
+try of a task would leave a client key in /tmp.
+
+If the connection names no source, a kubeconfig is used before the pod's service account, as kubectl does. (The cncf
+provider's hook for workers uses the opposite order, and its hook for the triggerer uses only a kubeconfig.)
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import os
 import re
@@ -20,32 +25,38 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_provider_gangjobs.cluster.auth.certificates import certificates, secrets_of, without_certificates
 from airflow_provider_gangjobs.cluster.auth.plugin_loop import run_in_own_loop
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, environment_proxy
 from airflow_provider_gangjobs.cluster.config import ClusterConfig, ConfigSource
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from kubernetes_asyncio.config.kube_config import ConfigNode
 
 LOAD_TIMEOUT_S = 60.0
-"""An exec plugin that asks a cloud for a token takes seconds; one that waits for a person must not hang a task."""
+"""An exec plugin that requests a token from a cloud takes seconds. A plugin that waits for a person must not block a
+task."""
 TOKEN_FILE_PERIOD_S = 60.0
-"""How often a token that changes by itself is read again, as client-go does; the kubelet rotates a pod's hourly."""
+"""How often a token that changes by itself is read again, as in client-go. The kubelet rotates a pod's token hourly."""
 EXPIRY_MARGIN_S = 300.0
-"""A plugin's token is renewed this long before it expires, or half-way if it does not last as long."""
+"""A plugin's token is renewed this long before its expiry, or after half of its lifetime if that is later."""
 
 _EVIDENCE_CHARS_MAX = 256
 _SECRET_CHARS_MIN = 6
-"""Shorter texts (a group, "true") are in every sentence, and no secret."""
+"""Shorter texts (a group, "true") are not secrets and occur in ordinary sentences."""
+
+
+_CA = "certificate-authority"
+_CERTIFICATE = "client-certificate"
+_KEY = "client-key"
+_CERTIFICATE_FIELDS = frozenset(field + suffix for field in (_CA, _CERTIFICATE, _KEY) for suffix in ("", "-data"))
 
 
 @dataclass(frozen=True)
 class RestConfig:
-    """What the source said: where the server is, and how to prove who we are."""
+    """The address of a server and the credentials for it, as the source has them."""
 
     base_url: str
     authorization: str | None = field(default=None, repr=False)
@@ -53,11 +64,11 @@ class RestConfig:
     proxy: str | None = field(default=None, repr=False)
     server_hostname: str | None = None
     renew_in_s: float | None = None
-    """After how long to load again; None if nothing changes unless someone edits the kubeconfig."""
+    """After how many seconds to load again, or None if nothing changes unless someone edits the kubeconfig."""
 
 
 class CredentialSource:
-    """One connection's source of credentials. Keeps an issuer's refresh token, which may change at each use."""
+    """The source of a connection's credentials. Keeps the refresh token of an issuer, which may change at each use."""
 
     def __init__(self, config: ClusterConfig, *, timeout_s: float = LOAD_TIMEOUT_S) -> None:
         self._config = config
@@ -66,11 +77,11 @@ class CredentialSource:
         self._secrets: frozenset[str] = frozenset()
 
     def load(self) -> RestConfig:
-        """Load the credentials, running an exec plugin if there is one.
+        """Load the credentials. Runs the exec plugin if the kubeconfig has one.
 
         Raises:
             InvalidConnection: there is no usable kubeconfig or service account.
-            CredentialsFailed: the plugin, issuer or file that gives the token failed; it may work later.
+            CredentialsFailed: the exec plugin, issuer, or token file failed. A later call may succeed.
         """
         try:
             return run_in_own_loop(asyncio.wait_for(self._load(), self._timeout_s))
@@ -82,8 +93,8 @@ class CredentialSource:
         except yaml.YAMLError:
             raise self._unusable("is not valid YAML") from None
         except Exception as exc:
-            # Not chained: the loader's messages name a missing key by the whole mapping around it, tokens included.
-            raise self._explained(exc) from None
+            # Not chained: for a missing key, the loader's message quotes the whole mapping, including tokens.
+            raise self._redacted_error(exc) from None
 
     async def _load(self) -> RestConfig:
         if self._config.source is ConfigSource.IN_CLUSTER:
@@ -115,16 +126,18 @@ class CredentialSource:
         if paths := existing_paths(self._config.kube_config_path or ""):
             return paths
         raise InvalidConnection(
-            self._config.conn_id, f"there is no file {self._config.kube_config_path}", "Correct kube_config_path."
+            self._config.conn_id,
+            f"the file {self._config.kube_config_path} does not exist",
+            "Correct kube_config_path.",
         )
 
     async def _kubeconfig(self, node: ConfigNode, persist: Callable[[], None] | None) -> RestConfig:
         from kubernetes_asyncio.client import Configuration
         from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
-        self._secrets = secrets_of(node)
+        self._secrets = _secrets_of(node)
         loader = KubeConfigLoader(
-            without_certificates(node),
+            _without_certificates(node),
             active_context=self._config.context,
             config_base_path=None,
             config_persister=persist,
@@ -134,19 +147,19 @@ class CredentialSource:
         if not hasattr(loader, "host"):
             raise self._unusable("names no server for this context")
         context = (loader.current_context or {}).get("context") or {}
-        tls = certificates(node, context, verify=self._config.verify_ssl)
+        tls = _certificates(node, context, verify=self._config.verify_ssl)
         return _rest_config(configuration, _with_plugin_certificate(configuration, tls), renew_in_s=_renew_in_s(loader))
 
-    def _explained(self, exc: Exception) -> ClusterError:
+    def _redacted_error(self, exc: Exception) -> ClusterError:
         evidence = redacted(str(exc), self._secrets)
         if evidence.startswith(("exec:", "oidc:")):
             return CredentialsFailed(self._config.conn_id, evidence)
         return self._unusable(f"cannot be used: {type(exc).__name__}: {evidence}")
 
-    def _unusable(self, why: str) -> InvalidConnection:
-        return InvalidConnection(self._config.conn_id, f"{self._where()} {why}", "Correct it.")
+    def _unusable(self, problem: str) -> InvalidConnection:
+        return InvalidConnection(self._config.conn_id, f"{self._source_name()} {problem}", "Correct it.")
 
-    def _where(self) -> str:
+    def _source_name(self) -> str:
         match self._config.source:
             case ConfigSource.FILE:
                 return f"the kubeconfig {self._config.kube_config_path}"
@@ -159,7 +172,7 @@ class CredentialSource:
 
 
 def default_paths() -> list[str]:
-    """The existing files of $KUBECONFIG, or of kubectl's default place."""
+    """Return the existing files of $KUBECONFIG, or of kubectl's default location."""
     return existing_paths(os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config"))
 
 
@@ -168,7 +181,7 @@ def existing_paths(listed: str) -> list[str]:
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without mappings, tokens and the given secrets, cut to a readable length."""
+    """Return `text` without mappings, tokens, and the given secrets, cut to `_EVIDENCE_CHARS_MAX`."""
     for secret in sorted((s for s in secrets if len(s) >= _SECRET_CHARS_MIN), key=len, reverse=True):
         text = text.replace(secret, "...")
     text = re.sub(r"\{.*\}", "{...}", text, flags=re.DOTALL)
@@ -198,7 +211,7 @@ def _service_account(config: ClusterConfig) -> RestConfig:
 
 
 def _with_plugin_certificate(configuration: Any, tls: TlsConfig) -> TlsConfig:
-    """A plugin may give a client certificate instead of a token; the loader leaves that in files."""
+    """Add the client certificate of an exec plugin, which the loader leaves in files."""
     if not (configuration.cert_file and configuration.key_file):
         return tls
     certificate, key = Path(configuration.cert_file).read_bytes(), Path(configuration.key_file).read_bytes()
@@ -209,7 +222,7 @@ def _rest_config(configuration: Any, tls: TlsConfig, *, renew_in_s: float | None
     base_url = str(configuration.host).rstrip("/")
     return RestConfig(
         base_url=base_url,
-        # Token files may end with a newline, which no header can hold.
+        # Token files may end with a newline, which a header cannot contain.
         authorization=(configuration.api_key.get("BearerToken") or "").strip() or None,
         tls=tls,
         proxy=configuration.proxy or environment_proxy(base_url),
@@ -219,7 +232,10 @@ def _rest_config(configuration: Any, tls: TlsConfig, *, renew_in_s: float | None
 
 
 def _renew_in_s(loader: Any) -> float | None:
-    """A plugin's token lasts until its expiry, or until it is refused; files and issuers are asked again and again."""
+    """Return after how many seconds to load again.
+
+    The token of a plugin is used until shortly before its expiry. Token files and issuers are read periodically.
+    """
     expiry: datetime | None = getattr(loader, "exec_plugin_expiry", None)
     if expiry is not None:
         left_s = (expiry - datetime.now(UTC)).total_seconds()
@@ -227,3 +243,79 @@ def _renew_in_s(loader: Any) -> float | None:
     user = getattr(loader, "_user", None)
     changes = user is not None and (loader.provider is not None or "tokenFile" in user)
     return TOKEN_FILE_PERIOD_S if changes else None
+
+
+# -- certificates and secrets of a kubeconfig ------------------------------------------------------------------
+
+
+def _without_certificates(kubeconfig: ConfigNode) -> ConfigNode:
+    """Return a copy for the loader. Other values are shared, so that the loader can write refreshed tokens back."""
+    from kubernetes_asyncio.config.kube_config import ConfigNode
+
+    value = dict(kubeconfig.value)
+    for plural, singular in (("clusters", "cluster"), ("users", "user")):
+        value[plural] = [_stripped(item, singular) for item in value.get(plural) or ()]
+    return ConfigNode(kubeconfig.name, value, kubeconfig.path)
+
+
+def _certificates(kubeconfig: ConfigNode, context: Mapping[str, Any], *, verify: bool) -> TlsConfig:
+    """Return the certificates of the cluster and user of a context.
+
+    Raises:
+        OSError: a certificate file cannot be read.
+        ValueError: embedded data is not base64.
+    """
+    cluster, cluster_dir = _section(kubeconfig, "clusters", "cluster", context.get("cluster"))
+    user, user_dir = _section(kubeconfig, "users", "user", context.get("user"))
+    return TlsConfig(
+        ca=_content(cluster, _CA, cluster_dir),
+        certificate=_content(user, _CERTIFICATE, user_dir),
+        key=_content(user, _KEY, user_dir),
+        verify=verify and not cluster.get("insecure-skip-tls-verify"),
+    )
+
+
+def _secrets_of(kubeconfig: ConfigNode) -> frozenset[str]:
+    """Return every text of the users section. Messages must not contain any of them."""
+    return frozenset(text for item in kubeconfig.value.get("users") or () for text in _texts(_plain(item).get("user")))
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        # The names of a plugin or token file help to find the fault and are not secret.
+        return [t for k, v in value.items() if k not in ("command", "apiVersion", "tokenFile") for t in _texts(v)]
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    """Return an entry of a list as a mapping. An entry from a file is a node around a mapping."""
+    value = getattr(item, "value", item)
+    return value if isinstance(value, dict) else {}
+
+
+def _stripped(item: Any, section: str) -> Any:
+    inner = _plain(item).get(section)
+    if not isinstance(inner, dict):
+        return item
+    plain = {**_plain(item), section: {k: v for k, v in inner.items() if k not in _CERTIFICATE_FIELDS}}
+    return type(item)(item.name, plain, item.path) if hasattr(item, "value") else plain
+
+
+def _section(kubeconfig: ConfigNode, plural: str, singular: str, name: object) -> tuple[dict[str, Any], str]:
+    """Return a cluster or user by name, and the directory of its relative paths."""
+    for item in kubeconfig.value.get(plural) or ():
+        if _plain(item).get("name") == name:
+            path = getattr(item, "path", None)
+            return _plain(item).get(singular) or {}, os.path.dirname(os.path.abspath(path)) if path else ""
+    return {}, ""
+
+
+def _content(section: Mapping[str, Any], field: str, directory: str) -> bytes | None:
+    """Return a certificate or key. Embedded data takes precedence over a file, as for kubectl."""
+    if embedded := section.get(f"{field}-data"):
+        return base64.b64decode(embedded, validate=False)
+    if path := section.get(field):
+        return Path(directory, path).read_bytes()
+    return None

@@ -1,6 +1,6 @@
-"""An event loop of its own for the loader, which takes along the programs that it has started.
+"""Runs the kubeconfig loader on an event loop of its own and kills the subprocesses that it has started.
 
-The loader waits for an exec plugin without a limit, and one that is no longer waited for would stay behind.
+The loader waits for an exec plugin without a timeout. A plugin whose wait is cancelled would keep running.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 END_TIMEOUT_S = 5.0
-"""A killed program ends at once, unless its system is in trouble."""
+"""A killed process normally ends at once."""
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class _SubprocessLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._started: list[asyncio.SubprocessTransport] = []
@@ -27,22 +27,22 @@ class _Loop(asyncio.SelectorEventLoop):
         self._started.append(transport)
         return transport, protocol
 
-    async def end_programs(self) -> None:
-        """Kill what still runs, and wait until the system has said that it ended."""
+    async def kill_subprocesses(self) -> None:
+        """Kill all running subprocesses and wait until they have ended."""
         for transport in self._started:
             transport.close()
         async with asyncio.timeout(END_TIMEOUT_S):
-            # A transport tells nobody that its program has ended, but for its own protocol.
+            # A transport reports the end of its process only to its own protocol.
             while any(transport.get_returncode() is None for transport in self._started):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
 
 def run_in_own_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of `coroutine`, on a new loop in this thread; nothing that it started outlives the call."""
-    with asyncio.Runner(loop_factory=_Loop) as runner:
+    """Run `coroutine` on a new loop in this thread and return its result. No subprocess outlives the call."""
+    with asyncio.Runner(loop_factory=_SubprocessLoop) as runner:
         try:
             return runner.run(coroutine)
         finally:
             loop = runner.get_loop()
-            assert isinstance(loop, _Loop)
-            runner.run(loop.end_programs())
+            assert isinstance(loop, _SubprocessLoop)
+            runner.run(loop.kill_subprocesses())

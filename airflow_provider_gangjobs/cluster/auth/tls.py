@@ -1,4 +1,4 @@
-"""TLS contexts and proxies, made once per set of credentials. Blocking: call it in a thread."""
+"""Builds TLS contexts and finds proxies, once per set of credentials. Blocking: call it in a thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class TlsConfig:
-    """CA, client certificate and its key as PEM, and whether the server is verified at all."""
+    """The CA, client certificate, and key as PEM, and whether to verify the server."""
 
     ca: bytes | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
@@ -22,15 +22,15 @@ class TlsConfig:
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:
-    """A client context. The system's CAs, 20 ms to read, are loaded only if no CA is given and one is needed.
+    """Return a client context. Loads the CAs of the system, which takes 20 ms, only if the config has no CA.
 
     Raises:
-        ssl.SSLError, ValueError: something given is no PEM, or the key does not fit or is encrypted.
+        ssl.SSLError, ValueError: a value is not PEM, or the key is encrypted or does not match the certificate.
     """
     if config.verify:
         context = ssl.create_default_context(cadata=config.ca.decode("ascii", "replace") if config.ca else None)
-        # On by default from Python 3.13 and refuses the CAs that kubeadm and EKS make (no Authority Key Identifier),
-        # which every other Kubernetes client accepts (kubernetes-client/python#2394).
+        # Python 3.13 sets this flag by default. It refuses the CAs of kubeadm and EKS, which have no Authority Key
+        # Identifier and which other Kubernetes clients accept (kubernetes-client/python#2394).
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -42,19 +42,19 @@ def make_context(config: TlsConfig) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Python loads a client certificate from a file only: it exists for a moment, for this user, and is removed."""
+    """Load a client certificate from a temporary file of this user, because Python can load it only from a file."""
     descriptor, path = tempfile.mkstemp(prefix="gangjobs-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(certificate.rstrip() + b"\n" + key)
-        # Without a password given, an encrypted key would have OpenSSL ask for one on the terminal.
+        # Without a password, OpenSSL would ask for the password of an encrypted key on the terminal.
         context.load_cert_chain(path, password="")
     finally:
         os.unlink(path)
 
 
 def environment_proxy(url: str) -> str | None:
-    """The proxy for `url` by HTTPS_PROXY, HTTP_PROXY and NO_PROXY, which may name networks (10.0.0.0/8) too."""
+    """Return the proxy for `url` from HTTPS_PROXY, HTTP_PROXY, and NO_PROXY (which may contain networks)."""
     parts = urlsplit(url)
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme)
@@ -66,7 +66,10 @@ def environment_proxy(url: str) -> str | None:
 
 
 def _in_network(host: str, no_proxy: str) -> bool:
-    """Python's own NO_PROXY knows no networks, but in a cluster the API server is an address in one."""
+    """Return whether `host` is in a network of `no_proxy`.
+
+    Python's own NO_PROXY does not support networks, but the API server of a cluster is often an address in one.
+    """
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

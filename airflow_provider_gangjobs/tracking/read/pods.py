@@ -33,14 +33,14 @@ async def list_pods(
         ClusterError: The pods could not be listed.
     """
     found: list[PodView] = []
-    one = make_interner()
+    intern_value = make_interner()
     pages = client.list_views(PodView, PODS, ref.namespace, label_selector=gang_selector(ref.name))
     async with aclosing(pages):
         async for page in pages:
             for pod in page:
                 known = cached.get(pod.metadata.uid)
                 if known is None or known.metadata.resource_version != pod.metadata.resource_version:
-                    pod.share(one)
+                    pod.intern(intern_value)
                     found.append(pod)
                 elif not leave_out_cached:
                     found.append(known)
