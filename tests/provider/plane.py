@@ -104,8 +104,8 @@ class Plane:
 
         Nodes may be silent; with `node_grace_s` they are looked after, and lost when they are silent for so long.
         """
-        clock = LoopClock()
-        registry = Registry(clock=clock, release=release, rng=random.Random(1))
+        time_of_day = LoopClock()
+        registry = Registry(clock=time_of_day, release=release, rng=random.Random(1))
         faults = Faults()
         async with AsyncExitStack() as stack:
             logs: dict[str, str] = {}
@@ -115,17 +115,19 @@ class Plane:
             client = await stack.enter_async_context(Client(config, clock=clock()))
             _share_virtual_time()
             stack.push_async_callback(informers().aclose)
-            plane = cls(registry, clock, faults, config, client, logs, plays_nodes)
+            plane = cls(registry, time_of_day, faults, config, client, logs, plays_nodes)
             stack.callback(registry.observe(plane._observe))
             for number in range(nodes):
                 plane.node(f"node-{number}", cpu=cpu)
             work = [plane._play_nodes()]
             if jobs:
                 settings = ControllerSettings(node_grace_s=node_grace_s or 0)
-                controllers = build_controllers(registry, clock, settings)
+                controllers = build_controllers(registry, time_of_day, settings)
                 if node_grace_s is None:
                     controllers = [one for one in controllers if one.name != "node-lifecycle"]
-                work.append(ControllerManager(registry, clock, [*controllers, Scheduler(registry, clock)]).run())
+                work.append(
+                    ControllerManager(registry, time_of_day, [*controllers, Scheduler(registry, time_of_day)]).run()
+                )
             tasks = [asyncio.create_task(one) for one in work]
             stack.push_async_callback(_end, tasks)
             yield plane
