@@ -174,7 +174,7 @@ class _Waiting:
     def _server_clock(self) -> ServerClock | None:
         from airflow_provider_gangjobs.cluster.informer import informers
 
-        clock = informers().clock(self._config.key) if self._config else None
+        clock = informers().server_clock(self._config.key) if self._config else None
         return clock if clock is not None and clock.is_known else None
 
     async def _has_new_connection(self) -> bool:

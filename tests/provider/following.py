@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.tracking.follow import follow
-from tests.provider.plane import PATIENCE_S, Plane, clock
+from tests.provider.plane import PATIENCE_S, Plane, loop_clock
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -20,7 +20,7 @@ class Following:
 
     def __init__(self, plane: Plane, ref: GangRef, **options: Any) -> None:
         self.reports: list[Observation] = []
-        options = {"now": plane.clock.now, "clock": clock(), "report": self.reports.append} | options
+        options = {"now": plane.clock.now, "clock": loop_clock(), "report": self.reports.append} | options
         self.task = asyncio.create_task(follow(plane.config, ref, **options))
 
     @property

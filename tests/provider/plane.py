@@ -63,11 +63,11 @@ def config_for(url: str) -> ClusterConfig:
 def _share_virtual_time() -> None:
     """Give the loop's informers and their clients its time; by themselves they take the machine's."""
     loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = InformerFactory(
-        connect=lambda config: Client(config, clock=clock()), clock=clock()
+        connect=lambda config: Client(config, clock=loop_clock()), clock=loop_clock()
     )
 
 
-def clock() -> Clock:
+def loop_clock() -> Clock:
     """Virtual time and a fixed random sequence."""
     return Clock(monotonic=asyncio.get_running_loop().time, random=random.Random(1))
 
@@ -112,7 +112,7 @@ class Plane:
             app = create_app(registry, token=None, faults=faults, logs=_Logs(logs))
             address = await stack.enter_async_context(serving(app))
             config = config_for(address.url)
-            client = await stack.enter_async_context(Client(config, clock=clock()))
+            client = await stack.enter_async_context(Client(config, clock=loop_clock()))
             _share_virtual_time()
             stack.push_async_callback(informers().aclose)
             plane = cls(registry, time_of_day, faults, config, client, logs, plays_nodes)

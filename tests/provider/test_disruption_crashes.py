@@ -23,7 +23,7 @@ from gangjobs_sandbox.resources import JOBS
 from tests.airflow.waiting import wait_for
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.patience import AIRFLOW_PATIENCE_S
-from tests.provider.plane import clock
+from tests.provider.plane import loop_clock
 from tests.provider.tries import event_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class CrashingHook(GangJobHook):
         return run(self._crashing(action, config or self.config()))
 
     async def _crashing(self, action: Callable[[Gangs], Awaitable[T]], config: ClusterConfig) -> T:
-        async with Client(config, clock=clock()) as connected:
+        async with Client(config, clock=loop_clock()) as connected:
             client = CrashingClient(connected, self.life.crash)
             client.requests = self.life.requests
             return await action(Gangs(client))

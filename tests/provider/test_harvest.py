@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.provider.guarantees import check_harvest
-from tests.provider.plane import INDEX, NAMESPACE, Plane, clock, is_held
+from tests.provider.plane import INDEX, NAMESPACE, Plane, is_held, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class FailingLedger(Ledger):
 
 async def drained(harvester: Harvester) -> Exception | None:
     """What `drain` answers while the harvester runs."""
-    running = asyncio.create_task(harvester.run(clock=clock()))
+    running = asyncio.create_task(harvester.run(clock=loop_clock()))
     try:
         return await harvester.drain()
     finally:
@@ -118,7 +118,7 @@ async def test_held_pods_are_released_once_no_more_end():
         hand = Hand(plane)
         hand.pod(0)
         harvester = hand.harvester()
-        harvesting = asyncio.create_task(harvester.run(clock=clock()))
+        harvesting = asyncio.create_task(harvester.run(clock=loop_clock()))
         await hand.enqueue_all(harvester)
         async with asyncio.timeout(5):
             while harvester.backlog:  # noqa: ASYNC110 - a harvester tells nobody
@@ -251,7 +251,7 @@ async def test_backlog_is_harvested_with_pauses_while_it_fails():
         plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
         harvester = hand.harvester()
         await hand.enqueue_all(harvester)
-        running = asyncio.create_task(harvester.run(clock=clock()))
+        running = asyncio.create_task(harvester.run(clock=loop_clock()))
         await plane.until(lambda: not plane.held())
         assert elapsed() >= 100
         assert len(plane.faults.history) == 3
@@ -265,7 +265,7 @@ async def test_drain_does_not_wait_for_a_pause_of_the_harvester():
         hand.pod(0)
         plane.arm("status", method="PATCH", path="/pods/", code=403, times=8)
         harvester = hand.harvester()
-        running = asyncio.create_task(harvester.run(clock=clock()))
+        running = asyncio.create_task(harvester.run(clock=loop_clock()))
         await hand.enqueue_all(harvester)
         await plane.until(lambda: harvester.statistics().failures == 8)
         began = elapsed()

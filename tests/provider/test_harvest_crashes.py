@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.provider.following import Following
 from tests.provider.guarantees import check_harvest, recorded_before_released
-from tests.provider.plane import Plane, clock
+from tests.provider.plane import Plane, loop_clock
 from tests.provider.test_harvest import drained
 from tests.provider.virtual_time import in_virtual_time
 
@@ -127,6 +127,6 @@ async def test_follower_that_dies_at_a_write_is_replaced(method: str, path: str,
         await following.die()
         plane.finish("train", 1)
         plane.finish("train", 2)
-        event = await Following(plane, ref, clock=clock()).event()
+        event = await Following(plane, ref, clock=loop_clock()).event()
         assert event.status == "succeeded"
         check_harvest(plane, uids)

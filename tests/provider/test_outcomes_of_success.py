@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.tracking.read.outcomes import Evidence, evidence_
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.crashes import CrashingClient
 from tests.provider.following import Following
-from tests.provider.plane import NAMESPACE, Plane, clock, is_held
+from tests.provider.plane import NAMESPACE, Plane, is_held, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def succeeded(plane: Plane, *, workers: int = 2, finish: int | None = None
 
 
 async def look(plane: Plane, event: GangEvent) -> Evidence:
-    async with Client(plane.config, clock=clock()) as client:
+    async with Client(plane.config, clock=loop_clock()) as client:
         return await evidence_of_success(client, event)
 
 

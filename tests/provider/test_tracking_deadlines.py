@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.following import Following
-from tests.provider.plane import NAMESPACE, Plane, clock
+from tests.provider.plane import NAMESPACE, Plane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -197,7 +197,9 @@ async def test_deadline_counts_by_the_clock_of_the_api_server():
     """The machine's own clock is months ahead of the server's here, and is never asked."""
     async with Plane.running() as plane:
         ref = plane.submit(workers=2)
-        event = await follow(plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, clock=clock())
+        event = await follow(
+            plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, clock=loop_clock()
+        )
         ran_s = (plane.clock.now() - event.since).total_seconds()
         assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
         assert 300 <= ran_s <= 310

@@ -18,7 +18,7 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
 from tests.provider.guarantees import check_harvest, counted_once
-from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, clock
+from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Asking:
 
     def __init__(self, plane: Plane, ref: GangRef) -> None:
         self.client = CrashingClient(plane.client)
-        options = {"report": lambda _: None, "now": plane.clock.now, "clock": clock()}
+        options = {"report": lambda _: None, "now": plane.clock.now, "clock": loop_clock()}
         self.task = asyncio.create_task(follow(self.client, ref, **options))
 
     def forget(self) -> None:

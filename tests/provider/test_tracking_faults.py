@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
 from tests.provider.following import Following
-from tests.provider.plane import Plane, clock
+from tests.provider.plane import Plane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ async def test_connection_that_cannot_be_used_ends_in_an_event():
     async with Plane.running() as plane:
         broken = ClusterConfig.from_extras("broken", {"kube_config": {"clusters": []}})
         reports: list[Observation] = []
-        event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now, clock=clock())
+        event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now, clock=loop_clock())
         assert (event.status, event.reason, reports) == (Status.ERROR, "InvalidConnection", [])
         await informers().aclose()
 

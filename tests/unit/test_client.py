@@ -140,7 +140,7 @@ async def test_create_is_strict_and_may_be_dry() -> None:
 
 
 @pytest.mark.parametrize("patch_type", list(PatchType))
-async def test_patch_says_its_kind(patch_type: PatchType) -> None:
+async def test_patch_type_is_the_content_type(patch_type: PatchType) -> None:
     async with FaultServer(echo) as server, Client(server.config) as client:
         sent = await client.patch(JOBS, "a", "team", {"spec": {}}, patch_type=patch_type, subresource="status")
     assert (sent["method"], sent["path"], sent["type"]) == (
@@ -167,7 +167,7 @@ async def test_server_below_a_path_is_reached() -> None:
         assert (await client.version())["path"] == "/k8s/clusters/c-1/version"
 
 
-async def test_watch_query_holds_words_that_go_reads() -> None:
+async def test_watch_query_has_booleans_in_lower_case() -> None:
     api = ModelApi(every_watch=close_at_once)
     async with FaultServer(api.handle) as server, Client(server.config) as client:
         events = client.watch(JOBS, "team", resource_version="7", label_selector="a=b,c in (d, e)", timeout_s=299.7)
@@ -191,7 +191,7 @@ async def test_log_is_text_whatever_its_bytes() -> None:
     assert server.requests[0].query == {"container": "main", "tailLines": "5"}
 
 
-async def test_log_that_breaks_off_is_read_again() -> None:
+async def test_broken_log_is_read_again() -> None:
     async def handle(request: Request, connection: Connection) -> None:
         connection.begin_stream()
         await connection.chunk(b"one\n")
@@ -229,7 +229,7 @@ async def test_list_reads_all_pages() -> None:
     assert [request.query.get("continue") for request in server.requests] == [None, "2", "4"]
 
 
-async def test_list_that_expires_begins_again(hurry: Hurry) -> None:
+async def test_expired_list_is_restarted(hurry: Hurry) -> None:
     api = ModelApi()
     for name in "abc":
         api.put(name)
@@ -248,7 +248,7 @@ async def test_list_that_expires_begins_again(hurry: Hurry) -> None:
     assert [request.query.get("continue") for request in server.requests] == [None, "2", None, "2"]
 
 
-async def test_list_goes_on_where_the_server_offers_it() -> None:
+async def test_expired_list_continues_if_the_server_allows() -> None:
     async def handle(request: Request, connection: Connection) -> None:
         match request.query.get("continue"):
             case None:
@@ -263,7 +263,7 @@ async def test_list_goes_on_where_the_server_offers_it() -> None:
         assert [o["metadata"]["name"] for o in await client.list(JOBS)] == ["a", "b"]
 
 
-async def test_list_that_expires_for_ever_is_given_up(hurry: Hurry) -> None:
+async def test_list_that_always_expires_fails(hurry: Hurry) -> None:
     async with (
         FaultServer(answering(*[refusing(410, "Expired")] * 9)) as server,
         Client(server.config, clock=hurry.clock) as client,
@@ -279,14 +279,14 @@ TRANSIENT = [internal_error, bad_gateway, reset_at_once, too_many_requests("1"),
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=["500", "502", "reset", "429", "503"])
-async def test_read_is_repeated_after_a_transient_fault(fault: Any, hurry: Hurry) -> None:
+async def test_read_is_retried_after_a_transient_fault(fault: Any, hurry: Hurry) -> None:
     async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         assert await client.get(JOBS, "a", "team") == {"metadata": {"name": "a"}}
         assert client.statistics().requests == {"get": 2}
         assert client.statistics().retries == 1
 
 
-async def test_read_is_repeated_until_its_deadline(hurry: Hurry) -> None:
+async def test_read_is_retried_until_its_deadline(hurry: Hurry) -> None:
     async with (
         FaultServer(answering(*[internal_error] * 999)) as server,
         Client(server.config, clock=hurry.clock, retry_for_s=60) as client,
@@ -326,7 +326,7 @@ async def test_retry_after_beyond_the_deadline_is_not_waited_for(hurry: Hurry) -
     ],
     ids=["500", "502", "503", "reset", "exists", "conflict", "not found", "login page"],
 )
-async def test_write_is_never_repeated_blindly(fault: Any, error: type[Exception], hurry: Hurry) -> None:
+async def test_write_with_unknown_outcome_is_not_retried(fault: Any, error: type[Exception], hurry: Hurry) -> None:
     async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         with pytest.raises(error):
             await client.create(JOBS, {}, "team")
@@ -341,7 +341,7 @@ NOT_PROCESSED = [
 
 
 @pytest.mark.parametrize("fault", NOT_PROCESSED, ids=["429 with Retry-After", "429", "503 with Retry-After"])
-async def test_write_that_was_not_processed_is_repeated(fault: Any, hurry: Hurry) -> None:
+async def test_write_that_was_not_processed_is_retried(fault: Any, hurry: Hurry) -> None:
     async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         await client.create(JOBS, {}, "team")
     assert len(server.requests) == 2
@@ -366,7 +366,7 @@ async def test_unknown_host_was_never_sent(hurry: Hurry) -> None:
 
 
 @pytest.mark.parametrize("fault", [reset_at_once, reset_mid_line], ids=["before the head", "within the body"])
-async def test_broken_answer_leaves_the_outcome_open(fault: Any, hurry: Hurry) -> None:
+async def test_broken_response_leaves_the_outcome_unknown(fault: Any, hurry: Hurry) -> None:
     async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
         with pytest.raises(ReplyLost) as caught:
             await client.create(JOBS, {}, "team")
@@ -374,7 +374,7 @@ async def test_broken_answer_leaves_the_outcome_open(fault: Any, hurry: Hurry) -
 
 
 @in_virtual_time
-async def test_answer_that_does_not_come_is_lost() -> None:
+async def test_missing_response_times_out() -> None:
     async with FaultServer(answering(no_head)) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
             await client.create(JOBS, {}, "team")
@@ -385,7 +385,7 @@ async def test_answer_that_does_not_come_is_lost() -> None:
 
 @pytest.mark.parametrize("fault", [reset_mid_line, half_open], ids=["reset", "silence"])
 @in_virtual_time
-async def test_broken_watch_is_told(fault: Any) -> None:
+async def test_broken_watch_raises(fault: Any) -> None:
     api = ModelApi(every_watch=fault)
     async with FaultServer(api.handle) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
@@ -393,7 +393,7 @@ async def test_broken_watch_is_told(fault: Any) -> None:
 
 
 @in_virtual_time
-async def test_watch_that_never_answers_is_given_up() -> None:
+async def test_watch_without_response_times_out() -> None:
     async with FaultServer(ModelApi(every_watch=no_head).handle) as server, Client(server.config) as client:
         with pytest.raises(ReplyLost):
             [line async for line in client.watch(JOBS, resource_version="1")]
@@ -413,7 +413,7 @@ async def test_watch_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch
             [line async for line in client.watch(JOBS, resource_version="1")]
 
 
-async def test_left_watch_closes_its_connection() -> None:
+async def test_abandoned_watch_closes_its_connection() -> None:
     closed = asyncio.Event()
 
     async def handle(_: Request, connection: Connection) -> None:
@@ -451,7 +451,7 @@ async def test_no_secret_in_errors_or_logs(fault: Any, hurry: Hurry, caplog: pyt
     assert server.requests[0].headers["authorization"] == f"Bearer {SECRET}"
 
 
-async def test_wrong_connection_is_told_before_anything_is_sent() -> None:
+async def test_invalid_connection_raises_before_a_request() -> None:
     async with Client(config_for("http://here", cluster_context="elsewhere")) as client:
         with pytest.raises(InvalidConnection, match="elsewhere"):
             await client.version()

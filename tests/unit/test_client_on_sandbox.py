@@ -138,7 +138,7 @@ async def test_dry_run_stores_nothing() -> None:
     ],
 )
 @in_virtual_time
-async def test_all_kinds_of_patches_are_applied(patch_type: PatchType, body: Any) -> None:
+async def test_all_patch_types_are_applied(patch_type: PatchType, body: Any) -> None:
     async with connected() as (_, client):
         await client.create(JOBS, job(), "default")
         patched = await client.patch(JOBS, "a", "default", body, patch_type=patch_type)

@@ -32,7 +32,7 @@ def test_retry_after_is_a_lower_bound() -> None:
     assert backoff().next(at_least_s=77.0) == 77.0
 
 
-def test_reset_begins_small_again() -> None:
+def test_reset_restarts_with_a_short_delay() -> None:
     tried = backoff()
     for _ in range(50):
         tried.next()
@@ -40,7 +40,7 @@ def test_reset_begins_small_again() -> None:
     assert tried.next() <= 1.5
 
 
-async def test_slices_give_way_only_when_used_up() -> None:
+async def test_time_slice_yields_only_when_used_up() -> None:
     now = 0.0
     time_slice = TimeSlice(slice_s=1.0, monotonic=lambda: now)
     turns = []
@@ -66,7 +66,7 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 @given(st.lists(st.binary(max_size=8).map(lambda b: b.replace(b"\n", b"-")), max_size=20), st.data())
-async def test_lines_do_not_depend_on_how_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+async def test_lines_do_not_depend_on_chunk_boundaries(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -74,7 +74,7 @@ async def test_lines_do_not_depend_on_how_they_are_cut(lines: list[bytes], data:
 
 
 @given(st.lists(st.binary(max_size=8).map(lambda b: b.replace(b"\n", b"-")), max_size=20), st.data())
-async def test_parts_are_whole_lines_however_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+async def test_parts_are_whole_lines_for_any_chunk_boundaries(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     cut = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -84,12 +84,12 @@ async def test_parts_are_whole_lines_however_they_are_cut(lines: list[bytes], da
     assert len(parts) <= len(cut)
 
 
-async def test_unfinished_last_line_is_given() -> None:
+async def test_unfinished_last_line_is_yielded() -> None:
     assert [line async for line in split_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a", b"b"]
     assert [part async for part in whole_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a\n", b"b"]
 
 
-async def test_lines_that_came_at_once_are_one_part() -> None:
+async def test_lines_of_one_chunk_are_one_part() -> None:
     parts = whole_lines(chunks(b"a\nb\nc", b"d", b"e\nf\n"), bytes_max=10)
     assert [part async for part in parts] == [b"a\nb\n", b"cde\nf\n"]
 
@@ -101,6 +101,6 @@ async def test_too_long_line_is_refused() -> None:
         await anext(parts)
 
 
-async def test_too_long_line_of_a_log_comes_in_parts() -> None:
+async def test_too_long_line_of_a_log_is_yielded_in_parts() -> None:
     parts = split_lines(chunks(b"x" * 11, b"y\nz\n"), bytes_max=10)
     assert [line async for line in parts] == [b"x" * 11, b"y", b"z"]

@@ -35,7 +35,7 @@ class Source:
         return Credentials(config, clock=Clock(monotonic=lambda: self.now), load=self.load)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
     return [(one.levelname, one.what, one.fields) for one in caplog.records if hasattr(one, "fields")]
 
 
@@ -51,7 +51,7 @@ async def test_renewal_that_fails_is_told_once_and_its_end(caplog: pytest.LogCap
     source.is_broken = False
     source.now += RETRY_RENEWAL_S + 1
     await credentials.current()
-    (_, kept, why), (_, renewed, whose) = told(caplog)
+    (_, kept, why), (_, renewed, whose) = logged(caplog)
     assert (kept, renewed) == (
         "credentials could not be renewed, the current ones stay in use",
         "credentials renewed after a failure",
@@ -65,5 +65,5 @@ async def test_renewal_after_a_refusal_is_told_without_them(caplog: pytest.LogCa
     credentials = Source().credentials()
     await credentials.renew(await credentials.current())
     what = "credentials renewed after a 401"
-    assert told(caplog) == [("DEBUG", what, {"connection": "k8s"})]
+    assert logged(caplog) == [("DEBUG", what, {"connection": "k8s"})]
     assert "sesame" not in caplog.text

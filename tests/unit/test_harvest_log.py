@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.tracking.harvest.log_messages import (
     SLOWED_DOWN,
     HarvestLog,
 )
-from tests.provider.plane import clock
+from tests.provider.plane import loop_clock
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import REF, pod
 
@@ -111,7 +111,7 @@ async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogC
 
     harvester = Harvester(None, Refused())  # type: ignore[arg-type]
     harvester.enqueue([pod("a").failed(1).view()])
-    running = asyncio.create_task(harvester.run(clock=clock()))
+    running = asyncio.create_task(harvester.run(clock=loop_clock()))
     await stored.wait()
     await asyncio.sleep(0.1)
     running.cancel()

@@ -91,7 +91,7 @@ async def test_hundred_gangs_share_one_list_and_one_watch() -> None:
     ],
     ids=lambda other: next(iter(other)),
 )
-async def test_whoever_wants_something_else_gets_another(other: dict[str, object]) -> None:
+async def test_other_arguments_get_another_informer(other: dict[str, object]) -> None:
     async with cluster() as (registry, server, _):
         same = {"cluster": server.config, "resource": JOBS, "namespace": "team", "decode": View, "index": by_name}
         async with (
@@ -124,7 +124,7 @@ async def test_one_client_serves_all_informers_of_a_cluster() -> None:
         assert registry._clients == {}
 
 
-def test_index_made_anew_at_each_call_is_refused() -> None:
+def test_lambda_as_index_is_refused() -> None:
     async def lease() -> None:
         async with InformerFactory().acquired(
             config_for("http://x"), JOBS, decode=View, index=lambda v: v.metadata.name
@@ -135,7 +135,7 @@ def test_index_made_anew_at_each_call_is_refused() -> None:
         asyncio.run(lease())
 
 
-async def test_informer_lingers_for_the_next() -> None:
+async def test_informer_lingers_for_the_next_user() -> None:
     async with cluster() as (registry, server, _):
         for _ in range(3):
             async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
@@ -155,7 +155,7 @@ async def test_informer_ends_after_lingering() -> None:
         assert server.count()["list"] == 2
 
 
-async def test_ended_informer_has_let_go_of_its_objects() -> None:
+async def test_stopped_informer_drops_its_objects() -> None:
     async with cluster(linger_s=0.05) as (registry, server, api):
         for name in "abc":
             api.put(name)
@@ -167,7 +167,7 @@ async def test_ended_informer_has_let_go_of_its_objects() -> None:
         assert not any(store.objects(name) for name in "abc")
 
 
-async def test_lease_during_the_linger_keeps_it_open() -> None:
+async def test_acquire_during_the_linger_keeps_the_informer() -> None:
     async with cluster(linger_s=0.05) as (registry, server, _):
         async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
             await informer.synced()
@@ -178,7 +178,7 @@ async def test_lease_during_the_linger_keeps_it_open() -> None:
         assert server.count()["list"] == 1
 
 
-async def test_ended_lease_ends_its_subscriptions() -> None:
+async def test_release_closes_subscriptions() -> None:
     async with (
         cluster() as (registry, server, _),
         registry.acquired(server.config, JOBS, decode=View, index=by_name) as kept,
@@ -190,7 +190,7 @@ async def test_ended_lease_ends_its_subscriptions() -> None:
         assert kept.statistics().subscriptions == 1
 
 
-async def test_closing_wakes_all_who_wait() -> None:
+async def test_closing_notifies_all_waiters() -> None:
     async with (
         cluster() as (registry, server, _),
         registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer,
@@ -203,7 +203,7 @@ async def test_closing_wakes_all_who_wait() -> None:
             await waiting
 
 
-async def test_closing_before_the_first_turn_wakes_all_who_wait() -> None:
+async def test_closing_before_the_first_iteration_notifies_all_waiters() -> None:
     async with (
         cluster() as (registry, server, _),
         registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer,
@@ -214,7 +214,7 @@ async def test_closing_before_the_first_turn_wakes_all_who_wait() -> None:
             await subscription.changed()
 
 
-async def test_nothing_of_the_first_trigger_reaches_the_shared_task() -> None:
+async def test_shared_task_does_not_inherit_the_context_of_a_trigger() -> None:
     """A triggerer routes log lines by a context variable; the informer outlives the trigger that opened it."""
     trigger = contextvars.ContextVar("trigger", default="none")
     trigger.set("first")

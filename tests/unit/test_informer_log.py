@@ -129,20 +129,22 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
 
 
 @pytest.mark.parametrize(("answers", "lines"), TABLE.values(), ids=TABLE)
-async def test_what_happens_is_told(answers: list[Any], lines: list[Line], caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_change_of_state_is_logged(
+    answers: list[Any], lines: list[Line], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, logger="airflow_provider_gangjobs")
     await play(*answers)
-    assert [(record.levelname, record.what) for record in told(caplog)] == [(level, what) for level, what, _ in lines]
-    for record, (_, _, fields) in zip(told(caplog), lines, strict=True):
+    assert [(record.levelname, record.what) for record in logged(caplog)] == [(level, what) for level, what, _ in lines]
+    for record, (_, _, fields) in zip(logged(caplog), lines, strict=True):
         assert record.fields["informer"] == "jobs in team"
         assert record.fields | fields == record.fields
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[Any]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [record for record in caplog.records if hasattr(record, "fields")]
 
 
-async def test_watch_that_is_granted_later_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_watch_permission_granted_later_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
     script = Script([])
     health = Health("jobs", script.clock, healthy_after_s=5)
@@ -150,14 +152,14 @@ async def test_watch_that_is_granted_later_is_told(caplog: pytest.LogCaptureFixt
     script.now = 310
     health.watch_refused(REFUSED)
     health.watch_opened("5")
-    assert [(record.levelname, record.what) for record in told(caplog)] == [
+    assert [(record.levelname, record.what) for record in logged(caplog)] == [
         ("WARNING", POLLS),
         ("INFO", "informer watches again"),
     ]
-    assert told(caplog)[1].fields["after_s"] == 310
+    assert logged(caplog)[1].fields["after_s"] == 310
 
 
-async def test_silence_is_told_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_silence_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
     script = Script([])
     words = {100.0, 1000.0, 1100.0}
@@ -179,24 +181,24 @@ async def test_silence_is_told_once_and_its_end(caplog: pytest.LogCaptureFixture
     attending = asyncio.create_task(health.warn_when_stale())
     await ended.wait()
     attending.cancel()
-    assert [(record.levelname, record.what, record.fields["silent_s"]) for record in told(caplog)] == [
+    assert [(record.levelname, record.what, record.fields["silent_s"]) for record in logged(caplog)] == [
         ("WARNING", "informer is stale, the API server does not respond", SILENCE_BEFORE_WARNING_S),
         ("INFO", "informer is up to date again", 900),
     ]
 
 
-async def test_many_events_are_no_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     burst = [event("MODIFIED", obj("a", version)) for version in range(6, 1000)]
     await play(FIRST, [*burst, Lives(300)])
     assert len(caplog.records) == 3
 
 
-async def test_server_that_is_down_for_a_day_is_two_lines_to_its_operator(caplog: pytest.LogCaptureFixture) -> None:
+async def test_outage_of_a_day_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
     script, _, _ = await play(FIRST, *[part for _ in range(1100) for part in (*[DOWN] * 5, page(9))])
     assert script.now > 86400
-    assert [record.what for record in told(caplog)] == ["informer synced", warned("")[1]]
+    assert [record.what for record in logged(caplog)] == ["informer synced", warned("")[1]]
 
 
 # -- the form of a line ----------------------------------------------------------------------------------------
@@ -213,9 +215,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("fields", "text"), FORMS.values(), ids=FORMS)
-def test_line_is_what_happened_and_its_fields(
-    fields: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_line_has_message_and_fields(fields: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log_fields(logging.getLogger("x"), logging.INFO, "what", **fields)
     assert caplog.messages == [text]

@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.cluster.informer import Notification
 from airflow_provider_gangjobs.cluster.informer.notify import WAKEUPS_PER_ITERATION_MAX
 
 
-async def test_what_was_set_before_anyone_slept_wakes_once() -> None:
+async def test_notification_before_a_wait_ends_one_wait() -> None:
     wake = Notification()
     wake.notify()
     wake.notify()
@@ -19,7 +19,7 @@ async def test_what_was_set_before_anyone_slept_wakes_once() -> None:
     assert not await wake.wait(0)
 
 
-async def test_sleeper_is_woken() -> None:
+async def test_waiter_is_woken() -> None:
     wake = Notification()
     sleeper = asyncio.create_task(wake.wait())
     await asyncio.sleep(0)
@@ -28,7 +28,7 @@ async def test_sleeper_is_woken() -> None:
     assert not await wake.wait(0)
 
 
-async def test_sleeper_that_is_cancelled_as_it_is_woken_leaves_the_wake_up_to_the_next() -> None:
+async def test_notification_of_a_cancelled_waiter_reaches_the_next() -> None:
     wake = Notification()
     sleeper = asyncio.create_task(wake.wait())
     await asyncio.sleep(0)
@@ -39,14 +39,14 @@ async def test_sleeper_that_is_cancelled_as_it_is_woken_leaves_the_wake_up_to_th
     assert await wake.wait()
 
 
-async def test_nobody_is_left_behind_after_a_timeout() -> None:
+async def test_wait_after_a_timeout_works() -> None:
     wake = Notification()
     assert not await wake.wait(0)
     wake.notify()
     assert await wake.wait(0)
 
 
-async def test_only_one_can_sleep() -> None:
+async def test_second_waiter_is_refused() -> None:
     wake = Notification()
     sleeper = asyncio.create_task(wake.wait())
     await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def _asleep(wakes: list[Notification], woken: list[tuple[int, int]], round
     return tasks
 
 
-async def test_many_that_are_woken_at_once_take_turns_in_their_order() -> None:
+async def test_many_waiters_wake_in_order_over_several_iterations() -> None:
     wakes, woken, rounds = [Notification() for _ in range(10 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
     tasks = await _asleep(wakes, woken, rounds)
     for wake in wakes:
@@ -95,7 +95,7 @@ async def test_many_that_are_woken_at_once_take_turns_in_their_order() -> None:
     assert woken[-1][1] - woken[0][1] == 9, "and no round is left out"
 
 
-async def test_a_timer_that_is_due_does_not_wait_for_all_that_were_woken() -> None:
+async def test_due_timer_runs_before_all_waiters_are_woken() -> None:
     wakes, woken, rounds = [Notification() for _ in range(10 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
     tasks = await _asleep(wakes, woken, rounds)
     for wake in wakes:
@@ -107,7 +107,7 @@ async def test_a_timer_that_is_due_does_not_wait_for_all_that_were_woken() -> No
     assert woken_before[0] <= 2 * WAKEUPS_PER_ITERATION_MAX
 
 
-async def test_one_that_was_cancelled_takes_no_turn_of_others() -> None:
+async def test_cancelled_waiter_does_not_count_towards_the_limit() -> None:
     wakes, woken, rounds = [Notification() for _ in range(2 * WAKEUPS_PER_ITERATION_MAX)], [], Rounds()
     tasks = await _asleep(wakes, woken, rounds)
     for task in tasks[WAKEUPS_PER_ITERATION_MAX:-1]:
@@ -120,7 +120,7 @@ async def test_one_that_was_cancelled_takes_no_turn_of_others() -> None:
     assert woken[-1][1] - woken[0][1] == 1
 
 
-async def test_what_was_woken_sleeps_on_at_the_next_wake_up() -> None:
+async def test_second_notification_before_the_wake_up_is_merged() -> None:
     """A wake-up that comes while another one is on its way is the same."""
     wake, crowd = Notification(), [Notification() for _ in range(WAKEUPS_PER_ITERATION_MAX)]
     rounds, woken = Rounds(), []

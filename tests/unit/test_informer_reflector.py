@@ -65,7 +65,7 @@ from tests.unit.script import (
     ],
     ids=str,
 )
-def test_ending_decides_how_to_go_on(error: ClusterError | None, ending: NextAction) -> None:
+def test_error_of_a_watch_decides_the_next_action(error: ClusterError | None, ending: NextAction) -> None:
     assert next_action(error) is ending
 
 
@@ -82,7 +82,7 @@ async def test_pages_are_read_to_the_end() -> None:
     assert set(values(store)) == {"a", "b"}
 
 
-async def test_watch_that_ended_well_is_resumed_at_once() -> None:
+async def test_watch_that_ended_regularly_is_resumed_at_once() -> None:
     script, _, _ = await play(page(5), [event("ADDED", obj("a", 6)), Lives(300)], [Lives(300)])
     assert script.requests == [(0.0, "list"), (0.0, "watch 5"), (300.0, "watch 6")]
 
@@ -102,7 +102,7 @@ async def test_expired_version_means_list_again(how: Any) -> None:
     assert reflector.statistics().lists == 2
 
 
-async def test_expired_list_begins_again_without_what_it_saw() -> None:
+async def test_expired_list_starts_again() -> None:
     script, store, _ = await play(
         page(5, obj("old", 1), more="x"), Gone(410, request=""), page(8, obj("a", 2)), [Lives(300)]
     )
@@ -117,20 +117,20 @@ async def test_list_that_expires_is_read_in_larger_pages_and_never_whole() -> No
     assert script.limits == [500, 500, 1000, 1000, 2000, 2000, *[4000] * 7]
 
 
-async def test_list_after_one_that_expired_is_paged_as_ever() -> None:
+async def test_list_after_an_expired_one_uses_the_normal_page_size() -> None:
     gone = Gone(410, request="")
     script, _, _ = await play(page(5, more="x"), gone, page(7), [expired()], page(9), [Lives(300)])
     assert script.limits == [500, 500, 1000, 500]
 
 
-async def test_failed_page_is_asked_for_again() -> None:
+async def test_failed_page_is_requested_again() -> None:
     script, store, _ = await play(page(5, obj("a", 1), more="x"), ReplyLost("", ""), page(5, obj("b", 1)), [Lives(300)])
     assert script.asked == ["list", "list x", "list x", "watch 5"]
     assert set(values(store)) == {"a", "b"}
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"metadata":{}}', {"kind": "Status"}], ids=str)
-async def test_what_is_no_list_is_asked_for_again(answer: Any) -> None:
+async def test_malformed_list_is_requested_again(answer: Any) -> None:
     script, _, _ = await play(answer, page(5), [Lives(300)])
     assert script.asked == ["list", "list", "watch 5"]
 
@@ -155,7 +155,7 @@ async def test_version_that_never_works_is_listed_again() -> None:
     ],
     ids=["closed", "bookmark and closed", "html", "500", "unreachable", "broken"],
 )
-async def test_short_watches_come_ever_more_rarely(answer: Any) -> None:
+async def test_short_watches_back_off(answer: Any) -> None:
     script, _, reflector = await play(*[part for _ in range(20) for part in (page(5), *[answer] * 5)])
     assert all(0.5 <= gap <= 30.2 for gap in script.gaps if gap)
     assert script.now / len(script.requests) > 5
@@ -170,7 +170,7 @@ async def test_delays_do_not_shrink_by_relisting() -> None:
 MUCH = [event("ADDED", obj(f"u{number}", number + 6)) for number in range(10)]
 
 
-async def test_watch_that_brought_much_is_resumed_soon() -> None:
+async def test_watch_with_many_changes_is_resumed_soon() -> None:
     """As an API server ends watches under load: all that are full, again and again, until the burst is over."""
     ends = [[event("MODIFIED", obj(f"u{n}", 100 * k + n)) for n in range(10)] for k in range(1, 30)]
     script, store, reflector = await play(page(5), MUCH, *ends, [Lives(300)])
@@ -181,7 +181,7 @@ async def test_watch_that_brought_much_is_resumed_soon() -> None:
     assert (statistics.lists, statistics.back_offs, statistics.problem) == (1, 0, None)
 
 
-async def test_watch_that_was_ended_in_good_order_after_a_second_is_resumed_soon() -> None:
+async def test_watch_that_ended_regularly_after_a_second_is_resumed_soon() -> None:
     """As an API server ends, with the others, a watch that has nothing to tell."""
     script, _, reflector = await play(page(5), *[[Lives(1.5)]] * 100, [Lives(300)])
     assert all(1.52 <= gap <= 1.6 for gap in script.gaps[1:])
@@ -199,26 +199,26 @@ async def test_watch_that_was_ended_in_good_order_after_a_second_is_resumed_soon
     ],
     ids=["too little", "too soon", "broken", "bookmarks", "nothing that can be read"],
 )
-async def test_short_watch_that_is_no_proof_is_followed_by_a_pause(answer: Any) -> None:
+async def test_short_watch_without_changes_is_followed_by_a_delay(answer: Any) -> None:
     script, _, reflector = await play(page(5), answer, [Lives(300)])
     assert 0.5 <= script.gaps[1] <= 2.5
     assert reflector.statistics().back_offs == 1
 
 
-async def test_server_that_repeats_itself_and_closes_is_asked_ever_more_rarely() -> None:
+async def test_repeated_known_events_back_off() -> None:
     there = page(5, *(each["object"] for each in MUCH))
     script, _, _ = await play(*[part for _ in range(20) for part in (there, *[MUCH] * 5)])
     assert script.now / len(script.requests) > 5
 
 
-async def test_watch_that_lived_makes_delays_small_again() -> None:
+async def test_healthy_watch_resets_the_backoff() -> None:
     fails = ServerError(500, request="")
     script, _, reflector = await play(page(5), *[fails] * 4, [Lives(6, ReplyLost("", ""))], [Lives(300)])
     assert 6.5 <= script.gaps[-1] <= 7.5
     assert reflector.statistics().problem is None
 
 
-async def test_retry_after_is_waited_for() -> None:
+async def test_retry_after_is_respected() -> None:
     busy = TooManyRequests(429, request="", retry_after_s=47.0)
     script, _, _ = await play(busy, page(5), busy, [Lives(300)])
     assert script.requests == [(0.0, "list"), (47.0, "list"), (47.0, "watch 5"), (94.0, "watch 5")]
@@ -311,11 +311,11 @@ async def test_cancelled_reflector_ends() -> None:
 # -- staleness -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_heard_is_infinitely_stale() -> None:
+def test_staleness_is_infinite_before_the_first_list() -> None:
     assert Health("jobs", Script([]).clock, healthy_after_s=5).staleness_s == float("inf")
 
 
-async def test_staleness_counts_from_the_last_word() -> None:
+async def test_staleness_counts_from_the_last_response() -> None:
     script, _, reflector = await play(page(5), [Lives(100), bookmark(6), Lives(200)])
     assert script.now == 300
     assert reflector.statistics().staleness_s == 200
@@ -325,7 +325,7 @@ async def test_staleness_counts_from_the_last_word() -> None:
 
 
 @pytest.mark.parametrize(("how", "looks"), [("list", 90), ("watch", 90), ("watch in one part", 5)])
-async def test_others_run_while_much_is_read_at_once(how: str, looks: int) -> None:
+async def test_other_tasks_run_during_a_long_read(how: str, looks: int) -> None:
     """A page of a thousand objects, or as many events in a burst, from a source that never waits itself."""
     many = [obj(str(number), number + 6) for number in range(1000)]
     events = [json.dumps(event("ADDED", one)).encode() + b"\n" for one in many]

@@ -15,7 +15,7 @@ def pod(name: str, version: str = "1") -> PodView:
     return PodView(metadata=Meta(name=name, uid=f"uid-{name}", resource_version=version))
 
 
-async def test_before_the_first_whole_list_nothing_is_certain() -> None:
+async def test_informer_is_no_snapshot_before_the_first_list() -> None:
     store = Store(by_name)
     assert not store.is_snapshot
     listing = store.relist()
@@ -25,7 +25,7 @@ async def test_before_the_first_whole_list_nothing_is_certain() -> None:
     assert store.is_snapshot
 
 
-async def test_a_list_that_is_half_read_is_a_mixture_until_one_was_read_to_its_end() -> None:
+async def test_partial_list_is_no_snapshot_until_a_list_is_complete() -> None:
     store = Store(by_name)
     await store.relist().finish(TimeSlice())
     given_up = store.relist()
@@ -38,7 +38,7 @@ async def test_a_list_that_is_half_read_is_a_mixture_until_one_was_read_to_its_e
     assert store.is_snapshot
 
 
-async def test_events_go_from_one_moment_to_the_next() -> None:
+async def test_events_keep_a_snapshot() -> None:
     store = Store(by_name)
     await store.relist().finish(TimeSlice())
     store.put(pod("a"))
@@ -46,7 +46,7 @@ async def test_events_go_from_one_moment_to_the_next() -> None:
     assert store.is_snapshot
 
 
-async def test_a_closed_informer_shows_nothing_for_certain() -> None:
+async def test_closed_informer_is_no_snapshot() -> None:
     store = Store(by_name)
     await store.relist().finish(TimeSlice())
     store.close()

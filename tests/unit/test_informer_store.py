@@ -47,14 +47,14 @@ async def woken(subscription: Subscription[View]) -> bool:
 # -- one behaviour each ----------------------------------------------------------------------------------------
 
 
-async def test_subscriber_is_woken_by_its_own_objects_only() -> None:
+async def test_subscriber_is_notified_of_its_own_objects_only() -> None:
     store = store_with()
     mine, other = store.subscribe("mine"), store.subscribe("other")
     store.put(view("a", key="mine"))
     assert (await woken(mine), await woken(other)) == (True, False)
 
 
-async def test_many_changes_are_one_wake_up() -> None:
+async def test_many_changes_are_one_notification() -> None:
     store = store_with()
     subscription = store.subscribe("k")
     for version in range(10):
@@ -79,7 +79,7 @@ async def test_waiting_ends_with_the_change() -> None:
     assert await waiting
 
 
-async def test_same_version_wakes_nobody() -> None:
+async def test_known_version_notifies_nobody() -> None:
     store = store_with(view("a", 5))
     subscription = store.subscribe("k")
     store.put(view("a", 5))
@@ -92,7 +92,7 @@ async def test_versions_have_no_order() -> None:
     assert store.objects("k") == {"a": view("a", 9)}
 
 
-async def test_first_take_gives_all_and_later_ones_what_changed() -> None:
+async def test_first_take_returns_all_and_later_ones_the_changes() -> None:
     store = store_with(view("a"), view("b"))
     subscription = store.subscribe("k")
     assert set(subscription.take_updated()) == {"a", "b"}
@@ -101,7 +101,7 @@ async def test_first_take_gives_all_and_later_ones_what_changed() -> None:
     assert subscription.take_updated() == {}
 
 
-async def test_deleted_object_is_told_once_with_its_last_state() -> None:
+async def test_deleted_object_is_returned_once_with_its_last_state() -> None:
     store = store_with(view("a"))
     subscription = store.subscribe("k")
     store.remove(view("a", 2))
@@ -110,7 +110,7 @@ async def test_deleted_object_is_told_once_with_its_last_state() -> None:
     assert subscription.take_deleted() == {}
 
 
-async def test_what_is_not_taken_at_once_is_left_for_the_next_call() -> None:
+async def test_objects_that_are_not_taken_stay_for_the_next_call() -> None:
     store = store_with(*(view(name) for name in "abcde"))
     subscription = store.subscribe("k")
     parts = [subscription.take_updated(2) for _ in range(4)]
@@ -123,7 +123,7 @@ async def test_what_is_not_taken_at_once_is_left_for_the_next_call() -> None:
     assert {uid: last for part in gone for uid, last in part.items()} == {name: view(name, 2) for name in "abc"}
 
 
-async def test_object_first_seen_as_deleted_is_told() -> None:
+async def test_object_first_seen_as_deleted_is_reported() -> None:
     store = store_with()
     subscription = store.subscribe("k")
     store.remove(view("a"))
@@ -131,7 +131,7 @@ async def test_object_first_seen_as_deleted_is_told() -> None:
     assert subscription.take_deleted() == {"a": view("a")}
 
 
-async def test_object_that_comes_back_is_not_deleted() -> None:
+async def test_object_that_reappears_is_not_deleted() -> None:
     store = store_with(view("a"))
     subscription = store.subscribe("k")
     store.remove(view("a", 2))
@@ -154,7 +154,7 @@ async def test_object_without_key_is_not_kept() -> None:
     assert len(store) == 0
 
 
-async def test_list_tells_what_has_vanished() -> None:
+async def test_list_reports_missing_objects() -> None:
     store = store_with(view("a"), view("b"))
     subscription = store.subscribe("k")
     relist = store.relist()
@@ -163,7 +163,7 @@ async def test_list_tells_what_has_vanished() -> None:
     assert (subscription.objects(), subscription.take_deleted()) == ({"b": view("b")}, {"a": view("a")})
 
 
-async def test_object_of_a_list_that_cannot_be_read_stays_as_it_was() -> None:
+async def test_undecodable_object_of_a_list_keeps_its_last_state() -> None:
     store = store_with(view("a"), view("b"))
     relist = store.relist()
     relist.put(view("b", 2))
@@ -172,7 +172,7 @@ async def test_object_of_a_list_that_cannot_be_read_stays_as_it_was() -> None:
     assert store.objects("k") == {"a": view("a"), "b": view("b", 2)}
 
 
-async def test_others_run_while_many_are_found_to_have_vanished() -> None:
+async def test_other_tasks_run_while_many_objects_are_removed() -> None:
     store = store_with(*(view(str(number)) for number in range(1000)))
     relist = store.relist()
     turns = 0
@@ -198,7 +198,7 @@ async def test_unfinished_list_removes_nothing() -> None:
     assert not store.is_synced
 
 
-async def test_store_shows_one_moment_only_when_no_list_is_being_read() -> None:
+async def test_store_is_a_snapshot_only_when_no_list_is_read() -> None:
     store = store_with()
     first = store.relist()
     assert not store.is_snapshot
@@ -211,7 +211,7 @@ async def test_store_shows_one_moment_only_when_no_list_is_being_read() -> None:
     assert store.is_snapshot
 
 
-async def test_closed_store_lets_go_of_all_in_turns_with_others() -> None:
+async def test_other_tasks_run_while_a_closed_store_is_cleared() -> None:
     store = store_with(*(view(str(number), key=f"k{number % 3}") for number in range(1000)))
     ticks = itertools.count()
     store.close()
@@ -224,7 +224,7 @@ async def test_closed_store_lets_go_of_all_in_turns_with_others() -> None:
     assert not any(store.objects(f"k{number}") for number in range(3))
 
 
-async def test_first_list_wakes_those_who_have_nothing() -> None:
+async def test_first_list_notifies_subscribers_without_objects() -> None:
     store = store_with()
     subscription = store.subscribe("nothing")
     await store.relist().finish(TimeSlice())
@@ -232,11 +232,11 @@ async def test_first_list_wakes_those_who_have_nothing() -> None:
     assert await woken(subscription)
 
 
-async def test_not_synced_is_told_in_time() -> None:
+async def test_synced_returns_false_after_its_timeout() -> None:
     assert not await store_with().synced(timeout_s=0)
 
 
-async def test_closed_subscription_hears_nothing() -> None:
+async def test_closed_subscription_gets_no_notification() -> None:
     store = store_with()
     subscription = store.subscribe("k")
     subscription.close()
@@ -246,7 +246,7 @@ async def test_closed_subscription_hears_nothing() -> None:
     assert store.subscription_count == 0
 
 
-async def test_closed_store_ends_all_waiting() -> None:
+async def test_closed_store_ends_all_waits() -> None:
     store = store_with()
     subscription = store.subscribe("k")
     store.close()
@@ -258,7 +258,7 @@ async def test_closed_store_ends_all_waiting() -> None:
         store.subscribe("k")
 
 
-async def test_failing_index_leaves_an_object_where_it_was() -> None:
+async def test_failing_index_keeps_the_key_of_an_object() -> None:
     def brittle(view: View) -> str | None:
         if view.metadata.resource_version == "2":
             raise KeyError("label")

@@ -277,7 +277,7 @@ class InformerFactory:
             del self._client_users[key]
             await self._clients.pop(key).aclose()
 
-    def clock(self, key: str) -> ServerClock | None:
+    def server_clock(self, key: str) -> ServerClock | None:
         """The clock of the API server, by the key of the cluster's config; `None` if there is no client of it now."""
         client = self._clients.get(key)
         return None if client is None else client.server_clock
