@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.space import Space
-from tests.conformance.targets import chosen, started
+from tests.conformance.targets import NEWEST_SANDBOX, SANDBOXES, chosen, started
 from tests.conformance.world import World, embedded, existing, fresh_namespace
 
 if TYPE_CHECKING:
@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once."""
+    """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once.
+
+    What is the same in all releases is slow on all sandboxes but the newest.
+    """
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if "target_name" in parameters:
-            item.add_marker(pytest.mark.xdist_group(parameters["target_name"]))
+        if target := parameters.get("target_name"):
+            item.add_marker(pytest.mark.xdist_group(target))
+            if "world" in getattr(item, "fixturenames", ()) and target in SANDBOXES and target != NEWEST_SANDBOX:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", params=chosen())

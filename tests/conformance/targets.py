@@ -29,6 +29,7 @@ GIVEN = "GANGJOBS_CONFORMANCE_KUBECONFIG"
 """A kubeconfig with a token: its cluster is judged instead, whatever it is."""
 
 SANDBOXES = tuple(f"sandbox-{release}" for release in ("1.35", "1.36", "1.37", "none"))
+NEWEST_SANDBOX = "sandbox-1.37"
 REAL = tuple(f"real-{release}" for release in ("1.35", "1.36", "1.37"))
 BY_NAME_ONLY = ("real-none",)
 """1.37 as it comes, whose API is that of `real-1.37` but for gangs: it is judged when it is asked for."""
