@@ -1,7 +1,7 @@
-"""Arguments that travel: as JSON, so that any Python can read them, and nothing is ever unpickled.
+"""Encode the arguments of a function as JSON, so that any Python can read them and nothing is unpickled.
 
-They arrive as they were given, but for tuples and other sequences, which arrive as lists. What JSON would change or
-cannot hold is refused before anything is created, by its path.
+A rank receives the values that the task was given, except that tuples and other sequences become lists. A value that
+JSON would change or cannot represent is refused before anything is created, with the path of the value.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ _REMEDIES: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     ((set, frozenset), "Pass it as a sorted list"),
     ((bytes, bytearray), "Pass it as text, or put it into `files`"),
 )
-_ANY_REMEDY: Final = "Pass text, numbers, lists and dicts, or the address of what is stored elsewhere"
+_DEFAULT_REMEDY: Final = "Pass text, numbers, lists and dicts, or the address of data in storage"
 
 
-def plain(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments as JSON holds them.
+def to_json_values(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and keyword arguments as values of JSON's types.
 
     Raises:
-        InvalidGangSpec: with each part that JSON would change or cannot hold.
+        InvalidGangSpec: JSON would change or cannot represent a part; the exception names each such part.
     """
     problems: list[Problem] = []
-    values = [_plain(value, f"{function}: argument {position}", problems) for position, value in enumerate(args, 1)]
-    named = {name: _plain(value, f"{function}: argument {name}", problems) for name, value in kwargs.items()}
+    values = [
+        _to_json_value(value, f"{function}: argument {position}", problems) for position, value in enumerate(args, 1)
+    ]
+    named = {name: _to_json_value(value, f"{function}: argument {name}", problems) for name, value in kwargs.items()}
     if problems:
         raise InvalidGangSpec(tuple(problems))
     return values, named
@@ -45,34 +47,34 @@ def plain(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
 def from_context(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Variables of Airflow's context that the function names as parameters and was not given, such as `ds`."""
+    """Return the variables of Airflow's context, such as `ds`, for the function's parameters without an argument."""
     signature = inspect.signature(function)
     given = signature.bind_partial(*args, **kwargs).arguments
     return {name: context[name] for name in signature.parameters if name not in given and name in context}
 
 
-def encoded(function: str, args: list[Any], kwargs: dict[str, Any], *, takes_gang: bool) -> str:
-    """What the runner reads, from plain values."""
-    # In ASCII, since names of files that are no UTF-8 are text to Python, and to nobody else.
+def encode(function: str, args: list[Any], kwargs: dict[str, Any], *, takes_gang: bool) -> str:
+    """Return the JSON text that the runner reads. `args` and `kwargs` come from `to_json_values`."""
+    # The text is ASCII, because Python represents file names that are not UTF-8 as text that UTF-8 cannot encode.
     return json.dumps({"function": function, "args": args, "kwargs": kwargs, "gang": takes_gang})
 
 
-def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
+def _to_json_value(value: Any, path: str, problems: list[Problem]) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
-        problems += _keys(value, path)
-        return {key: _plain(item, f"{path}[{key!r}]", problems) for key, item in value.items()}
+        problems += _key_problems(value, path)
+        return {key: _to_json_value(item, f"{path}[{key!r}]", problems) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        # Also what Airflow gives for the results of a mapped task.
-        return [_plain(item, f"{path}[{index}]", problems) for index, item in enumerate(value)]
-    remedy = next((remedy for kinds, remedy in _REMEDIES if isinstance(value, kinds)), _ANY_REMEDY)
+        # The sequences include the lazy one by which Airflow passes the results of a mapped task.
+        return [_to_json_value(item, f"{path}[{index}]", problems) for index, item in enumerate(value)]
+    remedy = next((remedy for kinds, remedy in _REMEDIES if isinstance(value, kinds)), _DEFAULT_REMEDY)
     kind = type(value)
-    problems.append(Problem(path, f"is a {kind.__module__}.{kind.__qualname__}, which JSON does not hold", remedy))
+    problems.append(Problem(path, f"is a {kind.__module__}.{kind.__qualname__}, which JSON cannot represent", remedy))
     return None
 
 
-def _keys(value: Mapping[Any, Any], path: str) -> Iterator[Problem]:
+def _key_problems(value: Mapping[Any, Any], path: str) -> Iterator[Problem]:
     for key in value:
         if not isinstance(key, str):
             yield Problem(path, f"has the key {key!r:.80}, which JSON would turn into text", "Give text as keys")

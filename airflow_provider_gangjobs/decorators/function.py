@@ -1,7 +1,8 @@
-"""A function that travels: its source, as a file that another Python can run, and why it could not.
+"""Extract the source of a function as a module that another Python can run.
 
-The source of the one function goes, and nothing around it. What it would miss there is told when the DAG file is
-parsed, and not by a `NameError` on a rank: names of the DAG file, variables of an enclosing function.
+The module contains only the source of the function. Names of the DAG file and variables of an enclosing function do
+not exist on a rank. A function that uses them is refused when the DAG file is parsed, before a rank could fail with a
+`NameError`.
 """
 
 from __future__ import annotations
@@ -20,50 +21,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 GANG: Final = "gang"
-"""The parameter that the runner fills in."""
+"""The parameter whose value the runner supplies."""
 HEADER: Final = "from __future__ import annotations\n"
-"""Annotations name what the DAG file imports, so no rank may evaluate them."""
+"""Annotations use imports of the DAG file, so a rank must not evaluate annotations."""
 INDENTED: Final = "if True:\n"
-"""Keeps a function inside another one as it is written. To move it left would change texts of several lines in it."""
+"""This line keeps the indentation of a nested function. Dedenting would change multi-line strings in the function."""
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _PROVIDED: Final = frozenset({*dir(builtins), "Gang", "__file__", "__name__", "__doc__", "__spec__", "__builtins__"})
 
 
 @dataclass(frozen=True)
-class Travelling:
-    """A function as it is shipped."""
+class ExtractedSource:
+    """The source of a function, as a module for the ranks."""
 
     name: str
     text: str
-    """A module with nothing but the function."""
+    """The source of a module that contains only the function."""
     file: str
     line: int
-    """Which line of the DAG file is the first one of the text."""
+    """The line of the DAG file that corresponds to the first line of `text`."""
     takes_gang: bool
+    """Whether the function has the parameter `gang`."""
 
 
-def travelling(function: Callable[..., Any]) -> Travelling:
-    """The function's source, without its decorators.
+def extract_source(function: Callable[..., Any]) -> ExtractedSource:
+    """Return the function's source without its decorators.
 
     Raises:
-        InvalidGangSpec: it would not be the same function elsewhere.
+        InvalidGangSpec: the function would not behave the same on a rank.
     """
-    if problem := _no_plain_function(function):
+    if problem := _callable_problem(function):
         raise InvalidGangSpec((problem,))
-    assert isinstance(function, FunctionType), "anything else is a problem"
+    assert isinstance(function, FunctionType), "_callable_problem accepts only functions"
     try:
         lines, first_line = inspect.getsourcelines(function)
     except OSError as error:
-        remedy = "Write it in a file: its source is what travels"
+        remedy = "Write it in a file: the ranks run its source"
         raise InvalidGangSpec((Problem(function.__name__, f"has no source: {error}", remedy),)) from error
-    head = INDENTED if lines[0][:1].isspace() else ""
-    node = _definition(head + "".join(lines))
-    skipped = node.lineno - 1 - len(head.splitlines())
-    problems = (*_problems_with_gang(node), *_foreign_names(node, function))
+    indent = INDENTED if lines[0][:1].isspace() else ""
+    node = _definition(indent + "".join(lines))
+    skipped = node.lineno - 1 - len(indent.splitlines())
+    problems = (*_gang_parameter_problems(node), *_free_name_problems(node, function))
     if problems:
         raise InvalidGangSpec(problems)
-    header = HEADER + head
-    return Travelling(
+    header = HEADER + indent
+    return ExtractedSource(
         name=node.name,
         text=header + "".join(lines[skipped:]),
         file=function.__code__.co_filename,
@@ -73,32 +75,32 @@ def travelling(function: Callable[..., Any]) -> Travelling:
 
 
 def without_gang(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the signature that a DAG's author calls: without the parameter that the runner fills in."""
+    """Return the function with the signature that a DAG file calls: without the parameter `gang`."""
     if not isinstance(function, FunctionType):
         return function
     signature = inspect.signature(function)
-    left = [parameter for name, parameter in signature.parameters.items() if name != GANG]
-    # Its own attributes, so that the signature is not that of the author's function where that is used elsewhere.
-    twin = FunctionType(
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != GANG]
+    # The copy has its own attributes, so that the signature of the original function does not change.
+    copy = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    twin.__kwdefaults__, twin.__annotations__ = function.__kwdefaults__, function.__annotations__
-    twin.__doc__, twin.__module__, twin.__qualname__ = function.__doc__, function.__module__, function.__qualname__
-    twin.__dict__.update(function.__dict__, __signature__=signature.replace(parameters=left))
-    return twin
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+    copy.__doc__, copy.__module__, copy.__qualname__ = function.__doc__, function.__module__, function.__qualname__
+    copy.__dict__.update(function.__dict__, __signature__=signature.replace(parameters=parameters))
+    return copy
 
 
-def _no_plain_function(function: Any) -> Problem | None:
+def _callable_problem(function: Any) -> Problem | None:
     name = getattr(function, "__name__", None) or type(function).__name__
     if not isinstance(function, FunctionType):
         return Problem(name, f"is a {type(function).__qualname__}", "Decorate a function that is written with def")
     if name == "<lambda>":
-        return Problem(name, "has no name by which a rank could call it", "Write it with def")
+        return Problem(name, "has no name by which a rank can call it", "Write it with def")
     if hasattr(function, "__wrapped__"):
         remedy = "Use it inside the function, or put @task.gang_job directly above def"
-        return Problem(name, "is wrapped by another decorator, which does not travel", remedy)
+        return Problem(name, "is wrapped by another decorator, which does not exist on the ranks", remedy)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        return Problem(name, "yields, and a rank has one result", "Return a value")
+        return Problem(name, "is a generator, but a rank returns one result", "Return a value")
     return None
 
 
@@ -114,8 +116,8 @@ def _arguments(node: _Definition) -> list[ast.arg]:
     return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
 
 
-def _problems_with_gang(node: _Definition) -> Iterator[Problem]:
-    """It is given by name, so it must not stand before what is given by position."""
+def _gang_parameter_problems(node: _Definition) -> Iterator[Problem]:
+    """Check that `gang` follows all positional parameters, because the runner passes `gang` by name."""
     positional = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
     is_last = positional[-1:] == [GANG] and node.args.vararg is None and GANG not in _names(node.args.posonlyargs)
     if GANG in positional and not is_last:
@@ -126,56 +128,56 @@ def _names(arguments: list[ast.arg]) -> list[str]:
     return [argument.arg for argument in arguments]
 
 
-def _foreign_names(node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType) -> Iterator[Problem]:
-    """Names that are not the function's own, with what to do about each."""
+def _free_name_problems(node: _Definition, function: FunctionType) -> Iterator[Problem]:
+    """Yield a problem for each name that the function does not define itself."""
     enclosing = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for name in sorted(_used(node) - _PROVIDED - {node.name}):
+    for name in sorted(_free_names(node) - _PROVIDED - {node.name}):
         if name in enclosing:
-            value = next(iter(_content(enclosing[name])), None)
-            yield _foreign(node.name, name, value, "the function around it")
+            value = _cell_value(enclosing[name])
+            yield _free_name_problem(node.name, name, value, "the enclosing function")
         else:
-            yield _foreign(node.name, name, function.__globals__.get(name), "the DAG file")
+            yield _free_name_problem(node.name, name, function.__globals__.get(name), "the DAG file")
 
 
-def _content(cell: Any) -> Iterator[Any]:
+def _cell_value(cell: Any) -> Any:
     try:
-        yield cell.cell_contents
-    except ValueError:  # not assigned yet
-        return
+        return cell.cell_contents
+    except ValueError:  # The variable has no value yet.
+        return None
 
 
-def _foreign(function: str, name: str, value: Any, place: str) -> Problem:
+def _free_name_problem(function: str, name: str, value: Any, place: str) -> Problem:
     if isinstance(value, ModuleType):
         remedy = f"Import {value.__name__} inside the function"
     elif callable(value):
         remedy = "Define or import it inside the function, or put it into a module that you name in `files`"
     else:
         remedy = "Pass it as an argument"
-    return Problem(function, f"uses {name!r} of {place}, which does not travel with it", remedy)
+    return Problem(function, f"uses {name!r} of {place}, which does not exist on the ranks", remedy)
 
 
-def _used(node: _Definition) -> set[str]:
-    """Names that the function looks up outside of itself, with those of its parameters' defaults.
+def _free_names(node: _Definition) -> set[str]:
+    """Return the names that the function and the defaults of its parameters look up outside of the function.
 
-    Takes decorators and annotations off the node: they do not travel, and nobody evaluates them.
+    The function removes decorators and annotations from the node, because a rank does not evaluate them.
     """
     node.decorator_list = []
-    module = symtable.symtable(ast.unparse(_WithoutAnnotations().visit(node)), "<function>", "exec")
-    tables = list(_all(module))
+    module = symtable.symtable(ast.unparse(_RemoveAnnotations().visit(node)), "<function>", "exec")
+    tables = list(_all_tables(module))
     own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     own |= {s.get_name() for table in tables for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
     looked_up = {s.get_name() for table in tables for s in table.get_symbols() if s.is_global() and s.is_referenced()}
     return looked_up - own
 
 
-def _all(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+def _all_tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     yield table
     for child in table.get_children():
-        yield from _all(child)
+        yield from _all_tables(child)
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
-    """Takes them off parameters, results and variables."""
+class _RemoveAnnotations(ast.NodeTransformer):
+    """Remove the annotations of parameters, results and variables."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

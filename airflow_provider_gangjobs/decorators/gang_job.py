@@ -1,8 +1,8 @@
 """`@task.gang_job`: a Python function that runs on every rank of a gang.
 
-The decorator translates: a function becomes the files and the command of a `GangJobOperator`, which does the rest.
-The function's source, its arguments and the runner travel with the submission, so the image needs Python and nothing
-else. Arguments and results are JSON. Parsing a DAG file loads no client library.
+The decorator turns a function into the files and the command of a `GangJobOperator`. The files contain the function's
+source, its arguments and the runner, so the image needs only Python. Arguments and results are JSON. Parsing a DAG file
+loads no client library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
 from airflow_provider_gangjobs.decorators import arguments, runner
-from airflow_provider_gangjobs.decorators.function import travelling, without_gang
+from airflow_provider_gangjobs.decorators.function import extract_source, without_gang
 from airflow_provider_gangjobs.decorators.runner import Gang
 from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import FILES_PATH
@@ -30,22 +30,24 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-OWN_FILES: Final = (runner.RUNNER, runner.FUNCTION, runner.ARGUMENTS, runner.TASK)
-"""Names in `files` that are taken."""
-NO_PYTHON: Final = frozenset({"StartError", "CommandNotFound", "CommandNotExecutable"})
-"""Diagnoses of a rank whose command could not be run."""
+RESERVED_FILES: Final = (runner.RUNNER_FILE, runner.FUNCTION_FILE, runner.ARGUMENTS_FILE, runner.TASK_FILE)
+"""Names in `files` that the decorator uses itself."""
+COMMAND_ERRORS: Final = frozenset({"StartError", "CommandNotFound", "CommandNotExecutable"})
+"""Diagnosis codes of a rank whose command could not be run."""
 
 
 class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
     """A `GangJobOperator` whose ranks call a function of the DAG file.
 
-    :param python: The image's Python: a name or path, or a list of words, such as `["conda", "run", "python"]`.
-    :param results: What is returned: `all` (the default here: a list of what each rank returned), `rank0`, or `none`.
+    :param python: The command that starts the image's Python: a name or a path, or a list of words such as
+        `["conda", "run", "python"]`.
+    :param results: The value of the task: `all` (the default of the decorator) for a list of all results by rank,
+        `rank0` for the result of rank 0, or `none`.
     """
 
     custom_operator_name = "@task.gang_job"
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *GangJobOperator.template_fields)
-    template_fields_renderers = {  # noqa: RUF012 - Airflow's name and form
+    template_fields_renderers = {  # noqa: RUF012 - Airflow defines the name and type of this attribute
         **DecoratedOperator.template_fields_renderers,
         **GangJobOperator.template_fields_renderers,
     }
@@ -61,73 +63,73 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
         rank_resources: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if problems := [*_problems(kwargs)]:
+        if problems := _parameter_problems(kwargs):
             raise InvalidGangSpec(tuple(problems))
         words = [python] if isinstance(python, str) else [*python]
         super().__init__(
             python_callable=python_callable,
             results=results,
-            # Airflow takes it from the function's annotation, which is about one rank.
+            # Airflow derives multiple_outputs from the function's annotation, which describes the result of one rank.
             multiple_outputs=multiple_outputs and results == Results.RANK0,
             resources=rank_resources if resources is None else resources,
-            command=[*words, f"{FILES_PATH}/{runner.RUNNER}"],
+            command=[*words, f"{FILES_PATH}/{runner.RUNNER_FILE}"],
             **kwargs,
         )
 
     @property
     def is_async(self) -> bool:
-        """Never here: a coroutine function is awaited by its rank."""
+        """False, because the rank awaits a coroutine function, not the worker."""
         return False
 
     def execute(self, context: Context) -> Any:
-        """Complete the arguments by what the function asks of the context, and submit the gang."""
-        self._ask(context)
+        """Add the variables of the context that the function has as parameters, and submit the gang."""
+        self._add_context_arguments(context)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """The same, since a gang that was disrupted is submitted again."""
-        self._ask(context)
+        """Continue after the trigger. The arguments are completed again, as a disrupted gang is submitted again."""
+        self._add_context_arguments(context)
         return super().execute_complete(context, event)
 
-    def _ask(self, context: Context) -> None:
-        given = arguments.from_context(self.python_callable, [*self.op_args], self.op_kwargs, context)
-        self.op_kwargs = {**self.op_kwargs, **given}
+    def _add_context_arguments(self, context: Context) -> None:
+        added = arguments.from_context(self.python_callable, [*self.op_args], self.op_kwargs, context)
+        self.op_kwargs = {**self.op_kwargs, **added}
 
     def _spec(self) -> GangSpec:
         spec = super()._spec()
-        shipped = self._shipped()
-        _require_room(spec.files, shipped)
-        return replace(spec, files={**spec.files, **shipped})
+        function_files = self._function_files()
+        _check_arguments_size(spec.files, function_files)
+        return replace(spec, files={**spec.files, **function_files})
 
-    def _shipped(self) -> dict[str, str]:
-        """The files by which a rank can call the function."""
-        function = travelling(self.python_callable)
-        args, kwargs = arguments.plain(function.name, [*self.op_args], self.op_kwargs)
+    def _function_files(self) -> dict[str, str]:
+        """Return the files by which a rank calls the function."""
+        source = extract_source(self.python_callable)
+        args, kwargs = arguments.to_json_values(source.name, [*self.op_args], self.op_kwargs)
         return {
-            runner.RUNNER: Path(runner.__file__).read_text(runner.ENCODED),
-            runner.FUNCTION: function.text,
-            runner.ARGUMENTS: arguments.encoded(function.name, args, kwargs, takes_gang=function.takes_gang),
-            runner.TASK: json.dumps({"file": function.file, "line": function.line, "results": self.results}),
+            runner.RUNNER_FILE: Path(runner.__file__).read_text(runner.ENCODING),
+            runner.FUNCTION_FILE: source.text,
+            runner.ARGUMENTS_FILE: arguments.encode(source.name, args, kwargs, takes_gang=source.takes_gang),
+            runner.TASK_FILE: json.dumps({"file": source.file, "line": source.line, "results": self.results}),
         }
 
     def _conclude(self, context: Context, event: GangEvent) -> Any:
         try:
             return super()._conclude(context, event)
         except AppFailed as error:
-            if error.reason not in NO_PYTHON or self.command is None:
+            if error.reason not in COMMAND_ERRORS or self.command is None:
                 raise
             words = " ".join(self.command[:-1])
-            advice = f"The function is run by {words!r}: give the image's own Python with python=, or another image."
+            advice = f"{words!r} runs the function: give the image's own Python with python=, or another image."
             raise replace(error, message=f"{error.message} {advice}") from error
 
 
 class GangJobTask(_TaskDecorator):  # type: ignore[type-arg]
-    """A decorated function, before it is called: Airflow's own, but for `resources`, by which Airflow means others."""
+    """Airflow's decorated function, except that `resources` are the gang's resources and not Airflow's."""
 
     def override(self, **kwargs: Any) -> GangJobTask:
-        """The same function with other parameters."""
-        overridden = super().override(**_renamed(kwargs))
-        assert isinstance(overridden, GangJobTask), "it is a copy"
+        """Return the decorated function with other parameters."""
+        overridden = super().override(**_rename_resources(kwargs))
+        assert isinstance(overridden, GangJobTask), "Airflow copies the instance"
         return overridden
 
 
@@ -136,64 +138,64 @@ def gang_job_task(
 ) -> TaskDecorator:
     """Run the function on every rank of a gang. This is `@task.gang_job`.
 
-    The function takes arguments and returns a value that JSON holds. If it has a parameter `gang`, that is the rank's
-    `Gang`. What it imports it imports inside itself.
+    The arguments and the result of the function must be JSON values. A parameter `gang` receives the rank's `Gang`. The
+    function imports modules inside its body.
 
     :param python_callable: The function.
-    :param multiple_outputs: With `results="rank0"`, whether each item of the dict that the function returns is an XCom
-        of its own; if not given, as the function is annotated.
+    :param multiple_outputs: With `results="rank0"`, whether each item of the dict that the function returns becomes a
+        separate XCom. The default follows the annotation of the function.
     :param kwargs: Parameters of `GangJobOperator`, and `python`.
-    :raises InvalidGangSpec: the function would not be the same elsewhere, or a parameter is not accepted.
+    :raises InvalidGangSpec: the function would not behave the same on a rank, or a parameter is invalid.
     """
 
     def decorate(function: Callable[..., Any]) -> GangJobTask:
-        travelling(function)
-        chosen: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}
+        extract_source(function)
+        options: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}
         return GangJobTask(
             function=without_gang(function),
             operator_class=GangJobDecoratedOperator,
-            kwargs=_renamed(kwargs),
-            **chosen,
+            kwargs=_rename_resources(kwargs),
+            **options,
         )
 
     if multiple_outputs and kwargs.get("results") != Results.RANK0:
-        remedy = 'Give results="rank0" too, or leave it out'
-        raise InvalidGangSpec((Problem("multiple_outputs", "is about the value of one rank", remedy),))
+        remedy = 'Also set results="rank0", or omit multiple_outputs'
+        raise InvalidGangSpec((Problem("multiple_outputs", "requires the result of one rank", remedy),))
     decorator: Any = decorate if python_callable is None else decorate(python_callable)
     return decorator  # type: ignore[no-any-return]
 
 
-def _renamed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """For mapped tasks Airflow turns `resources` into an object that knows of cpus, ram, disk and gpus only."""
+def _rename_resources(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename `resources`, which Airflow converts for mapped tasks to an object with only cpus, ram, disk and gpus."""
     return {"rank_resources" if name == "resources" else name: value for name, value in kwargs.items()}
 
 
-def _problems(kwargs: Mapping[str, Any]) -> list[Problem]:
+def _parameter_problems(kwargs: Mapping[str, Any]) -> list[Problem]:
     remedy = "Give python= for another interpreter, or use GangJobOperator"
-    found = [
-        Problem(name, "is made from the function", remedy)
-        for name in ("command", "args")
-        if kwargs.get(name) is not None
+    problems = [
+        Problem(name, "is set by the decorator", remedy) for name in ("command", "args") if kwargs.get(name) is not None
     ]
     files = kwargs.get("files")
-    names = [name for name in OWN_FILES if isinstance(files, Mapping) and name in files]
-    return found + [
-        Problem(f"files.{name}", "is a name of the decorator's own", "Choose another name") for name in names
+    names = [name for name in RESERVED_FILES if isinstance(files, Mapping) and name in files]
+    return problems + [
+        Problem(f"files.{name}", "is a reserved file name of the decorator", "Choose another name") for name in names
     ]
 
 
-def _require_room(files: Mapping[str, str | bytes], shipped: Mapping[str, str]) -> None:
-    """Say which part is too large, where that are the arguments."""
-    size = _bytes(shipped[runner.ARGUMENTS])
-    others = {**files, **shipped, runner.ARGUMENTS: ""}
-    left = FILES_BYTES_MAX - sum(_bytes(name) + _bytes(content) for name, content in others.items())
+def _check_arguments_size(files: Mapping[str, str | bytes], function_files: Mapping[str, str]) -> None:
+    """Raise InvalidGangSpec if the arguments exceed the size that the other files leave."""
+    size = _size(function_files[runner.ARGUMENTS_FILE])
+    others = {**files, **function_files, runner.ARGUMENTS_FILE: ""}
+    left = FILES_BYTES_MAX - sum(_size(name) + _size(content) for name, content in others.items())
     if size > left > 0:
-        what = f"take {size} bytes as JSON, {left} are left beside the function and its files"
-        raise InvalidGangSpec((Problem("the arguments", what, "Pass where the data is, and read it on the ranks"),))
+        what = f"take {size} bytes as JSON, but the function and the other files leave {left} bytes"
+        raise InvalidGangSpec(
+            (Problem("the arguments", what, "Pass the address of the data, and read the data on the ranks"),)
+        )
 
 
-def _bytes(content: object) -> int:
-    """How many they are; of what is no content, the submission tells."""
+def _size(content: object) -> int:
+    """Return the size in bytes; 0 for a value that is not a file's content, which the submission refuses later."""
     if isinstance(content, str):
         return len(content.encode("utf-8", "surrogatepass"))
     return len(content) if isinstance(content, bytes) else 0

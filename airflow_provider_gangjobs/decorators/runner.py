@@ -1,10 +1,10 @@
-"""What runs on every rank of a `@task.gang_job`: it calls the function, and writes down its result or its error.
+"""The program of every rank of a `@task.gang_job`: it calls the function and writes the result or the error.
 
-This file travels. It is mounted beside the function and its arguments and run by the Python of the image, so it uses
-nothing but the standard library of Python 3.8. A DAG file imports `Gang` from it, by way of `decorators.gang_job`.
+The pods mount this file beside the function and its arguments, and the Python of the image runs it. The file therefore
+uses only the standard library of Python 3.8. A DAG file imports `Gang` from this file through `decorators.gang_job`.
 
-The result is JSON in the file that GANG_RESULT_PATH names. What failed is told there as `{"error": ...}`, so that the
-task's error can say it, and as a traceback in the rank's log.
+The runner writes the result as JSON to the file that GANG_RESULT_PATH names. After a failure it writes
+`{"error": ..., "at": ...}` to that file, which the task's error quotes, and prints a traceback to the rank's log.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-RUNNER = "gangjobs.run.py"
-"""Name of this file where it is mounted."""
-FUNCTION = "gang_function.py"
-ARGUMENTS = "gang_arguments.json"
-TASK = "gangjobs.task.json"
-"""Where the function comes from and whose result is wanted: what does not make it another gang."""
+RUNNER_FILE = "gangjobs.run.py"
+"""The name of this file on a rank."""
+FUNCTION_FILE = "gang_function.py"
+ARGUMENTS_FILE = "gang_arguments.json"
+TASK_FILE = "gangjobs.task.json"
+"""The origin of the function and the parameter `results`. A change of this file does not make another gang."""
 
 RESULT_BYTES_MAX = 4095
-"""The kubelet keeps 4096 bytes; a result of just as many may have been longer."""
+"""The kubelet truncates the result to 4096 bytes, so a result of exactly 4096 bytes may have been longer."""
 ERROR_CHARACTERS_MAX = 600
-"""Of up to six bytes each, so that the JSON around them is kept whole, too."""
+"""A character needs up to six bytes in JSON, so the whole JSON text stays within RESULT_BYTES_MAX."""
 MASTER_PORT = 29500
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a program that a signal has ended."""
+SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
+"""The exit code of a program that SIGTERM has ended."""
 EXIT_CODE_MAX = 255
-"""The operating system keeps one byte of an exit code."""
-ENCODED = "utf-8"
+"""The operating system keeps only the low byte of an exit code."""
+ENCODING = "utf-8"
 
 
 @dataclass(frozen=True)
 class Gang:
-    """What a rank knows of its gang. A function that has a parameter `gang` is given it."""
+    """A rank's view of its gang. The runner passes an instance to a function that has the parameter `gang`."""
 
     rank: int
     world_size: int
     attempt: int = 0
-    """Which attempt of the task this gang is, from 0."""
+    """The number of this attempt of the task, from 0."""
     master_addr: str = "localhost"
-    """Name of rank 0; `localhost` for a single rank, empty for several ones without a rendezvous."""
+    """The host name of rank 0; `localhost` for a single rank, empty for several ranks without a rendezvous."""
     master_port: int = MASTER_PORT
     files: Path = Path("/gang/files")
-    """Folder of the task's `files`. Modules in it can be imported."""
+    """The directory of the task's `files`. The function can import modules from this directory."""
 
     @property
     def hosts(self) -> List[str]:
-        """Name of every rank, by rank. A name is known a moment after its pod has started.
+        """The host name of every rank, by rank. DNS resolves a name shortly after its pod has started.
 
         Raises:
             RuntimeError: the gang has several ranks and no rendezvous.
@@ -74,17 +74,17 @@ class Gang:
 
     @property
     def host(self) -> str:
-        """This rank's own name."""
+        """The host name of this rank."""
         return self.hosts[self.rank]
 
     @classmethod
     def of(cls, environ: Mapping[str, str], files: Path) -> Gang:
-        """The gang that this process is a rank of.
+        """Build the gang from the environment of this process.
 
         Raises:
-            RuntimeError: the Job has no indexes, so its pods are no ranks.
+            RuntimeError: the Job is not an Indexed Job, so its pods have no ranks.
         """
-        rank = rank_in(environ)
+        rank = read_rank(environ)
         if rank is None:
             raise RuntimeError("This pod has no rank: give its Job completionMode Indexed, or give `workers`")
         world_size = int(environ.get("GANG_SIZE") or environ.get("WORLD_SIZE") or 1)
@@ -99,140 +99,144 @@ class Gang:
 
 
 class Terminated(SystemExit):
-    """The rank is asked to end: its gang is halted or deleted, or another rank has failed."""
+    """The rank received SIGTERM: its gang is halted or deleted, or another rank has failed."""
 
 
 class ResultError(Exception):
-    """What a function returned cannot be a result."""
+    """The value that the function returned cannot be a result."""
 
 
-def rank_in(environ: Mapping[str, str]) -> Optional[int]:
-    """The rank that the Job controller gave this pod, if any."""
+def read_rank(environ: Mapping[str, str]) -> Optional[int]:
+    """Return the rank that the Job controller has assigned to this pod, or `None`."""
     index = environ.get("JOB_COMPLETION_INDEX") or environ.get("RANK")
     return int(index) if index else None
 
 
-def no_json(value: Any, path: str) -> Iterator[Tuple[str, str]]:
-    """Parts of a value that JSON does not hold, as path and what is there."""
+def json_problems(value: Any, path: str) -> Iterator[Tuple[str, str]]:
+    """Yield the path and a description of each part of the value that JSON cannot represent."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, (str, int, float, bool, type(None))):
                 yield path, f"has the key {key!r:.80}"
-            for found in no_json(item, f"{path}[{key!r}]"):
-                yield found
+            for problem in json_problems(item, f"{path}[{key!r}]"):
+                yield problem
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            for found in no_json(item, f"{path}[{index}]"):
-                yield found
+            for problem in json_problems(item, f"{path}[{index}]"):
+                yield problem
     elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         yield path, f"is {value}"
     elif not isinstance(value, (str, int, float, bool, type(None))):
-        yield path, f"is of type {name_of(type(value))}"
+        yield path, f"is of type {type_name(type(value))}"
 
 
-def name_of(kind: type) -> str:
-    """How Python itself would print it: builtins without their module."""
+def type_name(kind: type) -> str:
+    """Return the type's name as Python prints it in a traceback: with its module, except for builtins."""
     return (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
     )
 
 
-def encoded(value: Any, who: str) -> bytes:
-    """A result as it is written.
+def encode_result(value: Any, function_name: str) -> bytes:
+    """Return the result as JSON text.
 
     Raises:
-        ResultError: JSON cannot hold it, or it is too large.
+        ResultError: JSON cannot represent the value, or the text is longer than RESULT_BYTES_MAX.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(ENCODED)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(ENCODING)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ResultError(f"{who} returned what JSON does not hold: {_where(value, error)}") from None
+        raise ResultError(
+            f"{function_name} returned what JSON does not hold: {_describe_json_error(value, error)}"
+        ) from None
     if len(text) > RESULT_BYTES_MAX:
         raise ResultError(
-            f"{who} returned {len(text)} bytes of JSON, {RESULT_BYTES_MAX} are kept."
+            f"{function_name} returned {len(text)} bytes of JSON, {RESULT_BYTES_MAX} are kept."
             " Write it to storage and return its address"
         )
     return text
 
 
-def _where(value: Any, error: Exception) -> str:
+def _describe_json_error(value: Any, error: Exception) -> str:
     try:
-        return next((path + " " + what for path, what in no_json(value, "the value")), str(error))
+        return next((path + " " + problem for path, problem in json_problems(value, "the value")), str(error))
     except RecursionError:
         return "it contains itself"
 
 
-def load(folder: Path, origin: Mapping[str, Any], name: str) -> Callable[..., Any]:
-    """The function, compiled so that a traceback has the lines of the DAG file, which is not here."""
-    path = folder / FUNCTION
-    source = path.read_text(ENCODED)
+def load_function(folder: Path, origin: Mapping[str, Any], name: str) -> Callable[..., Any]:
+    """Return the function, compiled so that a traceback shows the lines of the DAG file, which is not in the pod."""
+    path = folder / FUNCTION_FILE
+    source = path.read_text(ENCODING)
     source = "\n" * max(0, origin["line"] - 1) + source
     linecache.cache[origin["file"]] = (len(source), None, source.splitlines(True), origin["file"])
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     module.__dict__["Gang"] = Gang
-    # A process that the function starts finds it by this name, as any module beside this file.
+    # A process that the function spawns imports the function from this module.
     sys.modules[path.stem] = module
-    exec(compile(source, origin["file"], "exec"), module.__dict__)  # noqa: S102 - that is what it is for
+    exec(compile(source, origin["file"], "exec"), module.__dict__)  # noqa: S102 - running the user's function is the purpose of this file
     function: Callable[..., Any] = getattr(module, name)
     return function
 
 
-def call(function: Callable[..., Any], arguments: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Any:
-    """What the function returns, or the coroutine that it returned."""
+def call_function(
+    function: Callable[..., Any], arguments: Mapping[str, Any], environ: Mapping[str, str], folder: Path
+) -> Any:
+    """Return the result of the function, or of the coroutine that the function returns."""
     kwargs: Dict[str, Any] = dict(arguments["kwargs"])
     if arguments["gang"]:
         kwargs["gang"] = Gang.of(environ, folder)
     value = function(*arguments["args"], **kwargs)
-    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+    return asyncio.run(_await(value)) if inspect.isawaitable(value) else value
 
 
-async def _awaited(value: Any) -> Any:
+async def _await(value: Any) -> Any:
     return await value
 
 
 def main(folder: Path, environ: Mapping[str, str]) -> int:
-    """Call the function and return the exit code: 0 if it returned, else from 1 to 255.
+    """Call the function and return the exit code: 0 if the function returned, else 1 to 255.
 
-    Every exception ends the rank with 1, also one that is no `Exception`, such as `KeyboardInterrupt`. `sys.exit` gives
-    the code that `exit_code` says.
+    For any exception the exit code is 1, also for a `BaseException` such as `KeyboardInterrupt`. For `sys.exit` the
+    function `exit_code` determines the code.
     """
-    arguments = json.loads((folder / ARGUMENTS).read_text(ENCODED))
-    task = json.loads((folder / TASK).read_text(ENCODED))
+    arguments = json.loads((folder / ARGUMENTS_FILE).read_text(ENCODING))
+    task = json.loads((folder / TASK_FILE).read_text(ENCODING))
     try:
-        function = load(folder, task, arguments["function"])
-        value = call(function, arguments, environ, folder)
-        if value is not None and wanted(task["results"], rank_in(environ)):
-            write(environ, encoded(value, arguments["function"]))
+        function = load_function(folder, task, arguments["function"])
+        value = call_function(function, arguments, environ, folder)
+        if value is not None and is_result_requested(task["results"], read_rank(environ)):
+            write_result(environ, encode_result(value, arguments["function"]))
     except Terminated:
-        # Threads that the function has left behind would keep the rank alive until it is killed.
+        # Running threads of the function would keep the rank alive until the kubelet kills it.
         print("ended by SIGTERM", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(TERMINATED)
+        os._exit(SIGTERM_EXIT_CODE)
     except SystemExit as error:
         code, reason = exit_code(error.code)
         if reason:
             print(reason, file=sys.stderr)
         if code:
-            tell(environ, f"SystemExit: {reason or code}")
+            record_error(environ, f"SystemExit: {reason or code}")
         return code
     except ResultError as error:
         print(error, file=sys.stderr)
-        tell(environ, str(error))
+        record_error(environ, str(error))
         return 1
     except BaseException as error:
-        traceback.print_exception(type(error), error, _of_the_function(error))
-        tell(environ, said(error))
+        traceback.print_exception(type(error), error, _user_traceback(error))
+        record_error(environ, format_error(error))
         return 1
     return 0
 
 
 def exit_code(code: object) -> Tuple[int, str]:
-    """The rank's exit code after `sys.exit(code)`, and what is printed of it.
+    """Return the rank's exit code after `sys.exit(code)`, and the text that the rank prints.
 
-    As Python itself does it: `None` and 0 are a success, an integer is the code, and any other object is printed and
-    counts as 1. Python passes an integer on to the operating system, which keeps the low byte alone, so that 256 would
-    be a success. Here an integer outside 0 to 255 counts as 1.
+    The rules are Python's: `None` and 0 mean success, an integer is the code, and any other object is printed and means
+    1. Python passes an integer to the operating system, which keeps only the low byte, so 256 would mean success.
+    Here an integer outside 0 to 255 means 1.
     """
     if code is None:
         return 0, ""
@@ -243,81 +247,82 @@ def exit_code(code: object) -> Tuple[int, str]:
     return 1, f"sys.exit({code}): exit codes are 0 to {EXIT_CODE_MAX}, so the rank exits with code 1"
 
 
-def wanted(results: str, rank: Optional[int]) -> bool:
-    """Whether this rank's result is one that the task returns."""
+def is_result_requested(results: str, rank: Optional[int]) -> bool:
+    """Return whether the task returns the result of this rank."""
     return results == "all" or (results == "rank0" and not rank)
 
 
-def said(error: BaseException) -> str:
-    """The last line of its traceback."""
+def format_error(error: BaseException) -> str:
+    """Return the last line of the traceback."""
     text = traceback.format_exception_only(type(error), error)[-1].strip()
     if isinstance(error, SyntaxError):
         text += f" ({error.filename}, line {error.lineno}; the image has Python {platform.python_version()})"
     return text
 
 
-def _of_the_function(error: BaseException) -> Optional[types.TracebackType]:
-    """The traceback without the frames of this file, which are the same for every function."""
+def _user_traceback(error: BaseException) -> Optional[types.TracebackType]:
+    """Return the traceback without the frames of this file, which are the same for every function."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__ and frames.tb_next is not None:
         frames = frames.tb_next
     return frames
 
 
-def tell(environ: Mapping[str, str], error: str) -> None:
-    """Leave the reason of a failure where the kubelet keeps it. If that is not possible, the log says so."""
+def record_error(environ: Mapping[str, str], error: str) -> None:
+    """Write the error to the result file, which the kubelet reads. If the file cannot be written, print that."""
     if len(error) > ERROR_CHARACTERS_MAX:
         error = error[: ERROR_CHARACTERS_MAX - 3] + "..."
-    said = {"error": error, "at": time.time()}
+    content = {"error": error, "at": time.time()}
     try:
-        write(environ, json.dumps(said, ensure_ascii=False).encode(ENCODED, "replace"))
+        write_result(environ, json.dumps(content, ensure_ascii=False).encode(ENCODING, "replace"))
     except OSError as problem:
         print(f"The reason could not be written to GANG_RESULT_PATH: {problem}", file=sys.stderr)
 
 
-def write(environ: Mapping[str, str], content: bytes) -> None:
-    """Write the rank's result, in place of one that the function has written itself."""
+def write_result(environ: Mapping[str, str], content: bytes) -> None:
+    """Write the rank's result. The result replaces a result that the function has written itself."""
     path = environ.get("GANG_RESULT_PATH")
     if path:
         with open(path, "wb") as file:
             file.write(content)
 
 
-def end(number: int, frame: Optional[types.FrameType]) -> None:
-    """Raise out of the function, so that its `finally` blocks run in the time of grace.
+def handle_sigterm(number: int, frame: Optional[types.FrameType]) -> None:
+    """Raise `Terminated` in the function, so that its `finally` blocks run within the grace period.
 
-    A container's first process gets no signal that it does not handle: without this, a rank that is to end would go
-    on until the time of grace has passed and it is killed, and its gang with it.
+    The kernel drops a signal to a container's first process if that process has no handler for the signal. Without this
+    handler the rank, and with it the gang, would run until the kubelet kills the rank at the end of the grace period.
     """
     signal.signal(number, signal.SIG_IGN)
-    raise Terminated(TERMINATED)
+    raise Terminated(SIGTERM_EXIT_CODE)
 
 
-def end_children_as_anywhere() -> None:
-    """Keep `end` to this process: one that the function forks has Python's own way with the signal.
+def reset_sigterm_in_children() -> None:
+    """Restore the default action of SIGTERM in each process that the function forks.
 
-    The signal waits while a fork is made. Python forgets what has come to a child before it has come to itself.
+    SIGTERM is blocked during the fork, because Python discards signals that a child receives before the child's
+    interpreter is ready.
     """
 
-    def hold() -> None:
+    def block_sigterm() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
-    def let_come() -> None:
+    def unblock_sigterm() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
-    def forget() -> None:
-        if signal.getsignal(signal.SIGTERM) is end:
+    def restore_default() -> None:
+        if signal.getsignal(signal.SIGTERM) is handle_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        let_come()
+        unblock_sigterm()
 
-    os.register_at_fork(before=hold, after_in_parent=let_come, after_in_child=forget)
+    os.register_at_fork(before=block_sigterm, after_in_parent=unblock_sigterm, after_in_child=restore_default)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end)
-    end_children_as_anywhere()
+    signal.signal(signal.SIGTERM, handle_sigterm)
+    reset_sigterm_in_children()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A rank may be killed at any time, and what it has printed shall be in its log.
+            # The kubelet may kill a rank at any time, and the log must contain every line that the rank has printed.
             stream.reconfigure(line_buffering=True)
     sys.exit(main(Path(os.path.abspath(__file__)).parent, os.environ))

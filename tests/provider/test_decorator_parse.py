@@ -1,4 +1,4 @@
-"""`@task.gang_job` in a DAG file: what it accepts, what it refuses, and what Airflow makes of it."""
+"""`@task.gang_job` in a DAG file: accepted and refused parameters, and the operator that Airflow builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.decorators.gang_job import Gang, GangJobDecorated
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import Results
 
-# Called so since Airflow 3.2.
+# The class has this name since Airflow 3.2.
 DagSerialization = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
 GANG = {"image": "python:3.12-slim", "workers": 2}
 RESOURCES = {"cpu": "1", "memory": "1Gi"}
@@ -42,7 +42,7 @@ def test_decorator_is_registered() -> None:
     assert operator.command == ["python", "/gang/files/gangjobs.run.py"]
 
 
-def test_parameters_are_those_of_the_operator() -> None:
+def test_parameters_are_passed_to_the_operator() -> None:
     decorated = task.gang_job(
         **GANG, resources=RESOURCES, env={"A": "1"}, gang="preferred", run_timeout=timedelta(minutes=5), retries=2
     )(count)
@@ -60,13 +60,13 @@ def test_parameters_are_those_of_the_operator() -> None:
         (["conda", "run", "-n", "etl", "python"], ["conda", "run", "-n", "etl", "python"]),
     ],
 )
-def test_python_of_the_image_can_be_named(python: Any, command: list[str]) -> None:
+def test_python_of_the_image_can_be_set(python: Any, command: list[str]) -> None:
     operator = operator_of(gang_job_task(**GANG, python=python)(count), ["a"])
 
     assert operator.command == [*command, "/gang/files/gangjobs.run.py"]
 
 
-def test_overriding_makes_another_task() -> None:
+def test_override_makes_another_task() -> None:
     decorated = task.gang_job(**GANG, resources=RESOURCES)(count)
     with DAG("d", schedule=None) as dag:
         decorated(["a"])
@@ -113,7 +113,7 @@ def test_arguments_and_parameters_are_templates() -> None:
     assert list(operator.op_args) == [["2026-01-01"]]
 
 
-def test_setup_and_teardown_are_marked() -> None:
+def test_decorated_task_can_be_setup_or_teardown() -> None:
     with DAG("d", schedule=None) as dag:
         setup(task.gang_job(**GANG, task_id="before")(count))(["a"])
         teardown(task.gang_job(**GANG, task_id="after")(count))(["a"])
@@ -123,7 +123,7 @@ def test_setup_and_teardown_are_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "is_unrolled"),
+    ("given", "multiple_outputs"),
     [
         ({}, False),
         ({"results": "rank0"}, True),
@@ -132,13 +132,13 @@ def test_setup_and_teardown_are_marked() -> None:
     ],
     ids=str,
 )
-def test_outputs_are_unrolled_where_the_task_returns_the_annotated_dict(
-    given: dict[str, Any], is_unrolled: bool
+def test_multiple_outputs_follow_the_annotation_for_the_result_of_rank_0(
+    given: dict[str, Any], multiple_outputs: bool
 ) -> None:
-    assert operator_of(task.gang_job(**GANG, **given)(count), ["a"]).multiple_outputs is is_unrolled
+    assert operator_of(task.gang_job(**GANG, **given)(count), ["a"]).multiple_outputs is multiple_outputs
 
 
-def test_default_arguments_of_a_dag_are_not_the_functions() -> None:
+def test_default_args_of_a_dag_are_no_arguments_of_the_function() -> None:
     with DAG("d", schedule=None, default_args={"gang": "off", "results": "rank0", "workers": 3}) as dag:
         task.gang_job(image="i")(count)(["a"])
     operator = dag.task_dict["count"]
@@ -147,31 +147,31 @@ def test_default_arguments_of_a_dag_are_not_the_functions() -> None:
     assert operator.op_kwargs == {}
 
 
-# -- what is refused while the DAG is parsed ------------------------------------------------------------------
+# -- refused when the DAG file is parsed ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"command": ["sh"]}, "command: is made from the function. Give python="),
-        ({"args": ["x"]}, "args: is made from the function"),
-        ({"files": {"gang_function.py": "x\n"}}, "files.gang_function.py: is a name of the decorator's own"),
+        ({"command": ["sh"]}, "command: is set by the decorator. Give python="),
+        ({"args": ["x"]}, "args: is set by the decorator"),
+        ({"files": {"gang_function.py": "x\n"}}, "files.gang_function.py: is a reserved file name of the decorator"),
         ({"results": "some"}, "results: is 'some'"),
         ({"workers": 0}, "workers"),
     ],
     ids=str,
 )
-def test_unsound_parameters_are_told(given: dict[str, Any], problem: str) -> None:
+def test_invalid_parameters_are_refused(given: dict[str, Any], problem: str) -> None:
     with DAG("d", schedule=None), pytest.raises(InvalidGangSpec, match=problem):
         task.gang_job(**{**GANG, **given})(count)(["a"])
 
 
-def test_several_outputs_of_several_ranks_are_refused() -> None:
-    with pytest.raises(InvalidGangSpec, match="multiple_outputs: is about the value of one rank"):
+def test_multiple_outputs_of_all_ranks_are_refused() -> None:
+    with pytest.raises(InvalidGangSpec, match="multiple_outputs: requires the result of one rank"):
         task.gang_job(**GANG, multiple_outputs=True)(count)
 
 
-def test_function_that_cannot_travel_is_refused() -> None:
+def test_function_that_uses_names_of_the_dag_file_is_refused() -> None:
     def fetch(url: str) -> str:
         return json.dumps(url)
 
@@ -179,7 +179,7 @@ def test_function_that_cannot_travel_is_refused() -> None:
         task.gang_job(**GANG)(fetch)
 
 
-def test_gang_is_nobodys_to_give() -> None:
+def test_parameter_gang_cannot_be_passed() -> None:
     decorated = task.gang_job(**GANG)(count)
     with DAG("d", schedule=None):
         for call in (decorated, decorated.partial):
@@ -189,17 +189,17 @@ def test_gang_is_nobodys_to_give() -> None:
             decorated.expand(gang=[1])
 
 
-# -- what the documentation shows -----------------------------------------------------------------------------
+# -- the documentation -----------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])
-def test_function_in_the_documentation_travels(page: str, tmp_path: Path) -> None:
+def test_function_in_the_documentation_is_accepted(page: str, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-    (shown,) = (block for block in blocks if "@task.gang_job" in block)
+    (example,) = (block for block in blocks if "@task.gang_job" in block)
     program = tmp_path / "etl.py"
-    program.write_text(f"from __future__ import annotations\nfrom airflow.sdk import task\n{shown}")
+    program.write_text(f"from __future__ import annotations\nfrom airflow.sdk import task\n{example}")
     module: dict[str, Any] = {}
     exec(compile(program.read_text(), str(program), "exec"), module)
 

@@ -1,4 +1,4 @@
-"""Functions on every rank, against the embedded cluster: arguments, results, failures, and other tries."""
+"""Decorated functions on the ranks of the embedded cluster: arguments, results, failures, and other tries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Task:
         return {"ti": ti, **more}
 
     def operator(self, *args: Any, **kwargs: Any) -> Any:
-        """As every process has it: made anew from the DAG file."""
+        """Build the operator from the DAG file again, as each Airflow process does."""
         with DAG("d", schedule=None):
             return gang_job_task(**self.parameters)(self.function)(*args, **kwargs).operator  # type: ignore[arg-type]
 
@@ -65,7 +65,7 @@ class Task:
 
 @pytest.fixture
 def task(embedded: SandboxThread, connection: str) -> Any:
-    """Make a task of a function. What it leaves in the cluster is deleted."""
+    """Make tasks from functions, and delete their Jobs after the test."""
     made: list[Task] = []
 
     def make(function: Callable[..., Any], **parameters: Any) -> Task:
@@ -74,7 +74,7 @@ def task(embedded: SandboxThread, connection: str) -> Any:
 
     yield make
     for job in embedded.call(lambda it: it.registry.list(JOBS)):
-        if any(one.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/task", "") for one in made):
+        if any(task.run_id in job["metadata"]["annotations"].get("gangjobs.airflow/task", "") for task in made):
             name, ns = job["metadata"]["name"], job["metadata"]["namespace"]
             embedded.call(lambda it, n=name, ns=ns: it.registry.delete(JOBS, n, ns, propagation="Background"))
 
@@ -86,18 +86,18 @@ def share(urls: list[str], *, suffix: str = "", gang: Gang) -> dict[str, Any]:
     return {"rank": gang.rank, "urls": [url + suffix for url in urls[gang.rank :: gang.world_size]]}
 
 
-def meet(*, gang: Gang) -> list[int]:
-    """Every rank sends its number to rank 0, which tells all of them."""
+def exchange_ranks(*, gang: Gang) -> list[int]:
+    """Every rank sends its number to rank 0, and rank 0 sends all numbers to every rank."""
     import socket
     import time
 
     if gang.rank == 0:
         with socket.create_server((gang.host, gang.master_port)) as server:
             peers = [server.accept()[0] for _ in range(gang.world_size - 1)]
-        met = [0, *(peer.recv(1)[0] for peer in peers)]
+        ranks = [0, *(peer.recv(1)[0] for peer in peers)]
         for peer in peers:
-            peer.sendall(bytes(met))
-        return sorted(met)
+            peer.sendall(bytes(ranks))
+        return sorted(ranks)
     while True:
         try:
             with socket.create_connection((gang.master_addr, gang.master_port)) as rank0:
@@ -116,7 +116,7 @@ def fail_on_rank_1(*, gang: Gang) -> None:
 
 
 def fail_on_the_last_rank(*, gang: Gang) -> None:
-    """The others fail at once, too: their peer has gone."""
+    """The other ranks fail immediately after the last rank, because they lose a connection."""
     import socket
     import time
 
@@ -125,7 +125,7 @@ def fail_on_the_last_rank(*, gang: Gang) -> None:
             peers = [server.accept()[0] for _ in range(gang.world_size - 1)]
         for peer in peers:
             if not peer.recv(1):
-                raise ConnectionError("a peer has gone")
+                raise ConnectionError("a peer closed the connection")
     while True:
         try:
             rank0 = socket.create_connection((gang.master_addr, gang.master_port))
@@ -133,9 +133,9 @@ def fail_on_the_last_rank(*, gang: Gang) -> None:
         except OSError:
             time.sleep(0.05)
     if gang.rank == gang.world_size - 1:
-        raise ValueError("the cause of it all")
+        raise ValueError("the first error")
     if not rank0.recv(1):
-        raise ConnectionError("rank 0 has gone")
+        raise ConnectionError("rank 0 closed the connection")
 
 
 def echo(value: Any = None, ds: str | None = None, params: Any = None) -> Any:
@@ -146,7 +146,7 @@ def large() -> str:
     return "x" * 5000
 
 
-def helped(*, gang: Gang) -> list[Any]:
+def import_helper(*, gang: Gang) -> list[Any]:
     import helper
 
     return [helper.twice(4), (gang.files / "table.txt").read_text()]
@@ -159,7 +159,7 @@ def wait_once(ds: str | None = None, *, gang: Gang) -> list[Any]:
     return [gang.attempt, ds]
 
 
-def lonely(*, gang: Gang) -> list[Any]:
+def describe_gang(*, gang: Gang) -> list[Any]:
     return [gang.rank, gang.world_size, gang.attempt, gang.host]
 
 
@@ -171,29 +171,29 @@ def test_task_returns_what_each_rank_returned(task: TaskMaker) -> None:
 
 
 @pytest.mark.parametrize(("results", "value"), [("rank0", {"rank": 0, "urls": ["a"]}), ("none", None)])
-def test_task_returns_less_if_told(task: TaskMaker, results: str, value: Any) -> None:
+def test_parameter_results_selects_the_value_of_the_task(task: TaskMaker, results: str, value: Any) -> None:
     assert task(share, results=results)(["a", "b"]) == value
 
 
-def test_ranks_find_each_other(task: TaskMaker) -> None:
-    assert task(meet, workers=3)() == [[0, 1, 2]] * 3
+def test_ranks_connect_to_each_other(task: TaskMaker) -> None:
+    assert task(exchange_ranks, workers=3)() == [[0, 1, 2]] * 3
 
 
 def test_single_rank_is_a_gang(task: TaskMaker) -> None:
-    assert task(lonely, workers=1)() == [[0, 1, 0, "localhost"]]
+    assert task(describe_gang, workers=1)() == [[0, 1, 0, "localhost"]]
 
 
-def test_ranks_are_counted_without_a_rendezvous(task: TaskMaker) -> None:
+def test_gang_without_a_rendezvous_has_ranks_and_size(task: TaskMaker) -> None:
     def size(*, gang: Gang) -> list[Any]:
         return [gang.rank, gang.world_size, gang.master_addr]
 
     assert task(size, rendezvous=False)() == [[0, 2, ""], [1, 2, ""]]
 
 
-def test_modules_and_data_come_along_as_files(task: TaskMaker) -> None:
+def test_ranks_read_modules_and_data_from_files(task: TaskMaker) -> None:
     files = {"helper.py": "def twice(x):\n    return 2 * x\n", "table.txt": "1\n2\n"}
 
-    assert task(helped, workers=1, files=files)() == [[8, "1\n2\n"]]
+    assert task(import_helper, workers=1, files=files)() == [[8, "1\n2\n"]]
 
 
 def test_variables_of_the_context_reach_the_ranks(task: TaskMaker) -> None:
@@ -205,16 +205,18 @@ def test_variables_of_the_context_reach_the_ranks(task: TaskMaker) -> None:
     ]
 
 
-def test_resumed_task_needs_nothing_but_the_event(task: TaskMaker) -> None:
+def test_resumed_task_returns_the_results_of_the_event(task: TaskMaker) -> None:
     sharing = task(share, deferrable=True)
     context = sharing.context()
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferred:
         sharing.operator(["a"]).execute(context)
 
-    event = event_of(left.value)
+    event = event_of(deferred.value)
     resumed = sharing.operator(["not", "rendered"])
 
-    assert [rank["urls"] for rank in resumed.resume_execution(left.value.method_name, {"event": event}, context)] == [
+    assert [
+        rank["urls"] for rank in resumed.resume_execution(deferred.value.method_name, {"event": event}, context)
+    ] == [
         ["a"],
         [],
     ]
@@ -234,26 +236,26 @@ def test_exception_of_a_rank_is_the_tasks_error(task: TaskMaker, logs: str) -> N
     assert ("Traceback" in raised.value.log_tail) is (logs != "none")
 
 
-def test_rank_that_failed_first_is_told_though_its_peers_fail_within_the_same_second(task: TaskMaker) -> None:
-    with pytest.raises(AppFailed, match=r"rank 2 exited with code 1 on .*: ValueError: the cause of it all; 2 other"):
+def test_first_failure_is_reported_though_peers_fail_within_the_same_second(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match=r"rank 2 exited with code 1 on .*: ValueError: the first error; 2 other"):
         task(fail_on_the_last_rank, workers=3)()
 
 
-def test_result_that_is_too_large_is_told_with_its_size(task: TaskMaker) -> None:
+def test_too_large_result_is_reported_with_its_size(task: TaskMaker) -> None:
     with pytest.raises(AppFailed, match=r"large returned 5002 bytes of JSON, 4095 are kept\. Write it to storage"):
         task(large)()
 
 
-def test_large_value_that_is_not_wanted_is_no_failure(task: TaskMaker) -> None:
+def test_large_value_that_is_not_requested_is_no_failure(task: TaskMaker) -> None:
     assert task(large, results="none")() is None
 
 
-def test_image_without_python_is_told_with_what_to_do(task: TaskMaker) -> None:
-    with pytest.raises(AppFailed, match="run by 'no-such-python': give the image's own Python with python="):
+def test_image_without_python_is_reported_with_a_remedy(task: TaskMaker) -> None:
+    with pytest.raises(AppFailed, match="'no-such-python' runs the function: give the image's own Python with python="):
         task(large, python="no-such-python")()
 
 
-def test_shell_that_finds_no_python_is_told_alike(task: TaskMaker) -> None:
+def test_shell_without_python_is_reported_with_a_remedy(task: TaskMaker) -> None:
     with pytest.raises(AppFailed, match="with python="):
         task(large, python=["sh", "-c", "no-such-python"])()
 
@@ -262,11 +264,14 @@ def test_shell_that_finds_no_python_is_told_alike(task: TaskMaker) -> None:
     ("value", "problem"),
     [
         (datetime(2026, 1, 1, tzinfo=UTC), "argument 1: is a datetime.datetime"),
-        ("x" * 1_000_000, "the arguments: take 1000[0-9]+ bytes as JSON, 9[0-9]+ are left"),
+        (
+            "x" * 1_000_000,
+            "the arguments: take 1000[0-9]+ bytes as JSON, but the function and the other files leave 9[0-9]+ bytes",
+        ),
     ],
-    ids=["unfit", "too large"],
+    ids=["not JSON", "too large"],
 )
-def test_unsound_argument_takes_the_retries_along_and_creates_nothing(
+def test_invalid_argument_fails_without_retries_and_creates_nothing(
     task: TaskMaker, value: Any, problem: str, embedded: SandboxThread
 ) -> None:
     echoing = task(echo)
@@ -279,10 +284,10 @@ def test_unsound_argument_takes_the_retries_along_and_creates_nothing(
     ]
 
 
-def test_file_that_is_no_content_is_told(task: TaskMaker) -> None:
+def test_file_without_text_or_bytes_is_refused(task: TaskMaker) -> None:
     echoing = task(echo)
     operator = echoing.operator()
-    operator.files = {"a.txt": 5}  # as a template may bring
+    operator.files = {"a.txt": 5}  # A template may render to such a value.
 
     with pytest.raises(AirflowFailException, match=r"files.a.txt: is int, neither text nor bytes"):
         operator.execute(echoing.context())
@@ -314,36 +319,39 @@ def test_attempt_after_a_disruption_has_the_same_arguments(task: TaskMaker, embe
 # -- another try ----------------------------------------------------------------------------------------------
 
 
-def endless(*, gang: Gang) -> None:
+def run_for_ten_minutes(*, gang: Gang) -> None:
     import time
 
     time.sleep(600)
 
 
-def test_next_try_adopts_the_gang_though_the_provider_and_the_dag_file_have_changed(
+def test_next_try_adopts_the_gang_after_a_change_of_the_runner(
     task: TaskMaker, embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    ends = task(endless, deferrable=True)
+    ends = task(run_for_ten_minutes, deferrable=True)
     uids = []
     for release in range(2):
         other = tmp_path / f"{release}.py"
         other.write_text(f"# release {release}\n")
         monkeypatch.setattr(runner, "__file__", str(other))
-        with pytest.raises(TaskDeferred) as left:
+        with pytest.raises(TaskDeferred) as deferred:
             ends.operator().execute(ends.context())
-        uids.append(left.value.trigger.watch.uid)
+        uids.append(deferred.value.trigger.watch.uid)
 
     assert uids[0] == uids[1]
 
 
-def test_other_arguments_are_another_gang(task: TaskMaker, embedded: SandboxThread) -> None:
+def test_other_arguments_conflict_with_the_running_gang(task: TaskMaker, embedded: SandboxThread) -> None:
     sharing = task(share, deferrable=True, files={"a.txt": "a\n"})
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferred:
         sharing.operator(["a"]).execute(sharing.context())
-    name = f"{left.value.trigger.watch.name}-files"
+    name = f"{deferred.value.trigger.watch.name}-files"
     (files,) = [m for m in embedded.call(lambda it: it.registry.list(CONFIGMAPS)) if m["metadata"]["name"] == name]
 
-    assert set(files["data"]) == {"a.txt", *(runner.RUNNER, runner.FUNCTION, runner.ARGUMENTS, runner.TASK)}
-    assert json.loads(files["data"][runner.ARGUMENTS])["args"] == [["a"]]
+    assert set(files["data"]) == {
+        "a.txt",
+        *(runner.RUNNER_FILE, runner.FUNCTION_FILE, runner.ARGUMENTS_FILE, runner.TASK_FILE),
+    }
+    assert json.loads(files["data"][runner.ARGUMENTS_FILE])["args"] == [["a"]]
     with pytest.raises(AirflowFailException, match="files"):
         sharing.operator(["b"]).execute(sharing.context())

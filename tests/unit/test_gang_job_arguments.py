@@ -1,4 +1,4 @@
-"""Arguments that travel as JSON, and those that JSON would change."""
+"""Arguments as JSON, and arguments that JSON would change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Color(StrEnum):
 
 
 class Lazy(Sequence[int]):
-    """As Airflow gives the results of a mapped task: read one by one."""
+    """A lazy sequence, like the one by which Airflow passes the results of a mapped task."""
 
     def __len__(self) -> int:
         return 2
@@ -38,32 +38,32 @@ class Lazy(Sequence[int]):
         return [5, 6][index]
 
 
-def sent(*args: Any, **kwargs: Any) -> Any:
-    """What a rank reads."""
-    read = json.loads(arguments.encoded("f", *arguments.plain("f", args, kwargs), takes_gang=False))
-    return read["args"], read["kwargs"]
+def round_trip(*args: Any, **kwargs: Any) -> Any:
+    """Encode the arguments and return the values that a rank reads."""
+    decoded = json.loads(arguments.encode("f", *arguments.to_json_values("f", args, kwargs), takes_gang=False))
+    return decoded["args"], decoded["kwargs"]
 
 
 @given(st.lists(JSON_VALUES), st.dictionaries(st.text(), JSON_VALUES))
-def test_json_arrives_as_it_was(args: list[Any], kwargs: dict[str, Any]) -> None:
-    plain = json.loads(arguments.encoded("f", *arguments.plain("f", args, kwargs), takes_gang=True))
+def test_json_values_do_not_change(args: list[Any], kwargs: dict[str, Any]) -> None:
+    decoded = json.loads(arguments.encode("f", *arguments.to_json_values("f", args, kwargs), takes_gang=True))
 
-    assert plain == {"function": "f", "args": args, "kwargs": kwargs, "gang": True}
+    assert decoded == {"function": "f", "args": args, "kwargs": kwargs, "gang": True}
 
 
-def test_sequences_arrive_as_lists_and_mappings_as_dicts() -> None:
-    assert sent((1, (2,)), Lazy(), table=MappingProxyType({"a": Color.RED})) == (
+def test_sequences_become_lists_and_mappings_become_dicts() -> None:
+    assert round_trip((1, (2,)), Lazy(), table=MappingProxyType({"a": Color.RED})) == (
         [[1, [2]], [5, 6]],
         {"table": {"a": "red"}},
     )
 
 
-def test_text_that_is_no_utf8_arrives() -> None:
-    assert sent("caf\udce9") == (["caf\udce9"], {})
+def test_text_that_utf8_cannot_encode_is_kept() -> None:
+    assert round_trip("caf\udce9") == (["caf\udce9"], {})
 
 
 def test_order_of_keys_is_kept() -> None:
-    assert list(sent({"b": 1, "a": 2})[0][0]) == ["b", "a"]
+    assert list(round_trip({"b": 1, "a": 2})[0][0]) == ["b", "a"]
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -73,30 +73,30 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a path": (Path("a"), r"str\(path\)"),
     "a set": ({1}, "sorted list"),
     "bytes": (b"1", "Pass it as text"),
-    "anything else": (object(), "is a builtins.object, which JSON does not hold. Pass text, numbers"),
+    "anything else": (object(), "is a builtins.object, which JSON cannot represent. Pass text, numbers"),
     "a key": ({1: "a"}, r"value\['x'\]\[1\]: has the key 1, which JSON would turn into text"),
 }
 
 
 @pytest.mark.parametrize(("value", "problem"), REFUSED.values(), ids=REFUSED)
-def test_what_json_does_not_hold_is_told_by_its_place(value: Any, problem: str) -> None:
+def test_value_that_json_cannot_represent_is_refused_with_its_path(value: Any, problem: str) -> None:
     with pytest.raises(InvalidGangSpec, match=problem):
-        arguments.plain("f", [], {"value": {"x": [0, value]}})
+        arguments.to_json_values("f", [], {"value": {"x": [0, value]}})
 
 
-def test_everything_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(InvalidGangSpec) as raised:
-        arguments.plain("f", [b"", {1}], {"n": object()})
+        arguments.to_json_values("f", [b"", {1}], {"n": object()})
 
     assert [p.path for p in raised.value.problems] == ["f: argument 1", "f: argument 2", "f: argument n"]
 
 
-def named(a: Any, ds: Any = None, *, params: Any = None, run_id: Any = None) -> None:
-    """Names three variables of Airflow's context."""
+def uses_context(a: Any, ds: Any = None, *, params: Any = None, run_id: Any = None) -> None:
+    """This function has three variables of Airflow's context as parameters."""
 
 
-def test_variables_of_the_context_come_to_who_names_them() -> None:
+def test_parameters_receive_variables_of_the_context() -> None:
     context: Mapping[str, Any] = {"ds": "2026-01-01", "params": {"n": 1}, "ti": object(), "a": 1}
 
-    assert arguments.from_context(named, [1], {}, context) == {"ds": "2026-01-01", "params": {"n": 1}}
-    assert arguments.from_context(named, [1, "other"], {"params": {}}, context) == {}
+    assert arguments.from_context(uses_context, [1], {}, context) == {"ds": "2026-01-01", "params": {"n": 1}}
+    assert arguments.from_context(uses_context, [1, "other"], {"params": {}}, context) == {}

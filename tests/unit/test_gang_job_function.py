@@ -1,4 +1,4 @@
-"""Functions that travel, and those that would not be the same elsewhere."""
+"""Functions whose source runs on a rank, and functions that are refused."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ import pytest
 from airflow_provider_gangjobs.decorators.function import (
     HEADER,
     INDENTED,
-    Travelling,
+    ExtractedSource,
     _definition,
-    _used,
-    travelling,
+    _free_names,
+    extract_source,
     without_gang,
 )
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
@@ -48,7 +48,7 @@ def decorated(function: Any) -> Any:
     return function
 
 
-def forgetful(function: Any) -> Any:
+def wrapping(function: Any) -> Any:
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
         return function(*args)
@@ -56,20 +56,20 @@ def forgetful(function: Any) -> Any:
     return wrapper
 
 
-def run(sent: Travelling, *args: Any) -> Any:
-    """What the function returns in a module that holds nothing else."""
+def run(source: ExtractedSource, *args: Any) -> Any:
+    """Run the function in an empty module and return its result."""
     module: dict[str, Any] = {}
-    exec(compile(sent.text, sent.file, "exec"), module)
-    return module[sent.name](*args)
+    exec(compile(source.text, source.file, "exec"), module)
+    return module[source.name](*args)
 
 
-# -- functions that travel ------------------------------------------------------------------------------------
+# -- accepted functions ------------------------------------------------------------------------------------
 
 
 @decorated
 @decorated
 def at_the_top(n: int, *, gang: Gang | None = None) -> list[Number]:
-    """Uses what is its own, and annotates with what is not."""
+    """This function uses its own names, and annotations that a rank does not have."""
     import math
 
     numbers: list[Number] = []
@@ -97,43 +97,43 @@ async def awaiting() -> int:
     return 1
 
 
-def test_function_runs_without_what_is_around_it() -> None:
-    assert run(travelling(at_the_top), 4) == [8, 1]
-    assert run(travelling(recursive), 4) == 24
-    assert run(travelling(counting)) == 1
+def test_function_runs_in_an_empty_module() -> None:
+    assert run(extract_source(at_the_top), 4) == [8, 1]
+    assert run(extract_source(recursive), 4) == 24
+    assert run(extract_source(counting)) == 1
 
 
-def test_function_inside_another_one_keeps_its_texts_as_they_are() -> None:
+def test_nested_function_keeps_its_multi_line_strings() -> None:
     def nested() -> str:
         return """a
   b
     c"""
 
-    assert run(travelling(nested)) == nested() == "a\n  b\n    c"
+    assert run(extract_source(nested)) == nested() == "a\n  b\n    c"
 
 
-def test_lines_are_those_of_the_dag_file() -> None:
+def test_line_numbers_match_the_dag_file() -> None:
     def nested() -> None:
         raise KeyError
 
     for function in (at_the_top, recursive, nested):
-        sent = travelling(function)
-        here = Path(HERE).read_text().splitlines()[sent.line - 1 :]
-        lines = sent.text.splitlines()
+        source = extract_source(function)
+        here = Path(HERE).read_text().splitlines()[source.line - 1 :]
+        lines = source.text.splitlines()
         header = next(index for index, line in enumerate(lines) if line.lstrip().startswith("def "))
         assert lines[header:] == here[header : len(lines)]
 
 
-def test_gang_is_asked_for_by_a_parameter() -> None:
-    assert travelling(at_the_top).takes_gang
-    assert not travelling(recursive).takes_gang
+def test_parameter_gang_is_detected() -> None:
+    assert extract_source(at_the_top).takes_gang
+    assert not extract_source(recursive).takes_gang
 
 
-def test_coroutine_function_travels() -> None:
-    assert travelling(awaiting).text.endswith("async def awaiting() -> int:\n    return 1\n")
+def test_coroutine_function_is_accepted() -> None:
+    assert extract_source(awaiting).text.endswith("async def awaiting() -> int:\n    return 1\n")
 
 
-# -- functions that do not ------------------------------------------------------------------------------------
+# -- refused functions ------------------------------------------------------------------------------------
 
 
 def uses_a_constant(n: int) -> bool:
@@ -152,7 +152,7 @@ def uses_a_constant_as_default(n: int = LIMIT) -> int:
     return n
 
 
-def uses_what_nobody_defines() -> Any:
+def uses_an_undefined_name() -> Any:
     return undefined  # type: ignore[name-defined]  # noqa: F821
 
 
@@ -168,7 +168,7 @@ def takes_gang_before_many(gang: Any, *many: int) -> Any:
     return gang, many
 
 
-@forgetful
+@wrapping
 def wrapped(n: int) -> int:
     return n
 
@@ -185,35 +185,38 @@ def closure() -> Callable[..., Any]:
 REFUSED: dict[str, tuple[Any, str]] = {
     "a constant": (
         uses_a_constant,
-        "uses 'LIMIT' of the DAG file, which does not travel with it. Pass it as an argument",
+        "uses 'LIMIT' of the DAG file, which does not exist on the ranks. Pass it as an argument",
     ),
-    "a module": (uses_a_module, "uses 'json' of the DAG file, which does not travel with it. Import json inside"),
+    "a module": (uses_a_module, "uses 'json' of the DAG file, which does not exist on the ranks. Import json inside"),
     "a helper": (uses_a_helper_deep_inside, "uses 'helper' of the DAG file.* Define or import it inside the function"),
     "a default": (uses_a_constant_as_default, "uses 'LIMIT' of the DAG file"),
-    "nothing": (uses_what_nobody_defines, "uses 'undefined' of the DAG file"),
-    "a variable around it": (closure(), "uses 'table' of the function around it.* Pass it as an argument"),
-    "a lambda": (lambda: 1, "has no name by which a rank could call it. Write it with def"),
+    "an undefined name": (uses_an_undefined_name, "uses 'undefined' of the DAG file"),
+    "a variable of an enclosing function": (
+        closure(),
+        "uses 'table' of the enclosing function.* Pass it as an argument",
+    ),
+    "a lambda": (lambda: 1, "has no name by which a rank can call it. Write it with def"),
     "a partial": (functools.partial(recursive, 3), "is a partial. Decorate a function"),
     "a class": (Path, "Path: is a type"),
     "another decorator": (wrapped, "is wrapped by another decorator"),
-    "a generator": (yields, "yields, and a rank has one result"),
+    "a generator": (yields, "is a generator, but a rank returns one result"),
     "a gang before others": (takes_gang_first, r"has parameters after `gang`. Write it last, after a star"),
     "a gang before many": (takes_gang_before_many, "has parameters after `gang`"),
 }
 
 
 @pytest.mark.parametrize(("function", "problem"), REFUSED.values(), ids=REFUSED)
-def test_what_a_rank_would_miss_is_told(function: Any, problem: str) -> None:
+def test_function_that_a_rank_cannot_run_is_refused(function: Any, problem: str) -> None:
     with pytest.raises(InvalidGangSpec, match=problem):
-        travelling(function)
+        extract_source(function)
 
 
-def test_everything_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     def both(n: int) -> str:
         return json.dumps(n > LIMIT)
 
     with pytest.raises(InvalidGangSpec) as raised:
-        travelling(both)
+        extract_source(both)
 
     assert [problem.what.split("'")[1] for problem in raised.value.problems] == ["LIMIT", "json"]
 
@@ -223,24 +226,24 @@ def test_function_without_source_is_refused() -> None:
     exec("def typed(): return 1", module)
 
     with pytest.raises(InvalidGangSpec, match="typed: has no source"):
-        travelling(module["typed"])
+        extract_source(module["typed"])
 
 
-# -- names, against what Python's compiler makes of them -------------------------------------------------------
+# -- names, compared with the names in compiled byte code -------------------------------------------------------
 
 
-def looked_up(code: CodeType) -> tuple[set[str], set[str]]:
-    """Names that a piece of byte code, and all within it, looks up outside of functions; and those it puts there."""
-    used = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    made = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+def global_names(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the global names that the code and its nested code load, and those that they store or delete."""
+    loaded = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    stored = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
     for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
-        more_used, more_made = looked_up(inner)
-        used, made = used | more_used, made | more_made
-    return used, made
+        more_loaded, more_stored = global_names(inner)
+        loaded, stored = loaded | more_loaded, stored | more_stored
+    return loaded, stored
 
 
 @pytest.mark.parametrize("module", [argparse, tarfile, statistics, typing, asyncio.base_events], ids=str)
-def test_names_that_are_missed_are_those_that_the_compiler_looks_up(module: Any) -> None:
+def test_free_names_are_the_global_names_of_the_byte_code(module: Any) -> None:
     functions = [value for value in vars(module).values() if inspect.isfunction(value)]
     functions += [f for kind in vars(module).values() if isinstance(kind, type) for f in vars(kind).values()]
     functions = [
@@ -251,20 +254,20 @@ def test_names_that_are_missed_are_those_that_the_compiler_looks_up(module: Any)
     for function in functions:
         lines, _ = inspect.getsourcelines(function)
         node = _definition((INDENTED if lines[0][:1].isspace() else "") + "".join(lines))
-        missed = _used(node)
+        free = _free_names(node)
         node.decorator_list = []
-        used, made = looked_up(compile(f"{HEADER}{ast.unparse(node)}", module.__name__, "exec"))
-        assert missed - {node.name, "__name__"} == used - made - {node.name, "__name__"}, function.__qualname__
+        loaded, stored = global_names(compile(f"{HEADER}{ast.unparse(node)}", module.__name__, "exec"))
+        assert free - {node.name, "__name__"} == loaded - stored - {node.name, "__name__"}, function.__qualname__
 
 
-# -- the signature that a DAG's author calls ------------------------------------------------------------------
+# -- the signature for the DAG file ------------------------------------------------------------------
 
 
-def test_callers_do_not_see_the_gang() -> None:
+def test_signature_for_the_dag_file_has_no_gang() -> None:
     seen = without_gang(at_the_top)
 
     assert list(inspect.signature(seen).parameters) == ["n"]
     assert list(inspect.signature(at_the_top).parameters) == ["n", "gang"]
     assert (seen.__name__, seen.__doc__, seen.__module__) == ("at_the_top", at_the_top.__doc__, __name__)
-    assert travelling(seen) == travelling(at_the_top)
+    assert extract_source(seen) == extract_source(at_the_top)
     assert seen(4, gang=None) == at_the_top(4)

@@ -1,4 +1,4 @@
-"""The program that travels, run as on a rank: in a process of its own, by a Python that knows nothing of us."""
+"""The runner, run as on a rank: in a separate process whose Python does not have this provider."""
 
 from __future__ import annotations
 
@@ -27,37 +27,39 @@ RANK_1_OF_3 = {
 
 @dataclass
 class Rank:
-    """A folder with what is mounted on a rank."""
+    """A directory with the files that a rank mounts."""
 
     folder: Path
     interpreter: tuple[str, ...] = (sys.executable, "-I")
 
     def run(
         self, source: str, *args: Any, env: dict[str, str] | None = None, results: str = "all", **kwargs: Any
-    ) -> Ended:
-        """Call the function `f` of the source. A parameter `gang` is given if its text has one."""
+    ) -> RankRun:
+        """Call the function `f` of the source. The runner passes `gang` if the first line of the source has it."""
         files = self.folder / "files"
         files.mkdir(exist_ok=True)
-        (files / runner.RUNNER).write_text(Path(runner.__file__).read_text())
-        (files / runner.FUNCTION).write_text("from __future__ import annotations\n" + source)
-        called = {"function": "f", "args": args, "kwargs": kwargs, "gang": "gang" in source.splitlines()[0]}
-        (files / runner.ARGUMENTS).write_text(json.dumps(called))
-        (files / runner.TASK).write_text(json.dumps({"file": "/dags/etl.py", "line": 40, "results": results}))
+        (files / runner.RUNNER_FILE).write_text(Path(runner.__file__).read_text())
+        (files / runner.FUNCTION_FILE).write_text("from __future__ import annotations\n" + source)
+        arguments = {"function": "f", "args": args, "kwargs": kwargs, "gang": "gang" in source.splitlines()[0]}
+        (files / runner.ARGUMENTS_FILE).write_text(json.dumps(arguments))
+        (files / runner.TASK_FILE).write_text(json.dumps({"file": "/dags/etl.py", "line": 40, "results": results}))
         result = self.folder / "result"
         result.write_text("")
-        done = subprocess.run(
-            [*self.interpreter, str(files / runner.RUNNER)],
+        process = subprocess.run(
+            [*self.interpreter, str(files / runner.RUNNER_FILE)],
             env={"GANG_RESULT_PATH": str(result), **(RANK_1_OF_3 if env is None else env)},
             capture_output=True,
             text=True,
             timeout=5 * PATIENCE_S,
             check=False,
         )
-        return Ended(done.returncode, result.read_text(), done.stdout, done.stderr)
+        return RankRun(process.returncode, result.read_text(), process.stdout, process.stderr)
 
 
 @dataclass
-class Ended:
+class RankRun:
+    """The exit code, the result file and the output of a rank."""
+
     code: int
     written: str
     out: str
@@ -89,12 +91,12 @@ def test_coroutine_function_is_awaited(rank: Rank) -> None:
 
 
 def test_no_value_writes_nothing(rank: Rank) -> None:
-    ended = rank.run("def f():\n    print('worked')")
+    run = rank.run("def f():\n    print('worked')")
 
-    assert (ended.code, ended.written, ended.out) == (0, "", "worked\n")
+    assert (run.code, run.written, run.out) == (0, "", "worked\n")
 
 
-def test_gang_is_given_to_who_asks_for_it(rank: Rank) -> None:
+def test_parameter_gang_receives_the_gang(rank: Rank) -> None:
     source = (
         "def f(*, gang: Gang):\n    return [gang.rank, gang.world_size, gang.attempt, gang.hosts, gang.master_port]"
     )
@@ -102,25 +104,25 @@ def test_gang_is_given_to_who_asks_for_it(rank: Rank) -> None:
     assert rank.run(source).result == [1, 3, 2, ["etl-0.etl", "etl-1.etl", "etl-2.etl"], 4000]
 
 
-def test_rank_knows_its_own_name(rank: Rank) -> None:
+def test_gang_has_the_host_name_of_the_rank(rank: Rank) -> None:
     assert rank.run("def f(*, gang):\n    return [gang.host, gang.master_addr]").result == ["etl-1.etl", "etl-0.etl"]
 
 
-def test_class_of_the_gang_is_at_hand(rank: Rank) -> None:
+def test_class_gang_is_defined_on_the_rank(rank: Rank) -> None:
     assert rank.run("def f(gang):\n    return isinstance(gang, Gang)").result is True
 
 
 def test_modules_beside_the_function_can_be_imported(rank: Rank) -> None:
     (rank.folder / "files").mkdir()
     (rank.folder / "files" / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
-    rank.interpreter = (sys.executable, "-s")  # -I would leave the folder out
+    rank.interpreter = (sys.executable, "-s")  # -I would remove the directory from sys.path
 
     assert rank.run(
         "def f(*, gang):\n    import helper\n    return helper.twice(len(list(gang.files.iterdir())))"
     ).result
 
 
-def test_processes_that_the_function_spawns_find_it(rank: Rank) -> None:
+def test_spawned_processes_can_import_the_function(rank: Rank) -> None:
     rank.interpreter = (sys.executable, "-s")
     source = """def f(depth=1):
     import multiprocessing
@@ -132,7 +134,7 @@ def test_processes_that_the_function_spawns_find_it(rank: Rank) -> None:
     assert rank.run(source).result == "child"
 
 
-def test_names_that_annotations_use_need_not_exist(rank: Rank) -> None:
+def test_annotations_are_not_evaluated(rank: Rank) -> None:
     assert rank.run("def f(frame: pd.DataFrame = None) -> np.ndarray:\n    return 1").result == 1
 
 
@@ -140,45 +142,45 @@ def test_names_that_annotations_use_need_not_exist(rank: Rank) -> None:
     ("results", "index", "is_written"),
     [("all", "2", True), ("rank0", "0", True), ("rank0", "2", False), ("none", "0", False)],
 )
-def test_only_a_result_that_is_wanted_is_written(rank: Rank, results: str, index: str, is_written: bool) -> None:
-    ended = rank.run("def f():\n    return 7", env={"JOB_COMPLETION_INDEX": index}, results=results)
+def test_only_a_requested_result_is_written(rank: Rank, results: str, index: str, is_written: bool) -> None:
+    run = rank.run("def f():\n    return 7", env={"JOB_COMPLETION_INDEX": index}, results=results)
 
-    assert (ended.code, ended.written) == (0, "7" if is_written else "")
+    assert (run.code, run.written) == (0, "7" if is_written else "")
 
 
-def test_result_that_nobody_wants_may_be_anything(rank: Rank) -> None:
+def test_result_that_is_not_requested_may_have_any_type(rank: Rank) -> None:
     assert rank.run("def f():\n    return object()", results="none").code == 0
 
 
 # -- failures -------------------------------------------------------------------------------------------------
 
 
-def test_exception_is_told_and_its_traceback_has_the_lines_of_the_dag_file(rank: Rank) -> None:
-    ended = rank.run("def f():\n    x = 1\n    raise ValueError(f'no rows in shard {x}')")
+def test_exception_is_recorded_with_a_traceback_of_the_dag_file(rank: Rank) -> None:
+    run = rank.run("def f():\n    x = 1\n    raise ValueError(f'no rows in shard {x}')")
 
-    assert (ended.code, ended.error) == (1, "ValueError: no rows in shard 1")
-    assert json.loads(ended.written)["at"] > 1.7e9
-    assert '  File "/dags/etl.py", line 43, in f\n    raise ValueError' in ended.err
-    assert runner.RUNNER not in ended.err
+    assert (run.code, run.error) == (1, "ValueError: no rows in shard 1")
+    assert json.loads(run.written)["at"] > 1.7e9
+    assert '  File "/dags/etl.py", line 43, in f\n    raise ValueError' in run.err
+    assert runner.RUNNER_FILE not in run.err
 
 
-def test_exception_of_a_module_is_told_with_its_module(rank: Rank) -> None:
+def test_recorded_exception_has_its_module(rank: Rank) -> None:
     assert rank.run("def f():\n    import json\n    json.loads('{')").error.startswith("json.decoder.JSONDecodeError: ")
 
 
 @pytest.mark.parametrize("character", ["x", "\\n", "é", "\\U0001f600", "\\x00", "\\ud800", '\\"'])
-def test_long_message_is_cut_and_stays_readable(rank: Rank, character: str) -> None:
-    ended = rank.run(f'def f():\n    raise ValueError("{character}" * 5000)')
+def test_long_message_is_truncated_to_valid_json(rank: Rank, character: str) -> None:
+    run = rank.run(f'def f():\n    raise ValueError("{character}" * 5000)')
 
-    assert len(ended.written.encode()) <= runner.RESULT_BYTES_MAX
-    assert ended.error.startswith("ValueError:")
+    assert len(run.written.encode()) <= runner.RESULT_BYTES_MAX
+    assert run.error.startswith("ValueError:")
 
 
-def test_traceback_survives_an_error_without_a_message(rank: Rank) -> None:
+def test_exception_without_a_message_is_recorded(rank: Rank) -> None:
     assert rank.run("def f():\n    raise KeyError").error == "KeyError"
 
 
-NO_CODE = "exit codes are 0 to 255, so the rank exits with code 1"
+INVALID_CODE = "exit codes are 0 to 255, so the rank exits with code 1"
 
 
 @pytest.mark.parametrize(
@@ -187,10 +189,10 @@ NO_CODE = "exit codes are 0 to 255, so the rank exits with code 1"
         ("3", 3, "SystemExit: 3"),
         ("255", 255, "SystemExit: 255"),
         ("True", 1, "SystemExit: 1"),
-        ("256", 1, f"SystemExit: sys.exit(256): {NO_CODE}"),
-        ("1 << 64", 1, f"SystemExit: sys.exit(18446744073709551616): {NO_CODE}"),
-        ("-1", 1, f"SystemExit: sys.exit(-1): {NO_CODE}"),
-        ("-256", 1, f"SystemExit: sys.exit(-256): {NO_CODE}"),
+        ("256", 1, f"SystemExit: sys.exit(256): {INVALID_CODE}"),
+        ("1 << 64", 1, f"SystemExit: sys.exit(18446744073709551616): {INVALID_CODE}"),
+        ("-1", 1, f"SystemExit: sys.exit(-1): {INVALID_CODE}"),
+        ("-256", 1, f"SystemExit: sys.exit(-256): {INVALID_CODE}"),
         ("'no luck'", 1, "SystemExit: no luck"),
         ("''", 1, "SystemExit: 1"),
         ("0.0", 1, "SystemExit: 0.0"),
@@ -198,35 +200,35 @@ NO_CODE = "exit codes are 0 to 255, so the rank exits with code 1"
     ],
 )
 def test_exit_with_a_status_that_is_not_zero_fails_the_rank(rank: Rank, status: str, code: int, error: str) -> None:
-    ended = rank.run(f"def f():\n    import sys\n    sys.exit({status})")
+    run = rank.run(f"def f():\n    import sys\n    sys.exit({status})")
 
-    assert (ended.code, ended.error) == (code, error)
+    assert (run.code, run.error) == (code, error)
 
 
 @pytest.mark.parametrize("status", ["", "None", "0", "False"])
 def test_exit_without_a_status_or_with_zero_is_a_success(rank: Rank, status: str) -> None:
-    ended = rank.run(f"def f():\n    import sys\n    sys.exit({status})")
+    run = rank.run(f"def f():\n    import sys\n    sys.exit({status})")
 
-    assert (ended.code, ended.written) == (0, "")
+    assert (run.code, run.written) == (0, "")
 
 
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "GeneratorExit", "asyncio.CancelledError"])
 def test_exception_that_is_no_subclass_of_exception_fails_the_rank(rank: Rank, raised: str) -> None:
-    ended = rank.run(f"def f():\n    import asyncio\n    raise {raised}")
+    run = rank.run(f"def f():\n    import asyncio\n    raise {raised}")
 
-    assert ended.code == 1
-    assert ended.error.endswith(raised.rpartition(".")[2])
+    assert run.code == 1
+    assert run.error.endswith(raised.rpartition(".")[2])
 
 
 def test_result_that_cannot_be_written_fails_the_rank(rank: Rank) -> None:
-    ended = rank.run("def f():\n    return 7", env={**RANK_1_OF_3, "GANG_RESULT_PATH": "/nowhere/result"})
+    run = rank.run("def f():\n    return 7", env={**RANK_1_OF_3, "GANG_RESULT_PATH": "/nowhere/result"})
 
-    assert ended.code == 1
-    assert "FileNotFoundError" in ended.err
-    assert "The reason could not be written to GANG_RESULT_PATH" in ended.err
+    assert run.code == 1
+    assert "FileNotFoundError" in run.err
+    assert "The reason could not be written to GANG_RESULT_PATH" in run.err
 
 
-def test_rank_that_is_told_to_end_runs_its_finally_blocks_and_waits_for_no_thread(rank: Rank) -> None:
+def test_sigterm_runs_finally_blocks_and_waits_for_no_thread(rank: Rank) -> None:
     source = """def f():
     import os, signal, threading, time
     threading.Thread(target=time.sleep, args=[3000]).start()
@@ -234,17 +236,17 @@ def test_rank_that_is_told_to_end_runs_its_finally_blocks_and_waits_for_no_threa
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(3000)
     except Exception:
-        print('not this')
+        print('swallowed')
     finally:
         print('saved')
 """
-    ended = rank.run(source)
+    run = rank.run(source)
 
-    assert (ended.code, ended.written, ended.out) == (143, "", "saved\n")
-    assert ended.err == "ended by SIGTERM\n"
+    assert (run.code, run.written, run.out) == (143, "", "saved\n")
+    assert run.err == "ended by SIGTERM\n"
 
 
-def test_process_that_the_function_has_forked_ends_by_the_signal_as_anywhere(rank: Rank) -> None:
+def test_sigterm_ends_forked_processes(rank: Rank) -> None:
     source = """def f():
     import multiprocessing, time
     codes = set()
@@ -266,50 +268,48 @@ def test_function_may_handle_the_signal_itself(rank: Rank) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     return 1
 """
-    ended = rank.run(source)
+    run = rank.run(source)
 
-    assert (ended.result, ended.out) == (1, "noted\n")
+    assert (run.result, run.out) == (1, "noted\n")
 
 
-def test_source_that_this_python_cannot_read_is_told_with_its_version(rank: Rank) -> None:
+def test_syntax_error_is_recorded_with_the_python_version(rank: Rank) -> None:
     error = rank.run("def f():\n    return 1 +").error
 
     assert error.startswith("SyntaxError: ")
     assert f"the image has Python {sys.version.split()[0]}" in error
 
 
-LOST = {
+NOT_JSON = {
     "a type": ("{'rows': [1, {2}]}", "the value['rows'][1] is of type set"),
     "a type of a module": ("__import__('datetime').date(2026, 1, 1)", "the value is of type datetime.date"),
-    "no number": ("{'loss': float('nan')}", "the value['loss'] is nan"),
+    "not a number": ("{'loss': float('nan')}", "the value['loss'] is nan"),
     "a key": ("{(1, 2): 3}", "the value has the key (1, 2)"),
     "itself": ("(lambda x: x.append(x) or x)([])", "it contains itself"),
     "half a character": ("'\\ud800'", "surrogates not allowed"),
 }
 
 
-@pytest.mark.parametrize(("value", "problem"), LOST.values(), ids=LOST)
-def test_result_that_json_does_not_hold_is_told_by_its_place(rank: Rank, value: str, problem: str) -> None:
-    ended = rank.run(f"def f():\n    return {value}")
+@pytest.mark.parametrize(("value", "problem"), NOT_JSON.values(), ids=NOT_JSON)
+def test_path_of_a_value_that_json_cannot_represent_is_recorded(rank: Rank, value: str, problem: str) -> None:
+    run = rank.run(f"def f():\n    return {value}")
 
-    assert ended.code == 1
-    assert problem in ended.error
-    assert problem in ended.err
+    assert run.code == 1
+    assert problem in run.error
+    assert problem in run.err
 
 
 @pytest.mark.parametrize(("characters", "code"), [(4093, 0), (4094, 1)])
-def test_result_may_have_as_many_bytes_as_are_kept(rank: Rank, characters: int, code: int) -> None:
-    ended = rank.run("def f(n):\n    return 'x' * n", characters)
+def test_result_may_have_4095_bytes(rank: Rank, characters: int, code: int) -> None:
+    run = rank.run("def f(n):\n    return 'x' * n", characters)
 
-    assert ended.code == code
+    assert run.code == code
     if code:
-        assert ended.error == (
-            "f returned 4096 bytes of JSON, 4095 are kept. Write it to storage and return its address"
-        )
-        assert ended.error in ended.err
+        assert run.error == ("f returned 4096 bytes of JSON, 4095 are kept. Write it to storage and return its address")
+        assert run.error in run.err
 
 
-def test_pod_without_a_rank_is_no_rank_of_a_gang(rank: Rank) -> None:
+def test_pod_without_a_rank_cannot_have_a_gang(rank: Rank) -> None:
     assert "completionMode Indexed" in rank.run("def f(gang):\n    return 1", env={}).error
     assert rank.run("def f():\n    return 1", env={}).result == 1
 
@@ -317,14 +317,14 @@ def test_pod_without_a_rank_is_no_rank_of_a_gang(rank: Rank) -> None:
 # -- the gang -------------------------------------------------------------------------------------------------
 
 
-def test_single_rank_is_its_own_master() -> None:
+def test_single_rank_is_its_own_master_address() -> None:
     gang = Gang.of({"JOB_COMPLETION_INDEX": "0"}, Path("/gang/files"))
 
     assert gang == Gang(rank=0, world_size=1)
     assert (gang.hosts, gang.host) == (["localhost"], "localhost")
 
 
-def test_ranks_without_a_rendezvous_have_no_names() -> None:
+def test_ranks_without_a_rendezvous_have_no_host_names() -> None:
     gang = Gang.of({"JOB_COMPLETION_INDEX": "1", "GANG_SIZE": "2"}, Path("/gang/files"))
 
     assert (gang.rank, gang.world_size) == (1, 2)
@@ -335,11 +335,11 @@ def test_ranks_without_a_rendezvous_have_no_names() -> None:
 # -- what the image needs -------------------------------------------------------------------------------------
 
 
-def test_python_3_8_can_read_it() -> None:
+def test_runner_has_the_syntax_of_python_3_8() -> None:
     ast.parse(Path(runner.__file__).read_text(), feature_version=(3, 8))
 
 
-def test_standard_library_is_all_it_imports() -> None:
+def test_runner_imports_only_the_standard_library() -> None:
     tree = ast.walk(ast.parse(Path(runner.__file__).read_text()))
     imported = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
     tree = ast.walk(ast.parse(Path(runner.__file__).read_text()))
