@@ -1,29 +1,29 @@
-"""What can go wrong with a gang, as one tree that retry policies match by class and field.
+"""The exceptions of this provider: one tree, which retry policies match by class and field.
 
     GangJobError
-    ├── InvalidGangSpec          the request itself is wrong; nothing was created
-    ├── GangUnsupported          this cluster, or this shape, cannot be a gang
-    ├── SubmissionConflict       a Job of that identity exists and was made from other parameters
-    ├── SubmissionFailed         the server refused a step of the submission, or could not be asked
+    ├── InvalidGangSpec          the request is invalid; nothing was created
+    ├── GangUnsupported          the cluster cannot run the pods as a gang
+    ├── SubmissionConflict       the Job exists and was created from other parameters
+    ├── SubmissionFailed         the API server refused a step, or did not answer
     ├── GangFailed               the Job ended as failed
-    │   ├── AppFailed            a rank's own program ended with an error
+    │   ├── AppFailed            a rank's program exited with an error
     │   ├── ImagePullFailed      a rank's image could not be pulled
     │   └── Disrupted            a rank was evicted, or its node was drained or lost
-    │       └── Preempted        something of higher priority took the place
+    │       └── Preempted        a pod of higher priority took the place of a rank
     ├── DeadlineExceeded         one of the three deadlines passed
     │   └── Unschedulable        the pods were never placed, and the scheduler said why
-    ├── JobDeleted               the Job vanished before it ended
-    │   └── JobReplaced          another Job of the same name stands in its place
-    ├── TrackingFailed           nothing is known of how the gang stands
-    ├── OutcomesMissing          the gang succeeded, and what its ranks returned is not known
-    ├── ResultTooLarge           a rank wrote more than the result may hold
+    ├── JobDeleted               the Job was deleted before its end
+    │   └── JobReplaced          another Job of the same name replaced the Job
+    ├── TrackingFailed           the state of the gang is unknown
+    ├── OutcomesMissing          the gang succeeded, but its results are unknown
+    ├── ResultTooLarge           a rank wrote a result above the limit
     └── LedgerUnavailable        the outcomes could not be read or written
 
-Each message says what happened, the evidence, and what to do, and is built from the fields.
-`retryable` is false where another try with the same parameters must fail in the same way.
+Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
+`retryable` is false if another try with the same parameters must fail in the same way.
 """
 
-# These names are read in logs and retry policies, where the suffix "Error" says nothing more.
+# These names appear in logs and retry policies, where the suffix "Error" would add nothing.
 # ruff: noqa: N818
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EVIDENCE_CHARACTERS_MAX = 1000
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong in a request: where (`spec.template...` or a parameter), what, and the remedy."""
+    """One problem of a request: the path of a parameter or field, what is wrong, and the remedy."""
 
     path: str
     what: str
@@ -60,11 +60,11 @@ def _build(kind: type[GangJobError], fields: dict[str, Any]) -> GangJobError:
 
 @dataclass(eq=False, repr=False)
 class GangJobError(Exception):
-    """Base of everything this provider raises. Subclasses carry fields; the message comes from them."""
+    """The base class of this provider's exceptions. Subclasses have fields and build the message from the fields."""
 
     @property
     def retryable(self) -> bool:
-        """Whether another try may end differently."""
+        """Whether another try with the same parameters may succeed."""
         return True
 
     @property
@@ -74,12 +74,12 @@ class GangJobError(Exception):
 
     @property
     def evidence(self) -> str:
-        """What was seen, as the cluster put it."""
+        """What was observed, in the words of the cluster."""
         return ""
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """What the user can do."""
         return ""
 
     def __str__(self) -> str:
@@ -88,14 +88,14 @@ class GangJobError(Exception):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    # Airflow's supervisor and process pools pickle exceptions; the default would call the class without its fields.
+    # Airflow's supervisor and process pools pickle exceptions. The default would call the class without its fields.
     def __reduce__(self) -> tuple[Any, ...]:
         return _build, (type(self), {name: getattr(self, name) for name in self.__dataclass_fields__})
 
 
 @dataclass(eq=False, repr=False)
 class InvalidGangSpec(GangJobError):
-    """The request is wrong in one or more places. Raised before anything is created."""
+    """The request has one or more problems. The exception is raised before anything is created."""
 
     problems: tuple[Problem, ...]
 
@@ -114,7 +114,7 @@ class InvalidGangSpec(GangJobError):
 
 @dataclass(eq=False, repr=False)
 class GangUnsupported(GangJobError):
-    """A gang is required and cannot be had. Nothing of it is left in the cluster."""
+    """The task requires a gang, and the cluster cannot run one. The submission left nothing in the cluster."""
 
     reason: str
     advice: str = 'Set gang="preferred" to run without the guarantee.'
@@ -138,15 +138,15 @@ class GangUnsupported(GangJobError):
 
 @dataclass(eq=False, repr=False)
 class SubmissionConflict(GangJobError):
-    """A Job of this identity exists and is not ours, or was made from other parameters."""
+    """The Job exists and belongs to another submission, or was created from other parameters."""
 
     ref: str
-    """namespace/name of the Job that is there."""
+    """`<namespace>/<name>` of the existing Job."""
     uid: str = ""
     ours_hash: str = ""
     theirs_hash: str | None = None
     fields: tuple[str, ...] = ()
-    """Parameters that differ, when both sides tell."""
+    """The parameters that differ, if both submissions recorded hashes of single parameters."""
     trigger_id: str = ""
     theirs_trigger_id: str | None = None
 
@@ -162,30 +162,31 @@ class SubmissionConflict(GangJobError):
 
     @property
     def evidence(self) -> str:
-        differ = f", which differ in {', '.join(self.fields)}" if self.fields else ""
+        differ = f"; different parameters: {', '.join(self.fields)}" if self.fields else ""
         return (
-            f"Its submission id is {self.theirs_trigger_id or 'missing'} (here {self.trigger_id}), "
-            f"its parameters hash to {self.theirs_hash or 'nothing'} (here {self.ours_hash}){differ}; uid {self.uid}"
+            f"The submission id of the Job (uid {self.uid}) is {self.theirs_trigger_id or 'missing'} "
+            f"(here {self.trigger_id}); "
+            f"the hash of its parameters is {self.theirs_hash or 'missing'} (here {self.ours_hash}){differ}"
         )
 
     @property
     def remedy(self) -> str:
         return (
-            "Wait until it ends, or delete it (delete_submission, or kubectl with --cascade=background); "
-            'a task may also set reattach="never" to have it replaced. '
+            "Wait until the Job ends, or delete the Job (delete_submission, or kubectl with --cascade=background), "
+            'or set reattach="never" to replace the Job. '
             "A template that renders differently at each try, such as ti.try_number, always conflicts"
         )
 
 
 @dataclass(eq=False, repr=False)
 class SubmissionFailed(GangJobError):
-    """One step of the submission did not succeed. The next try completes or replaces what was begun."""
+    """A step of the submission failed. The next try completes or replaces the incomplete submission."""
 
     ref: str
     step: str
-    """What was being done, e.g. `create PodGroup`."""
+    """The step that failed, such as `create PodGroup`."""
     cause: str
-    """Code, reason and message of the server, or the kind of transport fault."""
+    """Code, reason and message of the API server, or the kind of the transport error."""
     transient: bool = True
     advice: str = ""
 
@@ -195,7 +196,7 @@ class SubmissionFailed(GangJobError):
 
     @property
     def what(self) -> str:
-        return f"Submission of {self.ref} stopped at: {self.step}"
+        return f"The submission of {self.ref} failed at: {self.step}"
 
     @property
     def evidence(self) -> str:
@@ -205,18 +206,18 @@ class SubmissionFailed(GangJobError):
     def remedy(self) -> str:
         if self.advice:
             return self.advice
-        return "Try again: what was begun is completed" if self.transient else "Correct what the server names"
+        return "Run the task again: the next try completes the submission" if self.transient else "Correct the request"
 
 
 @dataclass(eq=False, repr=False)
 class GangFailed(GangJobError):
-    """The Job ended as failed."""
+    """The Job failed."""
 
     ref: str
     reason: str
-    """Reason of the Job's Failed condition, or of the diagnosis."""
+    """The reason of the Job's Failed condition, or of the diagnosis."""
     ranks: tuple[int, ...] = ()
-    """Ranks that failed, the first one first."""
+    """The ranks that failed, in the order in which they failed."""
     message: str = ""
 
     @property
@@ -237,21 +238,21 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 @dataclass(eq=False, repr=False)
 class AppFailed(GangFailed):
-    """A rank's own program ended with an error, and the gang with it."""
+    """A rank's program exited with an error, and the gang failed."""
 
     rank: int | None = None
     exit_code: int | None = None
     container: str = ""
     log_tail: str = ""
-    """Last lines of the rank's log, or its termination message, with a heading; empty if neither could be read."""
+    """A heading and the last lines of the rank's log or its termination message; empty if neither could be read."""
 
     @property
     def what(self) -> str:
-        who = "A rank" if self.rank is None else f"Rank {self.rank}"
-        return f"{who} of gang {self.ref} exited with code {self.exit_code} ({self.reason})"
+        rank = "A rank" if self.rank is None else f"Rank {self.rank}"
+        return f"{rank} of gang {self.ref} exited with code {self.exit_code} ({self.reason})"
 
     def __str__(self) -> str:
-        # The last lines are not part of the evidence: cut to its length, they would lose the exception at their end.
+        # The log tail is not part of the evidence, since the length limit of the evidence would cut the end of the log.
         return "\n".join(filter(None, (super().__str__(), self.log_tail)))
 
 
@@ -272,13 +273,13 @@ class ImagePullFailed(GangFailed):
 
 @dataclass(eq=False, repr=False)
 class Disrupted(GangFailed):
-    """A rank was taken away by the cluster, not by its own fault."""
+    """The cluster ended a rank: the rank was evicted, or its node was drained or lost."""
 
     node: str = ""
     disruptions: int = 1
-    """How many attempts in a row were lost so, with this one."""
+    """How many attempts in a row were disrupted, including this one."""
     max_disruptions: int = 0
-    """How many of them the task allowed."""
+    """How many disruptions the task allows."""
 
     @property
     def what(self) -> str:
@@ -295,33 +296,35 @@ class Disrupted(GangFailed):
     @property
     def remedy(self) -> str:
         if self.max_disruptions:
-            return f"Its max_disruptions ({self.max_disruptions}) are used up: raise them, or give the task retries"
-        return "Give the task max_disruptions, or retries, if its program may be run again"
+            return (
+                f"The task's max_disruptions ({self.max_disruptions}) are used up: raise max_disruptions or set retries"
+            )
+        return "If the program may run again, set max_disruptions or retries"
 
 
 @dataclass(eq=False, repr=False)
 class Preempted(Disrupted):
-    """Something of higher priority took a rank's place."""
+    """A pod of higher priority took the place of a rank."""
 
 
 @dataclass(eq=False, repr=False)
 class DeadlineExceeded(GangJobError):
-    """One of the three deadlines passed."""
+    """A deadline of the gang, or the `execution_timeout` of the task, passed."""
 
     ref: str
     phase: str
     """`queued`, `assembling` or `running`."""
     seconds: float | None
-    """What the phase was allowed to take; `None` if that is not known any more."""
+    """How long the phase was allowed to take; `None` if the limit is no longer known."""
     waiting_for: str = ""
     advice: str = ""
-    """What to do; the usual advice for the phase if empty."""
+    """What to do; if empty, the message has the usual advice for the phase."""
     limited_by: str = ""
-    """The task's parameter that set the limit, if it limits more than the phase: `execution_timeout`."""
+    """`execution_timeout` if that parameter of the task set the limit; empty for a deadline of the phase."""
 
     @property
     def what(self) -> str:
-        limit = f"{self.seconds:g} s" if self.seconds is not None else "it may be"
+        limit = f"{self.seconds:g} s" if self.seconds is not None else "its deadline allows"
         if self.limited_by:
             took = f" of {limit}" if self.seconds is not None else ""
             return f"Gang {self.ref} was {self.phase} when the {self.limited_by}{took} of its task passed"
@@ -337,7 +340,7 @@ class DeadlineExceeded(GangJobError):
 
 
 _DEADLINE_REMEDY = {
-    "queued": "Raise queue_timeout, or look at what holds the queue",
+    "queued": "Raise queue_timeout, or find out what blocks the queue",
     "assembling": "Ask for fewer workers or less of each resource, or raise assemble_timeout",
     "running": "Raise run_timeout",
 }
@@ -345,18 +348,18 @@ _DEADLINE_REMEDY = {
 
 @dataclass(eq=False, repr=False)
 class Unschedulable(DeadlineExceeded):
-    """The pods were never placed, and the scheduler said why (`waiting_for`)."""
+    """The scheduler never placed the pods; `waiting_for` has its reason."""
 
 
 @dataclass(eq=False, repr=False)
 class JobDeleted(GangJobError):
-    """The Job vanished before its end was seen."""
+    """The Job was deleted before its end was observed."""
 
     ref: str
     last_phase: str
     last_seen: str = ""
     advice: str = field(default="", kw_only=True)
-    """What to do; the usual advice if empty."""
+    """What to do; if empty, the message has the usual advice."""
 
     @property
     def what(self) -> str:
@@ -368,12 +371,12 @@ class JobDeleted(GangJobError):
 
     @property
     def remedy(self) -> str:
-        return self.advice or "Find out who deleted it: a user, a TTL, or a clean-up of the namespace"
+        return self.advice or "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace"
 
 
 @dataclass(eq=False, repr=False)
 class JobReplaced(JobDeleted):
-    """Another Job of the same name, with another uid, stands in its place."""
+    """Another Job of the same name, with another uid, replaced the Job."""
 
     uid: str = ""
     other_uid: str = ""
@@ -381,7 +384,7 @@ class JobReplaced(JobDeleted):
     @property
     def what(self) -> str:
         other = f" (uid {self.other_uid})" if self.other_uid else ""
-        return f"Job {self.ref} (uid {self.uid}) was replaced by another one{other}"
+        return f"Job {self.ref} (uid {self.uid}) was replaced by another Job{other}"
 
     @property
     def remedy(self) -> str:
@@ -390,7 +393,7 @@ class JobReplaced(JobDeleted):
 
 @dataclass(eq=False, repr=False)
 class TrackingFailed(GangJobError):
-    """It could not be found out how the gang stands. It may run, or have ended."""
+    """The state of the gang could not be read. The gang may run, or may have ended."""
 
     ref: str
     reason: str
@@ -399,8 +402,8 @@ class TrackingFailed(GangJobError):
 
     @property
     def what(self) -> str:
-        seen = f", last seen {self.last_phase}" if self.last_phase else ""
-        return f"Gang {self.ref} could not be followed ({self.reason}){seen}"
+        last_phase = f"; the last known phase is {self.last_phase}" if self.last_phase else ""
+        return f"The state of gang {self.ref} could not be read ({self.reason}){last_phase}"
 
     @property
     def evidence(self) -> str:
@@ -408,7 +411,7 @@ class TrackingFailed(GangJobError):
 
     @property
     def remedy(self) -> str:
-        return "The gang was left as it is. Try again: one that still runs, or has succeeded, is found again"
+        return "The gang was not changed. Run the task again: the next try finds a gang that runs or has succeeded"
 
 
 @dataclass(eq=False, repr=False)
@@ -417,24 +420,24 @@ class OutcomesMissing(GangJobError):
 
     ref: str
     ranks: tuple[int, ...] = ()
-    """Completed ranks without an outcome; empty if the Job has no indexes or its completed ranks are unknown."""
+    """Completed ranks without an outcome; empty if the Job is not Indexed or its completed ranks are unknown."""
     count: int = 0
-    """How many outcomes are missing; 0 if that is unknown, too."""
+    """How many outcomes are missing; 0 if the number is unknown."""
     job_is_gone: bool = False
     held: int = 0
-    """Pods that the finalizer `gangjobs.airflow/harvest` still holds."""
+    """How many pods the finalizer `gangjobs.airflow/harvest` still holds."""
     problem: str = ""
-    """What hindered recording outcomes, if that is known."""
+    """Why outcomes could not be recorded; empty if the reason is unknown."""
 
     @property
     def retryable(self) -> bool:
-        """Once the Job is gone another try runs the gang again; while the Job is there it finds the same gang."""
+        """Whether another try runs the gang again. While the Job exists, another try finds the same gang."""
         return self.job_is_gone
 
     @property
     def what(self) -> str:
         if not self.count:
-            return f"Gang {self.ref} succeeded, but its results are unknown: nothing tells which ranks completed"
+            return f"Gang {self.ref} succeeded, but its results are unknown: the completed ranks are unknown"
         missing = f"{self.count} outcome{'s'[: self.count != 1]} of completed ranks"
         return f"Gang {self.ref} succeeded, but its results are unknown: {missing} cannot be read{_ranks(self.ranks)}"
 
@@ -443,7 +446,7 @@ class OutcomesMissing(GangJobError):
         why = (
             "The Job was deleted after its end, and the recorded outcomes with it"
             if self.job_is_gone
-            else "The outcomes are not recorded, and the pods are gone"
+            else "The outcomes are not recorded, and the pods no longer exist"
         )
         held = f"{self.held} pods are still held by the finalizer gangjobs.airflow/harvest" if self.held else ""
         return " ".join(filter(None, (_sentence(why), _sentence(self.problem), held)))
@@ -465,12 +468,12 @@ class OutcomesMissing(GangJobError):
 
 @dataclass(eq=False, repr=False)
 class ResultTooLarge(GangJobError):
-    """A rank wrote more into GANG_RESULT_PATH than its result may hold."""
+    """A rank wrote a result above the limit to GANG_RESULT_PATH."""
 
     ref: str
     rank: int
     size: int = 0
-    """Bytes seen. The kubelet keeps 4096, so this is a lower bound."""
+    """The size in bytes. The kubelet keeps 4096 bytes, so this is a lower bound."""
     limit: int = 4096
 
     @property
@@ -479,7 +482,8 @@ class ResultTooLarge(GangJobError):
 
     @property
     def what(self) -> str:
-        return f"Rank {self.rank} of gang {self.ref} wrote {self.size} bytes of result or more, {self.limit} are kept"
+        size = f"{self.size} bytes or more; the limit is {self.limit} bytes"
+        return f"Rank {self.rank} of gang {self.ref} wrote a result of {size}"
 
     @property
     def remedy(self) -> str:
@@ -488,14 +492,14 @@ class ResultTooLarge(GangJobError):
 
 @dataclass(eq=False, repr=False)
 class LedgerUnavailable(GangJobError):
-    """The ranks' outcomes could not be read or written."""
+    """The ledger of the ranks' outcomes could not be read or written."""
 
     ref: str
     cause: str
 
     @property
     def what(self) -> str:
-        return f"The outcomes of gang {self.ref} are not available"
+        return f"The outcomes of gang {self.ref} could not be read or written"
 
     @property
     def evidence(self) -> str:

@@ -80,7 +80,7 @@ async def test_deadline_that_a_follower_does_not_know_any_more_is_not_told_as_no
         ref = plane.submit(workers=2)
         await Following(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
         again = await Following(plane, ref).event()
-        assert str(raised(again)).startswith("Gang default/train was assembling for longer than it may be. ")
+        assert str(raised(again)).startswith("Gang default/train was assembling for longer than its deadline allows. ")
 
 
 @in_virtual_time
@@ -94,7 +94,7 @@ async def test_replaced_job_and_the_one_in_its_place_are_named():
         assert isinstance(error, JobReplaced)
         assert (error.uid, error.other_uid) == (ref.uid, other.uid)
         assert str(error) == (
-            f"Job default/train (uid {ref.uid}) was replaced by another one (uid {other.uid}). "
+            f"Job default/train (uid {ref.uid}) was replaced by another Job (uid {other.uid}). "
             f"JobReplaced: Job default/train now has uid {other.uid}, not {ref.uid}. "
             "Find out who creates Jobs of this name."
         )

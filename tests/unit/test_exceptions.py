@@ -1,4 +1,4 @@
-"""Errors carry fields, and their message is made from them."""
+"""Exceptions have fields, and build their messages from the fields."""
 
 import pickle
 
@@ -37,11 +37,11 @@ EXAMPLES = [
     ),
     (
         SubmissionFailed("ml/a", "create Job", "403 Forbidden", transient=False),
-        "Submission of ml/a stopped at: create Job. 403 Forbidden. Correct what the server names.",
+        "The submission of ml/a failed at: create Job. 403 Forbidden. Correct the request.",
     ),
     (
         SubmissionFailed("ml/a", "create Job", "500", advice="Ask"),
-        "Submission of ml/a stopped at: create Job. 500. Ask.",
+        "The submission of ml/a failed at: create Job. 500. Ask.",
     ),
     (
         GangFailed("ml/a", "BackoffLimitExceeded", (3, 1)),
@@ -59,26 +59,26 @@ EXAMPLES = [
         Disrupted("ml/a", "NodeLost", (2,), node="n1"),
         (
             "Gang ml/a lost a rank to the cluster on n1 (NodeLost) at rank 2. "
-            "Give the task max_disruptions, or retries, if its program may be run again."
+            "If the program may run again, set max_disruptions or retries."
         ),
     ),
     (
         Preempted("ml/a", "Preempted", disruptions=2, max_disruptions=1),
         (
             "Gang ml/a lost a rank to the cluster (Preempted), as did the attempt before it. "
-            "Its max_disruptions (1) are used up: raise them, or give the task retries."
+            "The task's max_disruptions (1) are used up: raise max_disruptions or set retries."
         ),
     ),
     (
         Preempted("ml/a", "Preempted", disruptions=4, max_disruptions=3),
         (
             "Gang ml/a lost a rank to the cluster (Preempted), as did the 3 attempts before it. "
-            "Its max_disruptions (3) are used up: raise them, or give the task retries."
+            "The task's max_disruptions (3) are used up: raise max_disruptions or set retries."
         ),
     ),
     (
         DeadlineExceeded("ml/a", "queued", 60),
-        "Gang ml/a was queued for longer than 60 s. Raise queue_timeout, or look at what holds the queue.",
+        "Gang ml/a was queued for longer than 60 s. Raise queue_timeout, or find out what blocks the queue.",
     ),
     (
         Unschedulable("ml/a", "assembling", 0.5, "4 of 8 pods fit"),
@@ -91,18 +91,18 @@ EXAMPLES = [
         JobDeleted("ml/a", "running"),
         (
             "Job ml/a was deleted while the gang was running. "
-            "Find out who deleted it: a user, a TTL, or a clean-up of the namespace."
+            "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace."
         ),
     ),
     (
         JobReplaced("ml/a", "running", uid="u1", other_uid="u2"),
-        ("Job ml/a (uid u1) was replaced by another one (uid u2). Find out who creates Jobs of this name."),
+        ("Job ml/a (uid u1) was replaced by another Job (uid u2). Find out who creates Jobs of this name."),
     ),
     (
         OutcomesMissing("ml/a", (1,), 1, problem="403 exceeded quota", held=2),
         (
             "Gang ml/a succeeded, but its results are unknown: 1 outcome of completed ranks cannot be read at rank 1. "
-            "The outcomes are not recorded, and the pods are gone. 403 exceeded quota. "
+            "The outcomes are not recorded, and the pods no longer exist. 403 exceeded quota. "
             "2 pods are still held by the finalizer gangjobs.airflow/harvest. "
             "Check the quota and the permissions for ConfigMaps in the namespace. "
             "The Job is kept: delete the Job and clear the task to run the gang again. "
@@ -112,7 +112,7 @@ EXAMPLES = [
     (
         OutcomesMissing("ml/a", job_is_gone=True),
         (
-            "Gang ml/a succeeded, but its results are unknown: nothing tells which ranks completed. "
+            "Gang ml/a succeeded, but its results are unknown: the completed ranks are unknown. "
             "The Job was deleted after its end, and the recorded outcomes with it. "
             "Set a longer ttl_after_finished, or find out who deletes the Job; another try runs the gang again. "
             'If the task needs no results, set results="none".'
@@ -121,26 +121,26 @@ EXAMPLES = [
     (
         ResultTooLarge("ml/a", 0, 4096),
         (
-            "Rank 0 of gang ml/a wrote 4096 bytes of result or more, 4096 are kept. "
+            "Rank 0 of gang ml/a wrote a result of 4096 bytes or more; the limit is 4096 bytes. "
             "Write large results to storage and return their address."
         ),
     ),
     (
         LedgerUnavailable("ml/a", "403"),
         (
-            "The outcomes of gang ml/a are not available. 403. The task's service account needs get, list, create and "
-            "patch on configmaps in the namespace."
+            "The outcomes of gang ml/a could not be read or written. 403. The task's service account needs get, list, "
+            "create and patch on configmaps in the namespace."
         ),
     ),
 ]
 
 
 @pytest.mark.parametrize(("error", "message"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_message_says_what_evidence_and_remedy(error, message):
+def test_message_has_what_evidence_and_remedy(error, message):
     assert str(error) == message
 
 
-def test_conflict_names_both_hashes_and_what_differs():
+def test_conflict_has_both_hashes_and_the_different_parameters():
     error = SubmissionConflict("ml/a", "u1", "ours", "theirs", ("env", "image"), "t-0", "t-0")
     text = str(error)
     assert "was submitted with other parameters" in text
@@ -148,7 +148,7 @@ def test_conflict_names_both_hashes_and_what_differs():
     assert "env, image" in text
 
 
-def test_conflict_tells_a_strangers_job():
+def test_conflict_with_a_foreign_job_says_so():
     error = SubmissionConflict("ml/a", "u1", "ours", None, (), "t-0", None)
     assert "belongs to another submission" in str(error)
 
@@ -161,9 +161,9 @@ def test_errors_survive_pickling(error):
     assert copy.__dict__ == error.__dict__
 
 
-def test_only_hopeless_errors_are_not_retryable():
-    hopeless = {type(error) for error, _ in EXAMPLES if not error.retryable}
-    assert hopeless == {InvalidGangSpec, GangUnsupported, SubmissionFailed, OutcomesMissing, ResultTooLarge}
+def test_errors_that_must_repeat_are_not_retryable():
+    permanent = {type(error) for error, _ in EXAMPLES if not error.retryable}
+    assert permanent == {InvalidGangSpec, GangUnsupported, SubmissionFailed, OutcomesMissing, ResultTooLarge}
     assert not SubmissionConflict("ml/a").retryable
 
 
@@ -173,14 +173,14 @@ def test_every_public_error_is_in_the_tree():
     assert all(error.__name__ in (exceptions.__doc__ or "") for error in public)
 
 
-def test_many_ranks_are_not_all_shown():
+def test_number_of_shown_ranks_is_limited():
     assert str(GangFailed("ml/a", "X", tuple(range(20)))).endswith("0, 1, 2, 3, 4, 5, 6, 7 and 12 more.")
 
 
-def test_last_lines_are_whole_after_a_long_message():
+def test_log_tail_is_complete_after_a_long_message():
     error = AppFailed("ml/a", "Error", message="word " * 400, rank=0, exit_code=1, log_tail="Traceback\nValueError: 1")
     assert str(error).endswith("word word...\nTraceback\nValueError: 1")
 
 
-def test_long_evidence_is_cut():
+def test_long_evidence_is_truncated():
     assert len(str(GangUnsupported("x" * 5000))) < 1200
