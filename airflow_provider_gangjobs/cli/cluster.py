@@ -1,4 +1,4 @@
-"""Which cluster a command is for: the options that kubectl has too, and nothing of Airflow."""
+"""The options that select a command's cluster, as kubectl has them. This module knows nothing of Airflow."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.service import Gangs
 
-__all__ = ["add_cluster_options", "call", "namespace_of"]
+__all__ = ["add_cluster_options", "run_on_cluster", "selected_namespace"]
 
 T = TypeVar("T")
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """--kubeconfig, --context, and where: --namespace or --all-namespaces."""
-    parser.add_argument("--kubeconfig", metavar="FILE", help="by default $KUBECONFIG, ~/.kube/config, or the pod's own")
-    parser.add_argument("--context", metavar="NAME", help="by default the kubeconfig's current one")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("-n", "--namespace", metavar="NAME", help="by default `default`")
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="the whole cluster")
+    """Add --kubeconfig, --context, and either --namespace or --all-namespaces."""
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
+    )
+    parser.add_argument("--context", metavar="NAME", help="default: the current context of the kubeconfig")
+    namespace = parser.add_mutually_exclusive_group()
+    namespace.add_argument("-n", "--namespace", metavar="NAME", help="default: `default`")
+    namespace.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces of the cluster")
 
 
-def namespace_of(options: argparse.Namespace) -> str | None:
-    """The namespace that is meant; None for all."""
+def selected_namespace(options: argparse.Namespace) -> str | None:
+    """Return the namespace that the options select; `None` for all namespaces."""
     return None if options.all_namespaces else options.namespace or "default"
 
 
-def call(options: argparse.Namespace, action: Callable[[Gangs], Awaitable[T]]) -> T:
-    """Do it on the cluster that the options name.
+def run_on_cluster(options: argparse.Namespace, action: Callable[[Gangs], Awaitable[T]]) -> T:
+    """Run the action on the cluster that the options select, and return the result of the action.
 
     Raises:
-        CommandError: the cluster could not be reached, or refused.
+        CommandError: the cluster did not answer, or refused a request.
     """
     import asyncio
 
@@ -45,11 +47,11 @@ def call(options: argparse.Namespace, action: Callable[[Gangs], Awaitable[T]]) -
 
     extras = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
 
-    async def connected() -> T:
+    async def run_action() -> T:
         async with Gangs.of(ClusterConfig.from_extras("the command line", extras)) as gangs:
             return await action(gangs)
 
     try:
-        return asyncio.run(connected())
+        return asyncio.run(run_action())
     except ClusterError as error:
         raise CommandError(str(error)) from error

@@ -1,7 +1,7 @@
-"""What a command raises when it cannot do what was asked."""
+"""The exception of commands."""
 
 __all__ = ["CommandError"]
 
 
 class CommandError(Exception):
-    """The message says why, and what to do; the command exits with 1."""
+    """A command failed. The message says why, and what to do; the command exits with code 1."""

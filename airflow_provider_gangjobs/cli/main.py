@@ -1,8 +1,8 @@
-"""The `gangjobs` command: a table of commands, each in a module of its own.
+"""The command line `gangjobs`: a table of commands, each implemented in its own module.
 
-Only the module of the command that is called is imported, so help comes at once. A command module has
-`configure(parser)`, which declares its arguments and sets `run`, a function from arguments to exit code.
-The module of `gangjobs sandbox` belongs to another distribution, which may be absent.
+The program imports only the module of the called command, so that `--help` is fast. A command module has
+`configure(parser)`, which declares the arguments and sets `run`, a function from the arguments to the exit code.
+The module of `gangjobs sandbox` belongs to another distribution, which may not be installed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SANDBOX = "sandbox"
 
 
 class CommandModule(Protocol):
-    """What the module of a command offers."""
+    """The interface of a command's module."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command, the module that implements it, and the extra of this distribution that brings the module."""
+    """A command, the module that implements it, and the extra of this distribution that installs the module."""
 
     name: str
     module: str
@@ -57,15 +57,15 @@ class Command:
 
 COMMANDS = (
     Command(
-        "sandbox", "gangjobs_sandbox.cli.commands", "a small Kubernetes on this machine, to try things in", "sandbox"
+        "sandbox", "gangjobs_sandbox.cli.commands", "run a small Kubernetes control plane on this machine", "sandbox"
     ),
-    Command("tidy", "airflow_provider_gangjobs.cli.tidy", "complete or remove gangs that were submitted half"),
-    Command("release", "airflow_provider_gangjobs.cli.release", "free pods that this provider's finalizer holds"),
+    Command("tidy", "airflow_provider_gangjobs.cli.tidy", "complete or remove incomplete submissions of gangs"),
+    Command("release", "airflow_provider_gangjobs.cli.release", "remove this provider's finalizer from pods"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code: 2 for a call that makes no sense, 130 after Ctrl-C."""
+    """Run a command and return its exit code: 1 after a CommandError, 2 for invalid arguments, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         options = _parser(arguments).parse_args(arguments)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # The reader closed the pipe.
         sys.stderr.close()
         return 0
 

@@ -1,11 +1,11 @@
-"""`gangjobs release`: frees every pod that this provider's finalizer holds. The last command before uninstalling."""
+"""`gangjobs release`: remove this provider's finalizer from every pod. Run this command before uninstalling."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cli.cluster import add_cluster_options, call, namespace_of
+from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
 from airflow_provider_gangjobs.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Release once; outcomes that are not recorded yet are given up. 0, or 1 if a pod may still be held."""
-    where = namespace_of(options)
-    if options.gang and where is None:
-        raise CommandError("--gang names a Job of one namespace: say which by --namespace")
-    released = call(options, lambda gangs: gangs.release_finalizers(namespace=where, gang=options.gang))
-    print(f"{released.pods} pods looked at, {released.released} released, {released.failed} failed")
+    """Remove the finalizers and return 0, or 1 if a pod may still have one. Outcomes without a record are lost."""
+    namespace = selected_namespace(options)
+    if options.gang and namespace is None:
+        raise CommandError("--gang names a Job of one namespace: set --namespace, not --all-namespaces")
+    released = run_on_cluster(options, lambda gangs: gangs.release_finalizers(namespace=namespace, gang=options.gang))
+    print(f"{released.pods} pods checked, {released.released} released, {released.failed} failed")
     for failure in released.failures:
         print(failure, file=sys.stderr)
     return 1 if released.failed else 0

@@ -1,4 +1,4 @@
-"""`gangjobs tidy`: what submissions left half-done, completed or removed. For a cron job, or by hand."""
+"""`gangjobs tidy`: complete or remove incomplete submissions. A cron job or a person runs this command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import sys
 from datetime import timedelta
 
-from airflow_provider_gangjobs.cli.cluster import add_cluster_options, call, namespace_of
+from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
 
 __all__ = ["configure", "run"]
 
@@ -18,22 +18,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_cluster_options(parser)
     parser.add_argument(
         "--older-than",
-        type=_age,
+        type=_parse_age,
         default=timedelta(hours=1),
         metavar="AGE",
-        help="such as 30m, 2h or 1d; 1h if not given",
+        help="minimum age, such as 30m, 2h or 1d; default: 1h",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only print what the command would do")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tidy once. 0, or 1 if a gang could not be dealt with."""
-    where = namespace_of(options)
-    tidied = call(
+    """Tidy once and return 0, or 1 if a gang could not be completed or removed."""
+    namespace = selected_namespace(options)
+    tidied = run_on_cluster(
         options,
         lambda gangs: gangs.tidy(
-            namespace=where, everywhere=where is None, older_than=options.older_than, dry_run=options.dry_run
+            namespace=namespace, everywhere=namespace is None, older_than=options.older_than, dry_run=options.dry_run
         ),
     )
     would = "would " if options.dry_run else ""
@@ -41,12 +41,12 @@ def run(options: argparse.Namespace) -> int:
         print(f"{ref}: {would}{verdict}")
     for ref, failure in tidied.failures.items():
         print(f"{ref}: {failure}", file=sys.stderr)
-    print(f"{tidied.looked_at} gangs looked at, {len(tidied.gangs) + len(tidied.failures)} submitted half")
+    print(f"{tidied.looked_at} gangs checked, {len(tidied.gangs) + len(tidied.failures)} incomplete")
     return 1 if tidied.failures else 0
 
 
-def _age(text: str) -> timedelta:
+def _parse_age(text: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 30m, 2h or 1d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30m, 2h or 1d")
     return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 KUBECONFIG = "--kubeconfig"
 
 
-async def half_submit(kubeconfig: str) -> str:
-    """By a process that dies after it has created the Job; returns the Job's name."""
+async def submit_incompletely(kubeconfig: str) -> str:
+    """Submit a gang in a process that dies after creating the Job, and return the name of the Job."""
     config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})
     async with Gangs.of(config) as gangs:
         key = TaskKey("dag", uuid.uuid4().hex, "task")
@@ -43,9 +43,9 @@ async def half_submit(kubeconfig: str) -> str:
         return str(job["metadata"]["name"])
 
 
-def test_tidy_says_what_it_did(embedded: SandboxThread, capsys):
+def test_tidy_prints_its_actions(embedded: SandboxThread, capsys):
     kubeconfig = str(embedded.kubeconfig_path)
-    name = asyncio.run(half_submit(kubeconfig))
+    name = asyncio.run(submit_incompletely(kubeconfig))
     assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s", "--dry-run"]) == 0
     assert f"default/{name}: would remove" in capsys.readouterr().out
     assert main(["tidy", KUBECONFIG, kubeconfig, "-A", "--older-than", "0s"]) == 0
@@ -54,7 +54,7 @@ def test_tidy_says_what_it_did(embedded: SandboxThread, capsys):
     assert name not in capsys.readouterr().out
 
 
-def test_release_frees_every_held_pod(embedded: SandboxThread, capsys):
+def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):
     kubeconfig = str(embedded.kubeconfig_path)
     config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})
     name = f"held-{uuid.uuid4().hex[:6]}"
@@ -82,21 +82,21 @@ def test_release_frees_every_held_pod(embedded: SandboxThread, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["tidy", KUBECONFIG, "/no/such"], "gangjobs: "),
         (["release", "--gang", "a", "-A"], "gangjobs: --gang names a Job of one namespace"),
     ],
-    ids=["no kubeconfig", "a gang of everywhere"],
+    ids=["no kubeconfig", "a gang of all namespaces"],
 )
-def test_impossible_call_is_explained_in_one_line(arguments, complaint, capsys):
+def test_impossible_call_is_explained(arguments, message, capsys):
     assert main(arguments) == 1
-    assert capsys.readouterr().err.startswith(complaint)
+    assert capsys.readouterr().err.startswith(message)
 
 
 @pytest.mark.parametrize("age", ["1", "1w", "-1h", ""])
-def test_senseless_age_is_refused(age, capsys):
+def test_invalid_age_is_refused(age, capsys):
     with pytest.raises(SystemExit) as end:
         main(["tidy", f"--older-than={age}"])
     assert end.value.code == 2
-    assert "is no age such as 30m, 2h or 1d" in capsys.readouterr().err
+    assert "is not an age such as 30m, 2h or 1d" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The command line: quick help, clear refusals, and the variables that a wrapped command finds."""
+"""The command line: fast help, clear errors, and the environment variables of a wrapped command."""
 
 import json
 import subprocess
@@ -32,12 +32,12 @@ print({HEAVY} & set(sys.modules))
     assert shown.stdout.splitlines()[-1] == "set()"
 
 
-def test_every_command_has_its_module():
+def test_every_command_has_a_module():
     assert all(callable(command.load().configure) for command in cli.COMMANDS)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         ([], "required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
@@ -47,15 +47,15 @@ def test_every_command_has_its_module():
     ],
     ids=["no command", "unknown command", "unknown release", "negative nodes", "port out of range"],
 )
-def test_senseless_call_is_refused_with_code_2(arguments, complaint, capsys):
+def test_invalid_arguments_exit_with_code_2(arguments, message, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(arguments)
     assert end.value.code == 2
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["sandbox", "run"], "gangjobs: which command? For example"),
         (["sandbox", "run", "--token-file", "/no/such", "--", "true"], "gangjobs: --token-file /no/such: No such file"),
@@ -65,12 +65,12 @@ def test_senseless_call_is_refused_with_code_2(arguments, complaint, capsys):
             "gangjobs: workload_with_job: '1.35' does not have this feature gate",
         ),
     ],
-    ids=["nothing to run", "no token file", "cpu is no number", "gate of a later release"],
+    ids=["nothing to run", "no token file", "cpu is not a number", "gate of a later release"],
 )
-def test_impossible_call_is_explained_in_one_line(arguments, complaint, capsys):
+def test_impossible_call_is_explained_in_one_line(arguments, message, capsys):
     assert cli.main(arguments) == 1
     shown = capsys.readouterr().err
-    assert shown.startswith(complaint)
+    assert shown.startswith(message)
     assert shown.count("\n") == 1
 
 
@@ -78,10 +78,10 @@ def test_every_release_of_the_sandbox_can_be_chosen():
     assert tuple(releases.RELEASES) == RELEASES
 
 
-def test_wrapped_command_finds_the_cluster():
-    found = variables(Path("/somewhere/kubeconfig"))
-    assert found["KUBECONFIG"] == "/somewhere/kubeconfig"
-    assert json.loads(found["AIRFLOW_CONN_KUBERNETES_DEFAULT"]) == {
+def test_wrapped_command_has_the_cluster_in_its_environment():
+    environment = variables(Path("/somewhere/kubeconfig"))
+    assert environment["KUBECONFIG"] == "/somewhere/kubeconfig"
+    assert json.loads(environment["AIRFLOW_CONN_KUBERNETES_DEFAULT"]) == {
         "conn_type": "kubernetes",
         "extra": {"kube_config_path": "/somewhere/kubeconfig"},
     }
