@@ -1,4 +1,4 @@
-"""Reads a cluster for the demo's display: nodes, Jobs, pods and a log line, by plain GETs."""
+"""Read nodes, Jobs, pods and a log line of a cluster for the demo's display, with plain GET requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REQUEST_TIMEOUT_S = 5.0
-INDEX = "batch.kubernetes.io/job-completion-index"
+LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Cluster:
-    """The cluster of a kubeconfig, as far as its namespace `default` goes."""
+    """The namespace `default` and the nodes of a kubeconfig's cluster."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -41,19 +41,21 @@ class Cluster:
         return Snapshot(self._list("/api/v1/nodes"), jobs, self._pods, datetime.now(UTC))
 
     def last_line_of_rank_0(self) -> str | None:
-        """The last line that the newest pod of rank 0 has printed, if its log can be read."""
+        """Return the last log line of the newest pod of rank 0; `None` if the log cannot be read."""
         for pod in reversed(self._pods):
-            if (pod["metadata"].get("labels") or {}).get(INDEX) == "0" and pod["status"].get("phase") != "Pending":
+            if (pod["metadata"].get("labels") or {}).get(LABEL_INDEX) == "0" and pod["status"].get(
+                "phase"
+            ) != "Pending":
                 log = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/log?tailLines=1"
                 try:
-                    answer = self._client.get(log)
+                    response = self._client.get(log)
                 except httpx.TransportError:
                     return None
-                return answer.text.strip() or None if answer.is_success else None
+                return response.text.strip() or None if response.is_success else None
         return None
 
     def _list(self, path: str) -> list[dict[str, Any]]:
-        """Empty, too, if the cluster is too busy to answer: the next look is half a second away."""
+        """Return the items; an empty list if the cluster does not answer. The caller reads again soon."""
         try:
             items: list[dict[str, Any]] = self._client.get(path).raise_for_status().json()["items"]
         except httpx.TransportError:

@@ -1,7 +1,7 @@
-"""An Airflow of its own in one folder: settings, processes, and its REST API.
+"""A separate Airflow in one directory: its settings, its command lines, and a client of its REST API.
 
-Nothing of the user's own Airflow is read or written: all AIRFLOW variables are dropped, the ports are free
-ones, everybody is admin without a password, and only this machine can connect.
+This Airflow does not read or write the user's own Airflow: all AIRFLOW variables are removed and the ports are free
+ports. Every user is admin without a password, and only this machine can connect.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PROJECT = Path(__file__).parents[1]
 PROGRAMS = ("api-server", "scheduler", "dag-processor", "triggerer")
 REQUEST_TIMEOUT_S = 60.0
 TOKEN_S = 600.0
-"""How long a token is used; it is valid for a day."""
+"""How long the client uses a token. A token is valid for a day."""
 
 
 def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
-    """Variables for every Airflow process of the folder `home`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    """Return the environment variables for each Airflow process of the directory `home`."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     url = f"http://127.0.0.1:{port}"
-    return kept | {
+    return inherited | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
         "GANGJOBS_OUTPUT_DIR": str(output),
@@ -44,17 +44,17 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
-        # Airflow gives a task's first request five seconds, and fails the task after that; the first answers of an API
-        # server take longer on a busy laptop.
+        # By default Airflow fails a task whose first request takes longer than five seconds. The first responses of an
+        # API server take longer on a busy laptop.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-        # So are the half minute for a DAG file's imports, and the five seconds that SQLite waits for another's lock.
+        # The defaults of 30 s for the imports of a DAG file and 5 s for a lock of SQLite are also too short there.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
         "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",  # a DAG that is added is to appear soon, not in five minutes
-        # A worker is noticed to have ended up to this late. A task that was deferred and is running again by then is
-        # failed by the scheduler as "killed externally", and the gangs here take a few seconds only.
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",  # An added DAG appears within 10 s instead of five minutes.
+        # The executor notices the end of a worker up to this many seconds late. If the deferred task runs again by
+        # then, the scheduler fails the task as "killed externally". The example gangs take only a few seconds.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
@@ -62,18 +62,18 @@ def environment(home: Path, *, port: int, output: Path) -> dict[str, str]:
 
 
 def airflow(*arguments: str) -> list[str]:
-    """The command line of an Airflow program of this Python."""
+    """Return the command line that runs `airflow` with this Python."""
     return [sys.executable, "-m", "airflow", *arguments]
 
 
 def connection(kubeconfig: Path) -> str:
-    """The `kubernetes` connection to the cluster of a kubeconfig, as the value of an AIRFLOW_CONN variable."""
+    """Return the value of an AIRFLOW_CONN variable: a `kubernetes` connection with this kubeconfig."""
     return json.dumps({"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}})
 
 
 @dataclass
 class Rest:
-    """Airflow's REST API."""
+    """A client of Airflow's REST API."""
 
     url: str
 
@@ -82,14 +82,14 @@ class Rest:
         self._token, self._renew_at = "", 0.0
 
     def get(self, path: str) -> Any:
-        """The answer to GET /api/v2<path>; None if there is nothing of the kind or no server yet."""
+        """Return the response to GET /api/v2<path>; None if the object does not exist or the server is not up yet."""
         try:
-            answer = self._client.get(f"/api/v2{path}", headers=self._headers())
+            response = self._client.get(f"/api/v2{path}", headers=self._headers())
         except httpx.TransportError:
             return None
-        if answer.status_code in {httpx.codes.NOT_FOUND, httpx.codes.SERVICE_UNAVAILABLE}:
+        if response.status_code in {httpx.codes.NOT_FOUND, httpx.codes.SERVICE_UNAVAILABLE}:
             return None
-        return answer.raise_for_status().json()
+        return response.raise_for_status().json()
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         return self._client.post(f"/api/v2{path}", json=body, headers=self._headers()).raise_for_status().json()
@@ -102,11 +102,11 @@ class Rest:
 
 
 def tail(log: Path, lines: int = 30) -> list[str]:
-    """The last lines of a log for a person: of a task's log, which is JSON, the messages and errors only."""
-    return [_readable(line) for line in log.read_text(errors="replace").splitlines()[-lines:]]
+    """Return the last lines of a log. For a task's log, which is JSON, return only the messages and the errors."""
+    return [_format_line(line) for line in log.read_text(errors="replace").splitlines()[-lines:]]
 
 
-def _readable(line: str) -> str:
+def _format_line(line: str) -> str:
     try:
         record = json.loads(line)
         errors = [f"{error['exc_type']}: {error['exc_value']}" for error in record.get("error_detail") or ()]

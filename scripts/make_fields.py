@@ -1,11 +1,11 @@
-"""Make the field table of the embedded API server from the published OpenAPI of each release.
+"""Generate the field table of the embedded API server from the published OpenAPI document of each release.
 
     python scripts/make_fields.py 1.35=path/swagger.json 1.36=... 1.37=... \
         > gangjobs_sandbox/registry/fields.json
 
 `swagger.json` is `api/openapi-spec/swagger.json` of the Kubernetes source, which the published Go module
-`k8s.io/kubernetes` contains. Only names and types of the fields that the sandbox's resources reach are kept:
-no descriptions, formats or defaults. The last release given is written in full, the others as differences.
+`k8s.io/kubernetes` contains. The table contains only the names and types of the fields that the sandbox's resources
+reach: no descriptions, formats or defaults. The newest release is written in full, the others as differences.
 
 A type is a scalar, the name of another type, `[]T` (a list that patches replace), `[key]T` (a list that
 strategic merge patches merge by that field), `[=]T` (merged as a set) or `{}T` (a map).
@@ -47,12 +47,12 @@ NUMBERS = {("integer", "int32"): "int32", ("integer", "int64"): "int64", ("integ
 
 
 def short(name: str) -> str:
-    """`core.v1.Pod` of `io.k8s.api.core.v1.Pod`; types of the API machinery by their last word."""
+    """Return `core.v1.Pod` for `io.k8s.api.core.v1.Pod`; for a type of the API machinery, its last component."""
     return name.removeprefix("io.k8s.api.") if name.startswith("io.k8s.api.") else name.rpartition(".")[2]
 
 
 def type_of(schema: dict) -> tuple[str, str | None]:
-    """The type in this table's notation, and the definition it leads to."""
+    """Return the type in the table's notation, and the name of the definition that the type refers to."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(PREFIX)
         return (SCALARS[name], None) if name in SCALARS else (short(name), name)
@@ -76,19 +76,19 @@ def merge_key(schema: dict) -> str:
 
 
 def types_of(swagger: dict) -> dict[str, dict[str, str]]:
-    """All types that the roots reach, by short name."""
+    """Return all types that the roots reach, by short name."""
     definitions = swagger["definitions"]
-    waiting = [name for name in definitions if short(name) in ROOTS]
+    pending = [name for name in definitions if short(name) in ROOTS]
     types: dict[str, dict[str, str]] = {}
-    while waiting:
-        name = waiting.pop()
+    while pending:
+        name = pending.pop()
         if short(name) in types:
             continue
         fields = types[short(name)] = {}
         for field, schema in sorted(definitions[name].get("properties", {}).items()):
             fields[field], target = type_of(schema)
             if target:
-                waiting.append(target)
+                pending.append(target)
     return types
 
 

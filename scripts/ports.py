@@ -1,4 +1,4 @@
-"""Ports of this machine for programs that have to be told theirs before they start."""
+"""Choose free ports for programs that need their port before they start."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
-LOWEST, BEYOND = 20_000, 32_768
-"""Below what Linux gives out by itself. Between the choice and the program's own bind, a port from there may go to
-anybody who connects somewhere or asks for any port; these go only to those who ask for them by number."""
-LINUX_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_given: set[int] = set()
+PORT_MIN, PORT_END = 20_000, 32_768
+"""A range below the ephemeral ports of Linux. Between the choice of an ephemeral port and the program's own bind, the
+kernel may assign that port to any connection. The kernel does not assign ports of this range by itself."""
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_used: set[int] = set()
 
 
 def free_port(preferred: int = 0) -> int:
-    """A port that nobody listens on, and that this process was not given before: the preferred one if possible."""
-    candidates = range(LOWEST, _first_of_the_kernel())
+    """Return a free port that this function has not returned before: the preferred port if possible."""
+    candidates = range(PORT_MIN, _first_ephemeral_port())
     for port in [*([preferred] if preferred else []), *random.sample(candidates, k=min(100, len(candidates)))]:
-        if port not in _given and _is_free(port):
-            _given.add(port)
+        if port not in _used and _is_free(port):
+            _used.add(port)
             return port
     with closing(socket.create_server(("127.0.0.1", 0))) as probe:
         return int(probe.getsockname()[1])
 
 
-def _first_of_the_kernel() -> int:
+def _first_ephemeral_port() -> int:
     try:
-        return min(BEYOND, int(LINUX_RANGE.read_text().split()[0]))
+        return min(PORT_END, int(EPHEMERAL_RANGE.read_text().split()[0]))
     except (OSError, ValueError):
-        return BEYOND
+        return PORT_END
 
 
 def _is_free(port: int) -> bool:
-    """Also on all addresses at once, as Airflow's log servers listen."""
+    """Return whether a program can bind the port, also on all addresses, as Airflow's log servers do."""
     for address in ("127.0.0.1", ""):
         with closing(socket.socket()) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

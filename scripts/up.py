@@ -1,7 +1,7 @@
-"""Airflow with its UI, the example DAGs and an embedded cluster, in the background: start and stop.
+"""Start and stop Airflow with its UI, the example DAGs and an embedded cluster, in the background.
 
-One process is started, `gangjobs sandbox run -- airflow standalone`; its id is kept in `up.json`. Airflow's
-database and logs and the cluster's objects stay in one folder, .airflow, until `make clean`.
+The script starts one process, `gangjobs sandbox run -- airflow standalone`, and stores the process id in `up.json`.
+Airflow's database and logs and the objects of the cluster stay in the directory .airflow until `make clean`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ UI_PORT = 8080
 
 
 def start(home: Path) -> int:
-    """Start unless it runs already; 0 once the UI answers."""
+    """Start the process unless it runs. Return 0 once the UI answers."""
     home.mkdir(parents=True, exist_ok=True)
-    lock = taken_lock(home)
+    lock = try_lock(home)
     if lock is None:
-        return tell(read_state(home), home, "already up")
+        return print_addresses(read_state(home), home, "already up")
     port = free_port(UI_PORT)
     gangjobs = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
     argv = [*gangjobs, "sandbox", "run", "--data-dir", str(home / "sandbox"), "--", *airflow("standalone")]
@@ -44,16 +44,16 @@ def start(home: Path) -> int:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=[lock],  # held as long as the process lives, which is how it is found running
+            pass_fds=[lock],  # The process holds the lock while it runs, which is how is_running finds it.
         )
     os.close(lock)
     state: dict[str, Any] = {"pid": process.pid, "url": f"http://127.0.0.1:{port}"}
     (home / STATE).write_text(json.dumps(state))
     print("starting Airflow and a cluster ...", flush=True)
-    return tell(state, home, "up") if is_ready(process, state["url"]) else give_up(process, home)
+    return print_addresses(state, home, "up") if is_ready(process, state["url"]) else report_failure(process, home)
 
 
-def tell(state: dict[str, Any], home: Path, what: str) -> int:
+def print_addresses(state: dict[str, Any], home: Path, what: str) -> int:
     print(f"{what}: {state['url']}  (no password is needed)")
     print(f"cluster:  export KUBECONFIG={home / 'sandbox' / 'kubeconfig'}  and use kubectl")
     print(f"log:      {home / LOG}")
@@ -61,16 +61,16 @@ def tell(state: dict[str, Any], home: Path, what: str) -> int:
     return 0
 
 
-def give_up(process: subprocess.Popen[bytes], home: Path) -> int:
+def report_failure(process: subprocess.Popen[bytes], home: Path) -> int:
     print("\n".join((home / LOG).read_text(errors="replace").splitlines()[-40:]))
     print(f"Airflow did not come up within {READY_S:.0f} s; the whole log is {home / LOG}", file=sys.stderr)
     if process.poll() is None:
-        end(process.pid, home)
+        terminate(process.pid, home)
     return 1
 
 
 def is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
-    """Whether UI, scheduler, dag-processor and triggerer came up, and the process stayed."""
+    """Wait for UI, scheduler, dag-processor and triggerer. Return False if the process ends or READY_S pass."""
     rest, deadline = Rest(url), time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
         health = rest.get("/monitor/health")
@@ -81,17 +81,17 @@ def is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
 
 
 def stop(home: Path) -> int:
-    """Stop what `start` started; 0 also if nothing runs."""
+    """Stop the process that `start` started. Return 0, also if no process runs."""
     if is_running(home):
-        end(read_state(home)["pid"], home)
+        terminate(read_state(home)["pid"], home)
         print("stopped")
     else:
-        print("nothing is up")
+        print("not running")
     return 0
 
 
-def end(pid: int, home: Path) -> None:
-    """Ask the process to end with all it started, and wait; after STOP_S kill it, which ends the rest as well."""
+def terminate(pid: int, home: Path) -> None:
+    """Send SIGTERM and wait. After STOP_S send SIGKILL. Either signal also ends the process's own children."""
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
     while is_running(home):
@@ -103,14 +103,14 @@ def end(pid: int, home: Path) -> None:
 def is_running(home: Path) -> bool:
     if not (home / STATE).exists():
         return False
-    lock = taken_lock(home)
+    lock = try_lock(home)
     if lock is not None:
         os.close(lock)
     return lock is None
 
 
-def taken_lock(home: Path) -> int | None:
-    """The lock that only one running process has, or None if another has it."""
+def try_lock(home: Path) -> int | None:
+    """Return the file descriptor of the lock, or None if another process holds the lock."""
     lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +128,7 @@ def read_state(home: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Airflow with an embedded cluster, in the background.")
     parser.add_argument("action", choices=["start", "stop"])
-    parser.add_argument("--home", type=Path, default=PROJECT / ".airflow", help="folder for everything")
+    parser.add_argument("--home", type=Path, default=PROJECT / ".airflow", help="directory for all files")
     options = parser.parse_args()
     return {"start": start, "stop": stop}[options.action](options.home.resolve())
 

@@ -104,4 +104,4 @@ def test_second_demo_in_one_folder_is_refused(start, home):
     wait_until((home / "airflow.cfg").exists, "the first demo at work")
     output, _ = start().communicate(timeout=AIRFLOW_PATIENCE_S)
     assert first.poll() is None, first.stdout.read()
-    assert "another one is running" in output
+    assert "another demo is running" in output

@@ -59,11 +59,11 @@ def test_second_start_finds_the_first(home):
 def test_stop_leaves_nothing_and_can_be_repeated(home):
     assert up("stop", home) == "stopped\n"
     wait_until(lambda: not mentioning(home), "the end of all processes")
-    assert up("stop", home) == "nothing is up\n"
+    assert up("stop", home) == "not running\n"
 
 
 def test_killed_up_leaves_nothing_and_starts_again(home):
     up("start", home)
     os.kill(json.loads((home / "up.json").read_text())["pid"], signal.SIGKILL)
     wait_until(lambda: not mentioning(home), "the end of all processes")
-    assert up("stop", home) == "nothing is up\n"
+    assert up("stop", home) == "not running\n"
