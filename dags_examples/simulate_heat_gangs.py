@@ -1,8 +1,8 @@
-"""Simulate heat in rods of several materials, each by a gang of six ranks that exchange edges in every step.
+"""Simulate heat in rods of several materials, each with a gang of six ranks that exchange edge values in every step.
 
-The gangs are mapped over the materials and submitted together. A cluster with room for only one of them runs them
-one after the other: a gang that does not fit holds nothing, so no two of them can wait for each other half-started.
-The image needs Python, and nothing else.
+The task is mapped over the materials, so Airflow submits the gangs together. A cluster with room for one gang runs the
+gangs one after the other. A gang that does not fit occupies no resources, so two partly started gangs cannot block each
+other. The image needs only Python.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow.sdk import dag, task
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 DIFFUSIVITIES = {"copper": 1.11, "iron": 0.23, "glass": 0.0034}
-"""In square centimetres a second."""
+"""Thermal diffusivities in square centimetres per second."""
 
 
 @dag(
@@ -23,19 +23,19 @@ DIFFUSIVITIES = {"copper": 1.11, "iron": 0.23, "glass": 0.0034}
 def simulate_heat_gangs() -> None:
     @task
     def commands(*, params: dict | None = None) -> list[list[str]]:
-        """A rod of each material, until it has lost about two thirds of its heat."""
-        assert params is not None, "Airflow gives them"
+        """Return a command for each material. The simulation ends when the rod has lost two thirds of its heat."""
+        assert params is not None, "Airflow passes params"
         program = ["python", "/gang/files/heat.py", f"--points={int(params['points'])}"]
         return [[*program, f"--diffusivity={value}", f"--until={0.1 / value}"] for value in DIFFUSIVITIES.values()]
 
     @task
     def report(rods: list[list[dict]]) -> dict[str, float]:
-        """The largest error of each rod; a gang whose ranks had not exchanged their edges would be far off."""
+        """Return the largest error of each rod. Without the exchange of edge values the error would be large."""
         errors = {name: max(rank["error"] for rank in rod) for name, rod in zip(DIFFUSIVITIES, rods, strict=True)}
         for name, error in errors.items():
             print(f"{name:>8}: largest error {error:.6f}")
         if max(errors.values()) > 0.001:
-            raise ValueError(f"the simulation is off: {errors}")
+            raise ValueError(f"the errors of the simulation are too large: {errors}")
         return errors
 
     simulate = GangJobOperator.partial(

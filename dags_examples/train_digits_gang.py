@@ -1,7 +1,7 @@
-"""Train a classifier of handwritten digits on four ranks that start together or not at all.
+"""Train a classifier of handwritten digits on a gang of four ranks.
 
-`prepare` makes the data set, `train` runs include/train_digits.py on every rank of a gang, and `report`
-compares the gang with the same program run alone, and plots the loss. The image needs Python and numpy.
+The task `prepare` creates the data set, and `train` runs include/train_digits.py on every rank of a gang. `report`
+compares the gang with a single process of the same program and plots the loss. The image needs Python and numpy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DATA = "digits.npz.b64"
 def train_digits_gang() -> None:
     @task(show_return_value_in_logs=False)
     def prepare() -> str:
-        """The digits, a quarter of them held out, as text: what travels with a submission is text."""
+        """Return the digits as text, because an XCom and a file of a gang hold text. A quarter is test data."""
         import base64
         import io
 
@@ -63,7 +63,7 @@ def train_digits_gang() -> None:
         workers=4,
         resources={"cpu": "500m", "memory": "256Mi"},
         files={
-            "train_digits.py": "include/train_digits.py",  # a path, from the folder of this file
+            "train_digits.py": "include/train_digits.py",  # The path is relative to this file.
             "allreduce.py": "include/allreduce.py",
             DATA: digits,
         },
@@ -71,13 +71,13 @@ def train_digits_gang() -> None:
         queue_timeout=timedelta(minutes=30),
         assemble_timeout=timedelta(minutes=5),
         run_timeout=timedelta(minutes=10),
-        max_disruptions=3,  # preempted, evicted, node lost: again, and no retry is spent
+        max_disruptions=3,  # After a preemption or the loss of a node the gang runs again without using a retry.
     )
     report(digits, train.output, "{{ params.epochs }}")
 
 
 def _train_alone(digits: str, epochs: int) -> dict:
-    """Run the gang's own program as a gang of one."""
+    """Run the program of the gang as a single process and return its result."""
     import json
     import os
     import subprocess
@@ -97,7 +97,7 @@ def _train_alone(digits: str, epochs: int) -> dict:
 
 
 def _plot(curves: dict[str, list[float]], epochs: int) -> str:
-    """Draw loss over epochs, save it as PNG in $GANGJOBS_OUTPUT_DIR or the folder for temporary files."""
+    """Plot the loss over the epochs, and save the plot as PNG in $GANGJOBS_OUTPUT_DIR or the temporary directory."""
     import os
     import tempfile
 

@@ -1,6 +1,6 @@
-"""A shuffle: every rank of a gang gives each other rank its part, and gets one from each. Standard library only.
+"""A shuffle: every rank of a gang sends one part to each other rank. The module uses only the standard library.
 
-All ranks must be there at once, each waits for all others: what a gang is for.
+Every rank waits for all other ranks, so the ranks must run at the same time.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.decorators.gang_job import Gang
 
-MEET_S = 60.0  # the ranks are placed together, so they start within seconds of each other
+CONNECT_S = 60.0  # The scheduler places the ranks together, so they start within seconds of each other.
 RETRY_S = 0.1
-LENGTH = struct.Struct("<II")  # who sends, and how many bytes
+HEADER = struct.Struct("<II")  # The rank of the sender, and the number of bytes.
 
 
 def exchange(gang: Gang, parts: list[Any]) -> list[Any]:
-    """Send `parts[r]` to each rank `r`, and return what all ranks have sent to this one, by rank.
+    """Send `parts[r]` to each rank `r`, and return the parts that this rank receives, by rank of the sender.
 
     Raises:
-        OSError: a rank did not come within a minute, or went away.
+        OSError: a rank did not connect within CONNECT_S, or closed its connection early.
     """
     received: list[Any] = [None] * gang.world_size
     received[gang.rank] = parts[gang.rank]
-    listener = _patiently(lambda: socket.create_server((gang.host, gang.master_port), backlog=gang.world_size))
-    faults: list[Exception] = []
+    listener = _retry(lambda: socket.create_server((gang.host, gang.master_port), backlog=gang.world_size))
+    errors: list[Exception] = []
 
     def receive() -> None:
         try:
-            listener.settimeout(MEET_S)
+            listener.settimeout(CONNECT_S)
             for _ in range(gang.world_size - 1):
                 with listener.accept()[0] as peer:
-                    peer.settimeout(MEET_S)
-                    sender, size = LENGTH.unpack(_read(peer, LENGTH.size))
+                    peer.settimeout(CONNECT_S)
+                    sender, size = HEADER.unpack(_read(peer, HEADER.size))
                     received[sender] = json.loads(_read(peer, size))
         except OSError as error:
-            faults.append(error)
+            errors.append(error)
 
-    receiving = threading.Thread(target=receive)
-    receiving.start()
+    receiver = threading.Thread(target=receive)
+    receiver.start()
     with listener:
         try:
             for rank, host in enumerate(gang.hosts):
                 if rank != gang.rank:
                     _send(gang, host, json.dumps(parts[rank]).encode())
         finally:
-            receiving.join()
-    if faults:
-        raise faults[0]
+            receiver.join()
+    if errors:
+        raise errors[0]
     return received
 
 
 def _send(gang: Gang, host: str, content: bytes) -> None:
-    with _patiently(lambda: socket.create_connection((host, gang.master_port), timeout=MEET_S)) as peer:
-        peer.sendall(LENGTH.pack(gang.rank, len(content)) + content)
+    with _retry(lambda: socket.create_connection((host, gang.master_port), timeout=CONNECT_S)) as peer:
+        peer.sendall(HEADER.pack(gang.rank, len(content)) + content)
 
 
-def _patiently(connect: Any) -> socket.socket:
-    """A name is known a moment after its pod has started, and its program listens a moment later."""
-    deadline = time.monotonic() + MEET_S
+def _retry(connect: Any) -> socket.socket:
+    """Connect until CONNECT_S have passed. DNS resolves the name of a pod shortly after the pod has started."""
+    deadline = time.monotonic() + CONNECT_S
     while True:
         try:
             return connect()

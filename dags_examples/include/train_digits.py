@@ -1,13 +1,13 @@
-"""Train a classifier of handwritten digits: synchronous data-parallel SGD, numpy only.
+"""Train a classifier of handwritten digits with synchronous data-parallel SGD. The program uses only numpy.
 
-Every rank holds its share of the samples (those with index % WORLD_SIZE == RANK) and a copy of the model.
-In each step all ranks look at the same global batch, each computes the gradient over its own samples of it,
-and the sum over all ranks moves every copy alike. The sum does not depend on how the samples are spread,
-so any number of ranks trains the same model, up to rounding.
+Every rank has its share of the samples (index % WORLD_SIZE == RANK) and a copy of the model. In each step all ranks use
+the same global batch. Each rank computes the gradient over its own samples of the batch, and every copy of the model is
+updated by the sum over all ranks. The sum does not depend on the distribution of the samples, so any number of ranks
+trains the same model, up to rounding.
 
     RANK=0 WORLD_SIZE=1 python train_digits.py --data digits.npz.b64
 
-Prints a line per epoch on rank 0 and writes a JSON result to the file that $GANG_RESULT_PATH names.
+The program prints a line per epoch on rank 0 and writes a JSON result to the file that $GANG_RESULT_PATH names.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# One thread a rank: the ranks are the parallelism, and they share the cores of a laptop.
+# One thread per rank: the ranks run in parallel and share the cores of a laptop.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -28,12 +28,12 @@ import numpy as np
 from allreduce import Gang, GangError
 
 HIDDEN, CLASSES = 32, 10
-LOSS_POINTS_MAX = 100  # a result has to fit into 4 KiB
+LOSS_POINTS_MAX = 100  # The kubelet limits a result to 4 KiB.
 
 
 @dataclass(frozen=True)
 class Samples:
-    """One rank's share of a data set of `total` samples: row i is sample rank + i * world_size."""
+    """One rank's share of a data set of `total` samples. Row i is sample rank + i * world_size."""
 
     pixels: np.ndarray
     labels: np.ndarray
@@ -46,7 +46,7 @@ class Samples:
 
 
 class Network:
-    """64 pixels -> HIDDEN tanh units -> CLASSES, its parameters one flat vector so that they travel as one message."""
+    """64 pixels -> HIDDEN tanh units -> CLASSES. The parameters are one flat vector, which one message can carry."""
 
     def __init__(self, inputs: int, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ class Network:
         gradient = [pixels.T @ d_hidden, d_hidden.sum(axis=0), hidden.T @ d_logits, d_logits.sum(axis=0)]
         return np.concatenate([[-log_p[rows, labels].sum()], *(part.ravel() for part in gradient)])
 
-    def hits(self, samples: Samples) -> int:
+    def count_correct(self, samples: Samples) -> int:
         return int((self._forward(samples.pixels)[1].argmax(axis=1) == samples.labels).sum())
 
     def _forward(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,17 +83,17 @@ class Network:
 
 
 def read_digits(path: Path) -> dict[str, np.ndarray]:
-    """Read the data set: an .npz in base64, because what travels with a submission is text."""
+    """Read the data set: an .npz file in base64, because the prepare step returns text."""
     with np.load(io.BytesIO(base64.b64decode(path.read_text()))) as arrays:
         return dict(arrays)
 
 
 def train(gang: Gang, digits: dict[str, np.ndarray], options: argparse.Namespace) -> dict[str, object]:
-    """Train on every rank of the gang alike and return this rank's result."""
+    """Train with the other ranks of the gang and return this rank's result."""
     mine = Samples.share(digits["train_pixels"], digits["train_labels"], gang)
     held_out = Samples.share(digits["test_pixels"], digits["test_labels"], gang)
     network = Network(mine.pixels.shape[1], options.seed)
-    order = np.random.default_rng(options.seed)  # the same on every rank: all agree on each global batch
+    order = np.random.default_rng(options.seed)  # The same seed gives every rank the same global batches.
     velocity = np.zeros_like(network.parameters)
     losses, step_s, accuracy = [], [], 0.0
     for epoch in range(1, options.epochs + 1):
@@ -106,7 +106,7 @@ def train(gang: Gang, digits: dict[str, np.ndarray], options: argparse.Namespace
             network.parameters += velocity
             loss += float(sums[0])
             step_s.append(time.perf_counter() - started)
-        accuracy = float(gang.sum(np.array([float(network.hits(held_out))]))[0]) / held_out.total
+        accuracy = float(gang.sum(np.array([float(network.count_correct(held_out))]))[0]) / held_out.total
         losses.append(loss / mine.total)
         if gang.rank == 0:
             print(
@@ -119,7 +119,7 @@ def train(gang: Gang, digits: dict[str, np.ndarray], options: argparse.Namespace
         "shard_samples": len(mine.labels),
         "steps": len(step_s),
         "step_ms": {"median": _milliseconds(step_s, 50), "p90": _milliseconds(step_s, 90)},
-        "loss": _thinned(losses) if gang.rank == 0 else [],
+        "loss": _downsample(losses) if gang.rank == 0 else [],
     }
 
 
@@ -127,7 +127,7 @@ def _milliseconds(seconds: list[float], percentile: int) -> float:
     return round(float(np.percentile(seconds, percentile)) * 1000, 3)
 
 
-def _thinned(curve: list[float]) -> list[float]:
+def _downsample(curve: list[float]) -> list[float]:
     stride = -(-len(curve) // LOSS_POINTS_MAX)
     return [float(f"{loss:.3g}") for loss in curve[::stride]]
 
@@ -146,7 +146,7 @@ def main() -> int:
         with Gang.from_environment() as gang:
             result = train(gang, read_digits(options.data), options)
     except GangError as error:
-        print(f"no step is possible without every rank: {error}", file=sys.stderr, flush=True)
+        print(f"the training stopped, because every step needs all ranks: {error}", file=sys.stderr, flush=True)
         return 1
     text = json.dumps(result, separators=(",", ":"))
     if path := os.environ.get("GANG_RESULT_PATH"):
