@@ -26,10 +26,11 @@ from airflow_provider_gangjobs.submission.deletion import PODS_GONE_WITHIN_S, fo
 from airflow_provider_gangjobs.submission.ending import Killed
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.submit import Submission, submit
-from airflow_provider_gangjobs.tracking.read import outcomes as ledger
+from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes, collect_outcomes
 from airflow_provider_gangjobs.tracking.read.logs import RankLog, read_logs
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot, read_snapshot
-from airflow_provider_gangjobs.tracking.release import Released, release
+from airflow_provider_gangjobs.tracking.release import ReleaseReport, release_pods
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.uploads import Upload
-    from airflow_provider_gangjobs.tracking.read.outcomes import Evidence
 
 DEFAULT_NAMESPACE: Final = "default"
 
@@ -143,7 +143,7 @@ class Gangs:
         """Delete what belongs to a submission, after halting it if it goes on; the Job too if asked."""
 
         async def free(ref: GangRef) -> None:
-            await release(self.client, namespace=ref.namespace, gang=ref.name)
+            await release_pods(self.client, namespace=ref.namespace, gang=ref.name)
 
         return await forget(
             self.client, trigger_id, namespace=namespace or self.namespace, release=free, job=job, timeout_s=timeout_s
@@ -175,11 +175,11 @@ class Gangs:
 
     async def outcomes(self, ref: GangRef) -> list[Outcome]:
         """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
-        return await ledger.outcomes(self.client, ref)
+        return await read_outcomes(self.client, ref)
 
-    async def evidence_of_success(self, event: GangEvent) -> Evidence:
-        """The outcomes of a gang that succeeded, also those that only its pods tell. See `tracking.read.outcomes`."""
-        return await ledger.evidence_of_success(self.client, event)
+    async def collect_outcomes(self, event: GangEvent) -> CollectedOutcomes:
+        """Return the outcomes of a gang that succeeded, also unrecorded ones. See `tracking.harvest.collect`."""
+        return await collect_outcomes(self.client, event)
 
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
         """How a task's gangs stand, by a bounded look: at the one of this uid, or else at the last attempt."""
@@ -276,8 +276,8 @@ class Gangs:
 
     async def let_go(self, ref: GangRef) -> None:
         """Free the pods of a gang that is over and that nobody follows, or they would be held for ever."""
-        await release(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+        await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
-    async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> Released:
+    async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
         """Free the pods of one gang, of a namespace, or (with neither) of the cluster. See `tracking.release`."""
-        return await release(self.client, namespace=namespace, gang=gang)
+        return await release_pods(self.client, namespace=namespace, gang=gang)

@@ -20,11 +20,11 @@ import yaml
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS, podgroups, workloads
-from airflow_provider_gangjobs.gang.identity import TaskKey, attempt_of
+from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_TASK
-from airflow_provider_gangjobs.gang.render.dialects import choose
+from airflow_provider_gangjobs.gang.render.dialects import select_dialect
 from airflow_provider_gangjobs.gang.render.job import group_of, render_job
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.submit import submit
@@ -70,10 +70,10 @@ class Bodies:
 
 
 def bodies_of(key: TaskKey, namespace: str, capabilities: Capabilities) -> Bodies:
-    dialect = choose(capabilities.resources)
+    dialect = select_dialect(capabilities.resources)
     assert dialect is not None
-    decision = Decision(Placement.GANG, dialect.name)
-    attempt = attempt_of(key, namespace=namespace, number=0, claim="bench")
+    decision = PlacementDecision(Placement.GANG, dialect.name)
+    attempt = build_attempt(key, namespace=namespace, number=0, claim="bench")
     job = render_job(SPEC, attempt, decision, dialect)
     group = group_of(job, shape_of(SPEC, {}))
     return Bodies(

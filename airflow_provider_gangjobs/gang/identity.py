@@ -31,7 +31,7 @@ def digest_of(*parts: str | int) -> str:
     return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:DIGEST_LENGTH]
 
 
-class Key(Protocol):
+class SubmissionKey(Protocol):
     """What all attempts of one wish have in common, whichever process makes them."""
 
     @property
@@ -136,7 +136,7 @@ def default_trigger_id(digest: str, attempt: int) -> str:
     return f"{digest}-{attempt}"
 
 
-def parts_of_default(trigger_id: str) -> tuple[str, int] | None:
+def parse_default_trigger_id(trigger_id: str) -> tuple[str, int] | None:
     """Digest and attempt of a default submission id; None for one that a client chose."""
     match = _DEFAULT_TRIGGER_ID.fullmatch(trigger_id)
     return (match[1], int(match[2])) if match else None
@@ -163,8 +163,8 @@ class Attempt:
     """How many attempts in a row were lost to disruptions before it."""
 
 
-def attempt_of(
-    key: Key, *, namespace: str, number: int, claim: str, name: str | None = None, disruptions: int = 0
+def build_attempt(
+    key: SubmissionKey, *, namespace: str, number: int, claim: str, name: str | None = None, disruptions: int = 0
 ) -> Attempt:
     """The attempt `number` of a task or operation; `name` is the user's start of the Job name."""
     digest = key.digest

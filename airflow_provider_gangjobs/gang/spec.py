@@ -17,7 +17,7 @@ from typing import Any, Final
 
 HASH_LENGTH: Final = 16
 FIELD_HASH_LENGTH: Final = 8
-OWN_FILES: Final = "gangjobs."
+PROVIDER_FILE_PREFIX: Final = "gangjobs."
 """Files whose names begin so are the provider's own, and another release's of them do not make it another gang."""
 
 
@@ -184,7 +184,10 @@ class GangSpec:
     @cached_property
     def _given(self) -> dict[str, Any]:
         values = {f.name: (getattr(self, f.name), _default_of(f)) for f in fields(self) if f.name not in _NOT_IN_HASH}
-        values["files"] = ({name: text for name, text in self.files.items() if not name.startswith(OWN_FILES)}, {})
+        values["files"] = (
+            {name: text for name, text in self.files.items() if not name.startswith(PROVIDER_FILE_PREFIX)},
+            {},
+        )
         return {
             name: plain
             for name, (value, default) in values.items()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.uploads import Upload
     from airflow_provider_gangjobs.tracking.follow import Until
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
-    from airflow_provider_gangjobs.tracking.release import Released
+    from airflow_provider_gangjobs.tracking.release import ReleaseReport
 
 T = TypeVar("T")
 
@@ -272,7 +272,7 @@ class GangJobHook(BaseHook):
         """Delete the Job of exactly this uid and all it owns. False if it was gone."""
         return self.call(lambda gangs: gangs.delete(ref))
 
-    def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> Released:
+    def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
         """Free every pod that this provider's finalizer holds: of a gang, a namespace, or the whole cluster.
 
         For uninstalling. Outcomes that are not recorded yet are given up. Safe to repeat.

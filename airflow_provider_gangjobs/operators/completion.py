@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
 from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling, table
-from airflow_provider_gangjobs.gang.outcome.results import results_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, format_table
+from airflow_provider_gangjobs.gang.outcome.results import task_result
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
 from airflow_provider_gangjobs.hooks.task_state import is_success, read_state
 from airflow_provider_gangjobs.kube.text import keep_end
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Logs
     from airflow_provider_gangjobs.operators.task_gangs import Custody
     from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
-    from airflow_provider_gangjobs.tracking.read.outcomes import Evidence
 
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000
@@ -51,7 +51,7 @@ class Conclusion:
     log: Logger
     outcomes: Sequence[Outcome] = field(default=(), init=False)
     rank_logs: Sequence[RankLog] = field(default=(), init=False)
-    evidence: Evidence | None = field(default=None, init=False)
+    evidence: CollectedOutcomes | None = field(default=None, init=False)
     """Of a gang that succeeded: its outcomes, and what is missing of them."""
     unread: LedgerUnavailable | None = field(default=None, init=False)
     """Why there are no outcomes."""
@@ -62,7 +62,7 @@ class Conclusion:
         async def read(gangs: Gangs) -> None:
             try:
                 if self.event.status is Status.SUCCEEDED:
-                    self.evidence = await gangs.evidence_of_success(self.event)
+                    self.evidence = await gangs.collect_outcomes(self.event)
                     self.outcomes = self.evidence.outcomes
                 else:
                     self.outcomes = await gangs.outcomes(self.event.ref)
@@ -89,8 +89,8 @@ class Conclusion:
         lost = self.disruption
         self.log.warning("Gang %s failed: %s. Another attempt follows it", self.event.ref, lost or self.event.message)
         if self.outcomes:
-            self.log.info("Its pods ended as follows:\n%s", table(most_telling(self.outcomes, TABLE_ROWS_MAX)))
-        return Lost(self.event.attempt or 0, lost.carried if lost else 0)
+            self.log.info("Its pods ended as follows:\n%s", format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
+        return Lost(self.event.attempt or 0, lost.carried_over if lost else 0)
 
     def discard(self) -> None:
         """Delete a failed gang, if `on_finish` says so, once another attempt stands for it."""
@@ -137,7 +137,7 @@ class Conclusion:
                 self._free_held()  # no try finds this gang again, so nobody reads the rest of its outcomes
             raise _missing(self.event, evidence)
         try:
-            return results_of(evidence.outcomes, evidence.completed, wanted, self.event.ref)
+            return task_result(evidence.outcomes, evidence.completed, wanted, self.event.ref)
         except ResultTooLarge:
             self.deliver()
             raise
@@ -191,7 +191,7 @@ class Conclusion:
 
     def _last_lines(self) -> str:
         """Of the rank that failed first."""
-        failed = next((rank.pod for rank in self.event.ranks if rank.outcome is Ending.FAILED), None)
+        failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
         lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
         return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
 
@@ -202,7 +202,7 @@ class Conclusion:
             self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
 
 
-def _missing(event: GangEvent, evidence: Evidence) -> OutcomesMissing:
+def _missing(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesMissing:
     return OutcomesMissing(
         ref=str(event.ref),
         ranks=evidence.missing.ranks,

@@ -18,14 +18,14 @@ from airflow_provider_gangjobs.exceptions import (
     Unschedulable,
 )
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, RankEnd, Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
-from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
-NOT_RUN_BY_IMAGE: Final = f".{Cause.IMAGE}"
+NOT_RUN_BY_IMAGE: Final = f".{WaitCause.IMAGE}"
 JOB_DEADLINE: Final = "DeadlineExceeded"
 """The Job's own; what its ranks were lost to before is not what ended it."""
-NOT_PLACED: Final = f".{Cause.UNSCHEDULABLE}"
+NOT_PLACED: Final = f".{WaitCause.UNSCHEDULABLE}"
 
 
 def error_of(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
@@ -44,15 +44,15 @@ def error_of(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) 
 
 
 def _failed(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobError:
-    bad = [rank for rank in event.ranks if rank.outcome is not Ending.SUCCEEDED]
+    bad = [rank for rank in event.ranks if rank.outcome is not OutcomeKind.SUCCEEDED]
     ranks = tuple(rank.rank for rank in bad if rank.rank is not None)
     ref, reason, message = str(event.ref), event.reason, _said(event)
     match bad[0] if bad else None:
-        case RankEnd(outcome=Ending.PREEMPTED, node=node) if reason != JOB_DEADLINE:
+        case RankEnd(outcome=OutcomeKind.PREEMPTED, node=node) if reason != JOB_DEADLINE:
             return Preempted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
-        case RankEnd(outcome=Ending.EVICTED | Ending.LOST, node=node) if reason != JOB_DEADLINE:
+        case RankEnd(outcome=OutcomeKind.EVICTED | OutcomeKind.LOST, node=node) if reason != JOB_DEADLINE:
             return Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
-        case RankEnd(outcome=Ending.FAILED, exit_code=code) as first if code:
+        case RankEnd(outcome=OutcomeKind.FAILED, exit_code=code) as first if code:
             return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, _last(first, log_tail))
     return GangFailed(ref, reason, ranks, message)
 

@@ -459,7 +459,7 @@ class GangJobOperator(BaseOperator):
         return value
 
     def _take_custody(self, context: Context, *, retry_for_s: float = 0.0) -> Custody:
-        from airflow_provider_gangjobs.gang.render.job import namespace_in
+        from airflow_provider_gangjobs.gang.render.job import requested_namespace
         from airflow_provider_gangjobs.operators.task_gangs import Custody
 
         if parameters.is_manifest_file(self.manifest):
@@ -471,7 +471,7 @@ class GangJobOperator(BaseOperator):
             self.kubernetes_conn_id,
             TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index),
             claim=str(ti.id),
-            namespace=namespace_in(GangSpec(namespace=self.namespace, manifest=self.manifest)),
+            namespace=requested_namespace(GangSpec(namespace=self.namespace, manifest=self.manifest)),
             log=self.log,
             retry_for_s=retry_for_s,
         )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling, outcome_of
-from airflow_provider_gangjobs.gang.state import pods as pod_facts
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, outcome_of
+from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.pods import refusal
-from airflow_provider_gangjobs.gang.state.waiting import node_reasons, shorten
+from airflow_provider_gangjobs.gang.state.waiting import summarize_scheduler_message, to_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ def merge_outcomes(pods: Iterable[PodView], recorded: Iterable[Outcome]) -> list
     """Return the recorded outcomes, and the outcomes of ended pods that are not recorded yet."""
     outcomes = {outcome.uid: outcome for outcome in recorded}
     for pod in pods:
-        if pod.metadata.uid not in outcomes and pod_facts.has_ended(pod):
+        if pod.metadata.uid not in outcomes and podutil.has_ended(pod):
             outcomes[pod.metadata.uid] = outcome_of(pod)
     return list(outcomes.values())
 
@@ -70,9 +70,9 @@ def build_rows(pods: Iterable[PodView], outcomes: Sequence[Outcome], now: dateti
     """
     ended_uids = {outcome.uid for outcome in outcomes}
     live = sorted((pod for pod in pods if pod.metadata.uid not in ended_uids), key=_live_order)
-    ordered = most_telling(outcomes, len(outcomes))
-    bad = [outcome_row(outcome) for outcome in ordered if outcome.outcome is not Ending.SUCCEEDED]
-    good = [outcome_row(outcome) for outcome in ordered if outcome.outcome is Ending.SUCCEEDED]
+    ordered = failures_first(outcomes, len(outcomes))
+    bad = [outcome_row(outcome) for outcome in ordered if outcome.outcome is not OutcomeKind.SUCCEEDED]
+    good = [outcome_row(outcome) for outcome in ordered if outcome.outcome is OutcomeKind.SUCCEEDED]
     return [*bad, *(_live_row(pod, now) for pod in live), *good]
 
 
@@ -88,7 +88,7 @@ def count_by_state(rows: Sequence[RankRow], *, ranks: int, is_over: bool) -> tup
 
 def outcome_row(outcome: Outcome) -> RankRow:
     """Return the row of a pod that has ended. The row omits the rank's result, which only readers of XComs may see."""
-    succeeded = outcome.outcome is Ending.SUCCEEDED
+    succeeded = outcome.outcome is OutcomeKind.SUCCEEDED
     # The reason "Error" says no more than the exit code.
     reason = "" if outcome.reason == "Error" else outcome.reason
     message = () if succeeded else (outcome.disruption, reason, outcome.message)
@@ -100,15 +100,15 @@ def outcome_row(outcome: Outcome) -> RankRow:
         seconds=outcome.seconds,
         node=outcome.node,
         restarts=outcome.restarts,
-        message=shorten(": ".join(filter(None, message))),
+        message=to_line(": ".join(filter(None, message))),
     )
 
 
 def _live_row(pod: PodView, now: datetime) -> RankRow:
     state = _live_state(pod)
-    started = pod_facts.started_at(pod)
+    started = podutil.started_at(pod)
     return RankRow(
-        rank=pod_facts.rank_of(pod),
+        rank=podutil.rank_of(pod),
         state=state,
         tone=Tone.BUSY if state == _RUNNING else Tone.WAIT,
         seconds=max(0.0, (now - started).total_seconds()) if started else None,
@@ -121,22 +121,22 @@ def _live_row(pod: PodView, now: datetime) -> RankRow:
 def _live_state(pod: PodView) -> str:
     if pod.metadata.deletion_timestamp is not None:
         return "terminating"
-    if pod_facts.started_at(pod) is not None:
+    if podutil.started_at(pod) is not None:
         return _RUNNING
     return "starting" if pod.spec.node_name else _UNSCHEDULED
 
 
 def _wait_message(pod: PodView) -> str:
     if refused := refusal(pod):
-        return node_reasons(refused)
+        return summarize_scheduler_message(refused)
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     waits = (status.state.waiting for status in statuses)
     found = next((waiting for waiting in waits if waiting and waiting.reason not in _NORMAL_WAITS), None)
-    return shorten(": ".join(filter(None, (found.reason, found.message)))) if found else ""
+    return to_line(": ".join(filter(None, (found.reason, found.message)))) if found else ""
 
 
 def _live_order(pod: PodView) -> tuple[int, int, int]:
-    rank = pod_facts.rank_of(pod)
+    rank = podutil.rank_of(pod)
     return _message_order(pod), _LIVE_STATES[_live_state(pod)], -1 if rank is None else rank
 
 
@@ -149,4 +149,4 @@ def _message_order(pod: PodView) -> int:
     if not message:
         return 2
     refused = refusal(pod)
-    return int(bool(refused) and message == shorten(refused))
+    return int(bool(refused) and message == to_line(refused))

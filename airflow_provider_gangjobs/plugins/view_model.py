@@ -19,8 +19,15 @@ from airflow_provider_gangjobs.gang.state.observation import Observation, observ
 from airflow_provider_gangjobs.gang.state.phase import Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.progress import Counts
-from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
-from airflow_provider_gangjobs.gang.state.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
+from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.waiting import (
+    Wait,
+    WaitCause,
+    WaitInputs,
+    explain_assembly,
+    explain_suspension,
+    pluralize,
+)
 from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, requests_of
 from airflow_provider_gangjobs.operators.messages import placed
 from airflow_provider_gangjobs.plugins.rank_rows import (
@@ -159,7 +166,7 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
         return observe(job, snapshot.pods, snapshot.podgroup, job.ref, events=snapshot.events)
     counts = _counts_of_job(job)
     phase = phase_of(job)
-    evidence = Seen(job, PodIndex(job.ref, snapshot.pods), snapshot.podgroup, counts, snapshot.events)
+    evidence = WaitInputs(job, PodIndex(job.ref, snapshot.pods), snapshot.podgroup, counts, snapshot.events)
     verdict = judge(job, job.ref)
     began = {Phase.SUBMITTED: job.created_at, Phase.ASSEMBLING: job.started_at}
     if verdict is not None:
@@ -168,10 +175,10 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
     return Observation(job.ref, phase, known, counts, _wait_of_job(phase, evidence, job), verdict)
 
 
-def _wait_of_job(phase: Phase, evidence: Seen, job: Job) -> Wait:
+def _wait_of_job(phase: Phase, evidence: WaitInputs, job: Job) -> Wait:
     if job.ends_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
-        return while_suspended(job)
-    return while_assembling(evidence) if phase is Phase.ASSEMBLING else Wait(Cause.RANKS)
+        return explain_suspension(job)
+    return explain_assembly(evidence) if phase is Phase.ASSEMBLING else Wait(WaitCause.RANKS)
 
 
 def _counts_of_job(job: Job) -> Counts:
@@ -206,16 +213,16 @@ def _summary_and_remedy(
     observation: Observation, record: SubmissionRecord, outcomes: Sequence[Outcome], requests: str
 ) -> tuple[str, str]:
     """Return why the gang is in its phase, and what the user can do."""
-    if observation.verdict is not None and observation.verdict.ended is not Ended.SUCCEEDED:
+    if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         diagnosis = diagnose_end(observation.verdict, outcomes)
         return diagnosis.summary, diagnosis.remedy
-    if observation.wait.cause is Cause.HALTED and record.error is not None:
+    if observation.wait.cause is WaitCause.HALTED and record.error is not None:
         return record.error.message, ""
     text = observation.wait.text
     if observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks and requests:
         return f"Needs {observation.counts.ranks} x ({requests}) at once. {text}", ""
     if observation.phase is Phase.RUNNING:
-        return f"All {many(observation.counts.ranks, 'rank')} have started.", ""
+        return f"All {pluralize(observation.counts.ranks, 'rank')} have started.", ""
     return text, ""
 
 

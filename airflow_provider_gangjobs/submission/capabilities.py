@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY
 from airflow_provider_gangjobs.cluster.errors import ApiError, BadRequest, ClusterError, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.render.dialects import ON_DISCOVERY, Dialect, Group, Native
+from airflow_provider_gangjobs.gang.render.dialects import DISCOVERED_DIALECTS, Dialect, NativeDialect, SchedulingGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,26 +98,26 @@ class _Cache:
 
 async def _ask(client: Client, namespace: str, clock: Clock) -> Abilities:
     known = await discover(client, clock=clock)
-    offered = tuple(d for d in ON_DISCOVERY if d.needs <= set(known.resources.get(d.version, ())))
+    offered = tuple(d for d in DISCOVERED_DIALECTS if d.required_resources <= set(known.resources.get(d.version, ())))
     kept, evidence = {}, {}
-    for dialect in (*offered[:1], Native()):
+    for dialect in (*offered[:1], NativeDialect()):
         kept[dialect.link_path], evidence[dialect.link_path] = await _survives(client, namespace, dialect)
-    native = (Native.name,) if kept[Native.link_path] else ()
+    native = (NativeDialect.name,) if kept[NativeDialect.link_path] else ()
     dialects = tuple(dialect.name for dialect in offered) + native
     return Abilities(known, dialects, kept, _gates(offered, kept, evidence))
 
 
 async def _survives(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:
     """Whether the server would store a Job with this dialect's field, and how that is known."""
-    group = Group(PROBE, namespace, _SIZE, _SIZE)
-    job = dialect.linked(_probe(namespace), group)
+    group = SchedulingGroup(PROBE, namespace, _SIZE, _SIZE)
+    job = dialect.with_link(_probe(namespace), group)
     try:
         stored = await client.create(JOBS, job, namespace, dry_run=True)
     except (BadRequest, Invalid) as error:
         return False, f"a dry run is refused: {error.message}"
     except (ApiError, ClusterError) as error:
         return None, f"a dry run could not be made: {error}"
-    if dialect.is_linked(stored, group):
+    if dialect.has_link(stored, group):
         return True, f"a dry run keeps {dialect.link_path}"
     return False, f"a dry run drops {dialect.link_path}"
 
@@ -146,7 +146,7 @@ def _gates(
     generic = Gate("GenericWorkload", API_SERVER, False, "no version of scheduling.k8s.io serves Workloads")
     if link is not None:
         generic = Gate("GenericWorkload", API_SERVER, kept[link], evidence[link])
-    native = Native.link_path
+    native = NativeDialect.link_path
     return (
         generic,
         Gate("WorkloadWithJob", API_SERVER, kept[native], evidence[native]),

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.render.job import group_of
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
-    from airflow_provider_gangjobs.gang.render.dialects import Dialect, Group
+    from airflow_provider_gangjobs.gang.render.dialects import Dialect, SchedulingGroup
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.submission.requests import Calls, Object
@@ -27,7 +27,7 @@ class Progress:
     """Its manifest, if any, is data."""
     shape: Shape
     attempt: Attempt
-    decision: Decision
+    decision: PlacementDecision
     dialect: Dialect | None
     job: Object = field(default_factory=dict)
     """As it was last seen; empty before it exists."""
@@ -54,7 +54,7 @@ class Progress:
         return f"{self.attempt.namespace}/{self.attempt.name}"
 
     @property
-    def group(self) -> Group:
+    def group(self) -> SchedulingGroup:
         """The group of the Job's pods."""
         return group_of(self.job, self.shape)
 
@@ -65,7 +65,7 @@ class Progress:
 
     def fall_back(self, reason: str) -> None:
         """Go on without the guarantee, and remember why."""
-        self.decision = Decision(Placement.BASIC, reason)
+        self.decision = PlacementDecision(Placement.BASIC, reason)
         self.notes.append(f"Not a gang: {reason}")
 
     def failed(self, step: str, cause: str, *, transient: bool, advice: str = "") -> SubmissionFailed:

@@ -16,10 +16,10 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
-from airflow_provider_gangjobs.gang.render.dialects import by_name
+from airflow_provider_gangjobs.gang.render.dialects import find_dialect
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
@@ -110,12 +110,12 @@ async def _drop(calls: Calls, job: Job) -> None:
 
 def groups_of(job: Job) -> tuple[Resource, ...]:
     """PodGroup and Workload, where they are ours. What the Job controller made is the Job controller's."""
-    decision = Decision.parse(job.decision or "off")
-    dialect = by_name(decision.detail) if decision.placement is Placement.GANG else None
+    decision = PlacementDecision.parse(job.decision or "off")
+    dialect = find_dialect(decision.detail) if decision.placement is Placement.GANG else None
     if dialect is None:
         return ()
     kinds = {"podgroups": podgroups(dialect.version), "workloads": workloads(dialect.version)}
-    return tuple(resource for plural, resource in kinds.items() if plural in dialect.needs)
+    return tuple(resource for plural, resource in kinds.items() if plural in dialect.required_resources)
 
 
 async def _remove_owned(calls: Calls, resource: Resource, job: Job) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.identity import OperationKey, parts_of_default
+from airflow_provider_gangjobs.gang.identity import OperationKey, parse_default_trigger_id
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, submission_selector
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
@@ -67,14 +67,14 @@ def problem_with_trigger_id(trigger_id: str) -> Problem | None:
         return Problem("trigger_id", f"is {trigger_id!r:.80}", "Give printable text")
     if len(trigger_id) > TRIGGER_ID_CHARACTERS_MAX:
         return Problem("trigger_id", f"has {len(trigger_id)} characters", f"At most {TRIGGER_ID_CHARACTERS_MAX}")
-    if parts_of_default(trigger_id):
+    if parse_default_trigger_id(trigger_id):
         return Problem("trigger_id", f"is {trigger_id}, which has the form of a task's own ids", "Choose another")
     return None
 
 
 def selector_of(trigger_id: str) -> str:
     """The label selector of all Jobs of an id, be it chosen by a client or a task's default one."""
-    digest, attempt = parts_of_default(trigger_id) or (OperationKey(trigger_id).digest, None)
+    digest, attempt = parse_default_trigger_id(trigger_id) or (OperationKey(trigger_id).digest, None)
     return submission_selector(digest, attempt)
 
 

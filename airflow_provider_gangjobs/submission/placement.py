@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.resources import podgroups, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
-from airflow_provider_gangjobs.gang.render.dialects import Dialect, Native, choose
+from airflow_provider_gangjobs.gang.render.dialects import Dialect, NativeDialect, select_dialect
 from airflow_provider_gangjobs.gang.render.job import group_of
 from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement, decide
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision, decide_placement
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps import CreateOwned
 
@@ -28,16 +28,18 @@ CONTROLLER_TIMEOUT_S: Final = 15.0
 CONTROLLER_PAUSE_S: Final = 0.25
 
 
-def place(spec: GangSpec, shape: Shape, capabilities: Capabilities, *, where: str) -> tuple[Decision, Dialect | None]:
+def place(
+    spec: GangSpec, shape: Shape, capabilities: Capabilities, *, where: str
+) -> tuple[PlacementDecision, Dialect | None]:
     """How the pods are to be placed on this cluster. `where` names the gang in an error.
 
     Raises:
         GangUnsupported: a gang is required, and this cluster or this shape cannot have one.
         SubmissionFailed: a gang is required, and it could not be found out whether the cluster can.
     """
-    dialect = choose(capabilities.resources, spec.dialect)
+    dialect = select_dialect(capabilities.resources, spec.dialect)
     name = dialect.name if dialect else None
-    decision = decide(shape, GangPolicy(spec.gang), dialect=name, unserved=_unserved(spec, capabilities))
+    decision = decide_placement(shape, GangPolicy(spec.gang), dialect=name, unserved=_unserved(spec, capabilities))
     if decision.placement is not Placement.REFUSED:
         return decision, dialect
     if capabilities.unknown and dialect is None:
@@ -69,7 +71,7 @@ class KeepLink:
 
     def is_needed(self, progress: Progress) -> bool:
         """Where there is a link, ours or the manifest's own."""
-        return progress.gang_dialect is not None or progress.shape.brought_link is not None
+        return progress.gang_dialect is not None or progress.shape.user_gang_link is not None
 
     async def apply(self, progress: Progress) -> Object:
         """The Job, if it is linked or need not be.
@@ -107,9 +109,9 @@ def judge_link(progress: Progress, stored: Object) -> None:
 def _lost_link(progress: Progress, stored: Object) -> str | None:
     dialect = progress.gang_dialect
     if dialect is not None:
-        return None if dialect.is_linked(stored, group_of(stored, progress.shape)) else dialect.link_path
+        return None if dialect.has_link(stored, group_of(stored, progress.shape)) else dialect.link_path
     value: Any = stored
-    path = progress.shape.brought_link or ""
+    path = progress.shape.user_gang_link or ""
     if not path:
         return None
     for part in path.split("."):
@@ -125,7 +127,7 @@ class AwaitController:
 
     def is_needed(self, progress: Progress) -> bool:
         """Only for a native gang."""
-        return isinstance(progress.gang_dialect, Native)
+        return isinstance(progress.gang_dialect, NativeDialect)
 
     async def apply(self, progress: Progress) -> Object:
         """The Job, once a Workload that it controls is there.
@@ -136,7 +138,7 @@ class AwaitController:
         calls = progress.calls
         deadline = calls.clock.monotonic() + CONTROLLER_TIMEOUT_S
         while calls.clock.monotonic() < deadline:
-            for workload in await calls.list(workloads(Native.version)):
+            for workload in await calls.list(workloads(NativeDialect.version)):
                 if is_owned_by(workload["metadata"], progress.ref.uid):
                     return progress.job
             await calls.clock.sleep(CONTROLLER_PAUSE_S)

@@ -22,11 +22,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
-from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, Key, TaskKey, attempt_of
-from airflow_provider_gangjobs.gang.render.dialects import by_name
+from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.render.dialects import find_dialect
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
-from airflow_provider_gangjobs.gang.render.job import manifest_of, namespace_in, render_files, render_service, slug_in
-from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Decision, Placement
+from airflow_provider_gangjobs.gang.render.job import (
+    manifest_of,
+    render_files,
+    render_service,
+    requested_name,
+    requested_namespace,
+)
+from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
@@ -159,7 +165,7 @@ class ChoicePolicy(Protocol):
 class Wish:
     """What is submitted, but for the gang itself."""
 
-    key: Key
+    key: SubmissionKey
     claim: str
     choose: ChoicePolicy
     preflight: bool = False
@@ -181,7 +187,7 @@ async def submit_by(
     """As `submit`, for any key and any rule of adoption. Expects a valid spec."""
     # A copy also where nothing changes: what is remembered of it holds for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
-    calls = Calls(client, namespace_in(spec) or namespace, clock=clock)
+    calls = Calls(client, requested_namespace(spec) or namespace, clock=clock)
     task = _Rounds(calls, spec, shape_of(spec, manifest_of(spec)), wish, capabilities)
     least_number, reason, backoff = 0, "", calls.backoff()
     try:
@@ -209,7 +215,7 @@ class _Rounds:
 
     @property
     def where(self) -> str:
-        return f"{self.calls.namespace}/{slug_in(self.spec) or self.wish.key.slug}"
+        return f"{self.calls.namespace}/{requested_name(self.spec) or self.wish.key.slug}"
 
     async def round(self, least_number: int) -> Submission:
         """Look at what is there, and go on from it."""
@@ -249,12 +255,12 @@ class _Rounds:
 
     def _new(self, number: int) -> Progress:
         decision, dialect = place(self.spec, self.shape, self.capabilities, where=self.where)
-        attempt = attempt_of(
+        attempt = build_attempt(
             self.wish.key,
             namespace=self.calls.namespace,
             number=number,
             claim=self.wish.claim,
-            name=slug_in(self.spec),
+            name=requested_name(self.spec),
             disruptions=self.wish.disruptions,
         )
         progress = Progress(
@@ -267,7 +273,7 @@ class _Rounds:
     def _adopted(self, job: Object) -> Progress:
         """Goes on as the Job was begun, also if the cluster has learned something since."""
         begun = read_job(job)
-        decision = Decision.parse(begun.decision or "off")
+        decision = PlacementDecision.parse(begun.decision or "off")
         attempt = Attempt(
             namespace=self.calls.namespace,
             name=begun.ref.name,
@@ -277,7 +283,7 @@ class _Rounds:
             claim=self.wish.claim,
             task=self.wish.key.to_json(),
         )
-        dialect = by_name(decision.detail) if decision.placement is Placement.GANG else None
+        dialect = find_dialect(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(self.calls, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
 
     async def _claimed(self, job: Object) -> Object:

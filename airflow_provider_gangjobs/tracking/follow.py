@@ -20,17 +20,22 @@ from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
-from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict, judge
-from airflow_provider_gangjobs.gang.state.waiting import Cause, image_named
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
-from airflow_provider_gangjobs.tracking.halt import Halted, halt, halted_by_deadline, is_of_halt
+from airflow_provider_gangjobs.tracking.halt import (
+    DeadlineHalt,
+    halt_after_deadline,
+    is_halt_verdict,
+    read_deadline_halt,
+)
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
@@ -104,7 +109,7 @@ async def follow(
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
-                return gang_event(
+                return build_event(
                     ref,
                     Status.ERROR,
                     reporter.last_alive,
@@ -199,8 +204,8 @@ class _Follower:
         job = self.watch.job
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, events=self.events)
-        halted = halted_by_deadline(job)
-        if observation.verdict is not None and not (halted and is_of_halt(observation.verdict)):
+        halted = read_deadline_halt(job)
+        if observation.verdict is not None and not (halted and is_halt_verdict(observation.verdict)):
             return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
         report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
         if halted is not None or (job is not None and job.ends_by_halt):
@@ -217,7 +222,7 @@ class _Follower:
         rest_s = STALE_S if due is None else (due - self.now()).total_seconds()
         if report_in_s is not None:
             rest_s = min(rest_s, report_in_s)
-        if observation.wait.cause is Cause.PODS_MISSING and not self.has_read_events:
+        if observation.wait.cause is WaitCause.PODS_MISSING and not self.has_read_events:
             events_in_s = EVENTS_AFTER_S - self._age_s(observation)
             if events_in_s <= 0:
                 self.has_read_events = True
@@ -265,7 +270,7 @@ class _Follower:
         return await self._end(verdict, job, final)
 
     async def _end(self, verdict: Verdict, job: Job | None, final: FinalHarvest) -> GangEvent:
-        phase = PHASE_OF_VERDICT[verdict.ended] if verdict.job_is_there else self.reporter.last_alive
+        phase = PHASE_OF_VERDICT[verdict.kind] if verdict.job_is_there else self.reporter.last_alive
         pods = await self.observer.refresh()
         seen = await self.observer.observe(pods.index, job, None)
         if seen.phase is Phase.FINISHING:
@@ -275,7 +280,7 @@ class _Follower:
         observation = _at_the_end(observation, verdict, result)
         self.reporter.report(observation, self.now())
         return self._event(
-            Status(verdict.ended.value),
+            Status(verdict.kind.value),
             replace(observation, phase=phase),
             diagnose_end(verdict, self.harvester.outcomes),
             completed_indexes=verdict.completed_indexes,
@@ -284,7 +289,7 @@ class _Follower:
         )
 
     def _lost_with(self, verdict: Verdict) -> tuple[str, ...]:
-        return (RESULTS_GONE,) if verdict.ended is Ended.SUCCEEDED and self.watch.gone_job is not None else ()
+        return (RESULTS_GONE,) if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None else ()
 
     def _final_harvest(self) -> FinalHarvest:
         return FinalHarvest(self.client, self.ref, self.harvest, self.watch, self.observer, self.clock, self.now)
@@ -302,13 +307,13 @@ class _Follower:
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return _LOOK_AGAIN
-        halted = Halted(exceeded.phase, observation.wait.cause, observation.line)
+        halted = DeadlineHalt(exceeded.phase, observation.wait.cause, observation.line)
         queued = job is not None and job.is_queued_by_kueue
-        if not await self._answer(lambda: halt(self.client, self.ref, halted, queued=queued)):
+        if not await self._answer(lambda: halt_after_deadline(self.client, self.ref, halted, queued=queued)):
             return _LOOK_AGAIN
         return await self._halted(halted, observation)
 
-    async def _halted(self, halted: Halted | None, before: Observation | None = None) -> GangEvent:
+    async def _halted(self, halted: DeadlineHalt | None, before: Observation | None = None) -> GangEvent:
         """Finish the harvest of a gang that was halted, unless the gang ended by itself at the last moment.
 
         :param halted: The deadline that has passed; `None` if something else halted the gang, such as a user.
@@ -319,7 +324,7 @@ class _Follower:
         result = await final.run()
         job = await self._job()
         verdict = judge(job, self.ref)
-        if verdict is not None and not is_of_halt(verdict):
+        if verdict is not None and not is_halt_verdict(verdict):
             if not verdict.job_is_there:
                 self.harvester.drop_ledger()
             return await self._end(verdict, job, final)
@@ -336,9 +341,9 @@ class _Follower:
         return self._event(
             Status.TIMEOUT,
             replace(observation, phase=halted.phase, counts=counts),
-            diagnose_timeout(halted.phase, halted.cause, halted.why),
+            diagnose_timeout(halted.phase, halted.cause, halted.message),
             seconds=allowed_s(halted.phase, self.deadlines),
-            image=image_named(halted.why) if halted.cause is Cause.IMAGE else "",
+            image=parse_image(halted.message) if halted.cause is WaitCause.IMAGE else "",
             notes=result.notes,
         )
 
@@ -357,7 +362,7 @@ class _Follower:
 
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
         job = self.watch.job
-        return gang_event(
+        return build_event(
             self.ref,
             status,
             observation.phase,
@@ -379,4 +384,4 @@ _LOOK_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
 def _at_the_end(observation: Observation, verdict: Verdict, result: FinalHarvestResult) -> Observation:
     """Return the last observation. Pods that were listed as held have been released since."""
     counts = replace(observation.counts, held=result.held)
-    return replace(observation, phase=PHASE_OF_VERDICT[verdict.ended], counts=counts)
+    return replace(observation, phase=PHASE_OF_VERDICT[verdict.kind], counts=counts)

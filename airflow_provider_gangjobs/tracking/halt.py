@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict
-from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
@@ -25,18 +25,18 @@ _PREFIX: Final = "DeadlineExceeded"
 
 
 @dataclass(frozen=True)
-class Halted:
+class DeadlineHalt:
     """Why a gang was halted: the deadline of `phase` passed while it waited for `cause`."""
 
     phase: Phase
-    cause: Cause
-    why: str
+    cause: WaitCause
+    message: str
 
     def __str__(self) -> str:
-        return f"{_PREFIX}.{self.phase}.{self.cause}: {self.why}"
+        return f"{_PREFIX}.{self.phase}.{self.cause}: {self.message}"
 
 
-async def halt(client: Client, ref: GangRef, halted: Halted, *, queued: bool = False) -> bool:
+async def halt_after_deadline(client: Client, ref: GangRef, halted: DeadlineHalt, *, queued: bool = False) -> bool:
     """Suspend the Job and note why. False if it is gone, or another one has its name. Safe to repeat.
 
     `queued` says that Kueue owns its `suspend`.
@@ -55,16 +55,16 @@ async def halt(client: Client, ref: GangRef, halted: Halted, *, queued: bool = F
     return True
 
 
-def is_of_halt(verdict: Verdict) -> bool:
-    """Whether a halted Job ended by what `halt` left to one that a queue lets run again, and not by itself."""
-    return verdict.ended is Ended.FAILED and verdict.reason == _PREFIX
+def is_halt_verdict(verdict: Verdict) -> bool:
+    """Whether a queued Job failed because of the limits that `halt_after_deadline` left in it, and not by itself."""
+    return verdict.kind is VerdictKind.FAILED and verdict.reason == _PREFIX
 
 
-def halted_by_deadline(job: Job | None) -> Halted | None:
-    """What `halt` noted on the Job; `None` if it was not halted, or for another reason."""
+def read_deadline_halt(job: Job | None) -> DeadlineHalt | None:
+    """What `halt_after_deadline` noted on the Job; `None` if it was not halted, or for another reason."""
     note = (job.halt_note or "") if job else ""
     kind, _, why = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
-    if prefix != _PREFIX or phase not in set(Phase) or cause not in set(Cause):
+    if prefix != _PREFIX or phase not in set(Phase) or cause not in set(WaitCause):
         return None
-    return Halted(Phase(phase), Cause(cause), why)
+    return DeadlineHalt(Phase(phase), WaitCause(cause), why)

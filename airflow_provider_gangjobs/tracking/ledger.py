@@ -33,7 +33,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_JOB_UID, LABEL_ROLE, Role
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.selectors import ledger_selector
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def decode(uid: str, text: str) -> Outcome:
     try:
         return msgspec.json.decode(text, type=Outcome)
     except msgspec.MsgspecError as exc:
-        return Outcome(uid=uid, pod="", outcome=Ending.UNKNOWN, reason="LedgerEntryUnreadable", message=str(exc))
+        return Outcome(uid=uid, pod="", outcome=OutcomeKind.UNKNOWN, reason="LedgerEntryUnreadable", message=str(exc))
 
 
 async def read_ledger(client: Client, ref: GangRef, *, shards_max: int | None = None) -> list[Outcome]:

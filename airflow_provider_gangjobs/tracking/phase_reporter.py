@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase
-from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 SHORT_WAIT_S: Final = 3.0
 """Times of the API server have whole seconds, so a wait of three seconds by these times lasted two seconds or more."""
-_USUALLY_SHORT: Final = frozenset({Cause.CONTROLLER, Cause.SUBMISSION, Cause.PODS_MISSING, Cause.SCHEDULER})
+_USUALLY_SHORT: Final = frozenset(
+    {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER}
+)
 """Every gang waits for these, usually for less than a second."""
 
 
@@ -28,7 +30,7 @@ class PhaseReporter:
     def __init__(self, report: Callable[[Observation], None]) -> None:
         self._callback = report
         self._phase: Phase | None = None
-        self._reported: set[tuple[Cause, bool]] = set()
+        self._reported: set[tuple[WaitCause, bool]] = set()
         self.last_alive = Phase.SUBMITTED
         """The last phase before the gang ended."""
 

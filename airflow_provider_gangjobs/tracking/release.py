@@ -24,7 +24,7 @@ FAILURES_SHOWN_MAX: Final = 10
 
 
 @dataclass
-class Released:
+class ReleaseReport:
     """What a release came to."""
 
     pods: int = 0
@@ -36,9 +36,9 @@ class Released:
     """`namespace/name: error` of the first few of them."""
 
 
-async def release(
+async def release_pods(
     client: Client, *, namespace: str | None = None, gang: str | None = None, job_uid: str | None = None
-) -> Released:
+) -> ReleaseReport:
     """Free the pods of one gang, of a namespace, or (with neither) of the cluster; running ones too.
 
     With `job_uid`, only those of exactly this Job: the name of one that was deleted may be another's by now.
@@ -50,7 +50,7 @@ async def release(
     """
     if gang is not None and namespace is None:
         raise ValueError(f"gang {gang!r}: a namespace is needed")
-    total = Released()
+    total = ReleaseReport()
     # In a namespace or cluster the finalizer is the truth; labels may have been edited away.
     pages = client.list_views(PodView, PODS, namespace, label_selector=gang_selector(gang) if gang else None)
     async with aclosing(pages):
@@ -61,7 +61,7 @@ async def release(
     return total
 
 
-async def _release_page(client: Client, pods: list[PodView], total: Released) -> None:
+async def _release_page(client: Client, pods: list[PodView], total: ReleaseReport) -> None:
     def tell(pod: PodView, error: ClusterError | None) -> None:
         if error is None:
             total.released += 1

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.event_loop import run
 from airflow_provider_gangjobs.triggers.phase_log import PhaseLog
@@ -195,12 +195,12 @@ class _Waiting:
         # Other libraries' messages may hold anything, credentials included; the log is where they belong.
         said = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
         phase = self._phases.last.phase if self._phases.last else Phase.SUBMITTED
-        return gang_event(self._watch.ref, Status.ERROR, phase, reason=type(error).__name__, message=said)
+        return build_event(self._watch.ref, Status.ERROR, phase, reason=type(error).__name__, message=said)
 
 
 def timed_out(watch: Watch, last: Observation | None = None) -> GangEvent:
     """The event that the task's `execution_timeout` has passed, with what was seen last of the gang."""
-    return gang_event(
+    return build_event(
         watch.ref,
         Status.TIMEOUT,
         last.phase if last else Phase.SUBMITTED,

@@ -58,7 +58,10 @@ async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(ten
         assert (event.reason, lost.number, lost.is_allowed) == ("Preempted", 1, True)
 
         second = await gangs.submit(
-            spec, key=TaskKey("dag", "run", "task", -1), claim="somebody", lost=Lost(event.attempt or 0, lost.carried)
+            spec,
+            key=TaskKey("dag", "run", "task", -1),
+            claim="somebody",
+            lost=Lost(event.attempt or 0, lost.carried_over),
         )
         assert (second.attempt, second.disruptions, second.adopted) == (1, 1, False)
         await gangs.kill(other.ref, "somebody")

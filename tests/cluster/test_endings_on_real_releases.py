@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.resources import NAMESPACES
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from tests.cluster.tenant import Tenant
 from tests.endings.kubelets import Kubelets
 from tests.endings.running import play, told
@@ -94,7 +94,7 @@ async def test_namespace_that_is_deleted_waits_until_all_is_told(plane: ControlP
             await admin.delete(NAMESPACES, tenant.namespace)
             event = await following
             assert event.status in {Status.FAILED, Status.DELETED}
-            assert told(event) == {0: (Ending.DELETED,), 1: (Ending.DELETED,)}
+            assert told(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
 
             async def is_gone() -> bool:
                 return tenant.namespace not in {one["metadata"]["name"] for one in await admin.list(NAMESPACES)}

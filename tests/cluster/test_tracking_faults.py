@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.gang.labels import LABEL_JOB_UID
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.tracking.follow import follow
 from gangjobs_sandbox.api.faults import Fault, FaultKind
@@ -68,7 +68,7 @@ TROUBLES: dict[str, tuple[Fault, bool]] = {
 }
 """What befalls a request, and whether it is the process's last."""
 
-ENDS = {0: (Ending.SUCCEEDED,), 1: (Ending.FAILED,)}
+ENDS = {0: (OutcomeKind.SUCCEEDED,), 1: (OutcomeKind.FAILED,)}
 
 
 BEFORE = ("dies before", "500 before", "dropped before", "carried out too late")
@@ -263,6 +263,6 @@ async def test_halt_may_go_wrong(tenant: Tenant, trouble: str) -> None:
             following = asyncio.create_task(trial.follow(deadlines=deadlines))
         event = await following
         assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.running.ranks")
-        assert told(event) == {0: (Ending.DELETED,), 1: (Ending.DELETED,)}
+        assert told(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
         await check(trial, event)
         assert (await trial.job())["spec"]["suspend"] is True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+    from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
     from tests.endings.scenarios import Endings, Scenario
     from tests.endings.trial import Trial
 
@@ -82,8 +82,8 @@ def _recorded(ledger: dict[str, str]) -> dict[int | None, Endings]:
     return _by_rank((outcome.rank, outcome.outcome) for outcome in sorted(outcomes, key=lambda o: str(o.created)))
 
 
-def _by_rank(ends: Iterable[tuple[int | None, Ending]]) -> dict[int | None, Endings]:
-    found: defaultdict[int | None, list[Ending]] = defaultdict(list)
+def _by_rank(ends: Iterable[tuple[int | None, OutcomeKind]]) -> dict[int | None, Endings]:
+    found: defaultdict[int | None, list[OutcomeKind]] = defaultdict(list)
     for rank, ending in ends:
         found[rank].append(ending)
     return {rank: tuple(endings) for rank, endings in found.items()}

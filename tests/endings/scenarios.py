@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.http.options import PropagationPolicy
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from tests.endings.trial import LEAVES_AT_ONCE
 
@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
     from tests.endings.trial import Trial
 
-OK, FAILED, DELETED = (Ending.SUCCEEDED,), (Ending.FAILED,), (Ending.DELETED,)
-EVICTED, PREEMPTED, LOST, UNKNOWN = (Ending.EVICTED,), (Ending.PREEMPTED,), (Ending.LOST,), (Ending.UNKNOWN,)
+OK, FAILED, DELETED = (OutcomeKind.SUCCEEDED,), (OutcomeKind.FAILED,), (OutcomeKind.DELETED,)
+EVICTED, PREEMPTED, LOST, UNKNOWN = (
+    (OutcomeKind.EVICTED,),
+    (OutcomeKind.PREEMPTED,),
+    (OutcomeKind.LOST,),
+    (OutcomeKind.UNKNOWN,),
+)
 
 NO_DEADLINES = Deadlines()
-Endings = tuple[Ending, ...]
+Endings = tuple[OutcomeKind, ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate, parse_gang_ref
@@ -74,7 +74,7 @@ def test_xcom_without_a_gang_yields_no_locator(value: Any) -> None:
     ("ref", "is_used"), [pytest.param(REF, True, id="of this gang"), pytest.param(OTHER, False, id="of another one")]
 )
 def test_end_event_of_another_gang_is_ignored(ref: GangRef, is_used: bool) -> None:
-    end = gang_event(ref, Status.FAILED, Phase.FAILED).to_payload()
+    end = build_event(ref, Status.FAILED, Phase.FAILED).to_payload()
 
     locator = locate(TaskRecord(KEY, "failed", None, {"kubernetes_conn_id": "gpu"}, asdict(REF), end))
 

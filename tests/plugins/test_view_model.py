@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_ATTEMPT
-from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import outcome_of
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -236,7 +236,7 @@ def test_other_attempts_have_one_row_each() -> None:
 
 def test_deleted_gang_is_shown_from_its_end_event() -> None:
     ended = outcome_of(pod("a").rank(0).on("n").succeeded(when=65).view())
-    end = gang_event(
+    end = build_event(
         REF, Status.SUCCEEDED, Phase.SUCCEEDED, attempt=2, counts=Counts(ranks=30, succeeded=30), outcomes=[ended]
     )
 
@@ -252,7 +252,7 @@ def test_deleted_gang_is_shown_from_its_end_event() -> None:
 
 
 def test_gang_of_an_unreachable_cluster_is_shown_from_its_end_event() -> None:
-    end = gang_event(
+    end = build_event(
         REF, Status.FAILED, Phase.FAILED, message="rank 1 ran out of memory", counts=Counts(ranks=4, failed=1)
     )
 

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
@@ -158,7 +158,7 @@ class World:
         pods = self.objects(PODS)
         assert {owner["uid"] for pod in pods for owner in pod["metadata"]["ownerReferences"]} == {uid}
         assert len(self.bench.bound(job["metadata"]["name"])) == len(pods) == workers
-        if Decision.parse(submission.decision).placement is Placement.GANG:
+        if PlacementDecision.parse(submission.decision).placement is Placement.GANG:
             assert len(self.objects(WORKLOADS)) == 1
             assert len(self.objects(PODGROUPS)) == int(self.bench.registry.release.has_pod_groups)
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.errors import Forbidden, ServerError
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG, LABEL_JOB_UID
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, outcome_of
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.tracking import ledger as ledgers
 from airflow_provider_gangjobs.tracking.harvest.harvester import (
@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import (
     Harvester,
 )
 from airflow_provider_gangjobs.tracking.ledger import Ledger, encode, read_ledger
-from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
@@ -83,7 +83,7 @@ class Hand:
 class FailingLedger(Ledger):
     """One with a fault."""
 
-    async def begin(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    async def begin(self, read_outcomes: Iterable[Outcome]) -> list[Outcome]:
         raise ZeroDivisionError
 
 
@@ -108,8 +108,8 @@ async def test_only_ended_pods_are_harvested():
         assert await drained(harvester) is None
         assert (harvester.statistics().recorded, harvester.statistics().released) == (2, 2)
         assert [is_held(pod) for pod in plane.pods()] == [False, False, True, True]
-        found = await outcomes(plane.client, hand.ref)
-        assert [(one.rank, one.outcome) for one in found] == [(0, Ending.SUCCEEDED), (1, Ending.FAILED)]
+        found = await read_outcomes(plane.client, hand.ref)
+        assert [(one.rank, one.outcome) for one in found] == [(0, OutcomeKind.SUCCEEDED), (1, OutcomeKind.FAILED)]
 
 
 @in_virtual_time
@@ -137,7 +137,7 @@ async def test_pod_deleted_before_it_was_bound_is_harvested():
         await hand.enqueue_all(harvester)
         await drained(harvester)
         assert plane.pods() == []
-        assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.DELETED]
+        assert [one.outcome for one in await read_outcomes(plane.client, hand.ref)] == [OutcomeKind.DELETED]
 
 
 @in_virtual_time
@@ -173,7 +173,7 @@ async def test_vanished_pod_is_recorded_by_its_last_view():
         harvester = hand.harvester()
         harvester.enqueue_deleted([last])
         assert await drained(harvester) is None
-        assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.DELETED]
+        assert [one.outcome for one in await read_outcomes(plane.client, hand.ref)] == [OutcomeKind.DELETED]
         assert harvester.backlog == 0
 
 
@@ -466,7 +466,7 @@ async def test_ledger_that_cannot_be_read_is_not_empty():
         hand = Hand(plane)
         plane.arm("status", method="GET", path="/configmaps", code=403, times=None)
         with pytest.raises(LedgerUnavailable, match="default/train"):
-            await outcomes(plane.client, hand.ref)
+            await read_outcomes(plane.client, hand.ref)
 
 
 @in_virtual_time
@@ -477,7 +477,7 @@ async def test_orphaned_ledger_can_still_be_read():
         plane.delete_job(propagation="Orphan")
         await plane.until(lambda: plane.job() is None)
         await asyncio.sleep(30)
-        assert [one.rank for one in await outcomes(plane.client, hand.ref)] == [7]
+        assert [one.rank for one in await read_outcomes(plane.client, hand.ref)] == [7]
 
 
 @in_virtual_time
@@ -494,4 +494,4 @@ async def test_last_view_never_overrules_who_saw_the_end():
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
         stale.enqueue_deleted([running])
         await drained(stale)
-        assert [one.outcome for one in await outcomes(plane.client, hand.ref)] == [Ending.FAILED]
+        assert [one.outcome for one in await read_outcomes(plane.client, hand.ref)] == [OutcomeKind.FAILED]

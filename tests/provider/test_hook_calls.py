@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.args import Watch
@@ -95,8 +95,8 @@ def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) 
     wait_in_worker(watch, hook.log)
 
     assert [(outcome.rank, outcome.outcome) for outcome in hook.outcomes(ref)] == [
-        (0, Ending.SUCCEEDED),
-        (1, Ending.SUCCEEDED),
+        (0, OutcomeKind.SUCCEEDED),
+        (1, OutcomeKind.SUCCEEDED),
     ]
     assert [rank_log.text for rank_log in hook.logs(ref, "all")] == ["I am 0\n", "I am 1\n"]
 

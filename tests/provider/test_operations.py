@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.submission.deletion import forget
 from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
 from airflow_provider_gangjobs.submission.submit import SubmissionState
-from airflow_provider_gangjobs.tracking.release import release
+from airflow_provider_gangjobs.tracking.release import release_pods
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
@@ -57,7 +57,7 @@ async def delete(cluster: World, trigger_id: str = ID, *, api: Any = None, **opt
         cluster.bench.stop_deleted()
 
     async def free(ref: GangRef) -> None:
-        await release(cluster.client, namespace=ref.namespace, gang=ref.name)
+        await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
 
     cluster.pauses.meanwhile = meanwhile
     return await forget(
@@ -255,7 +255,7 @@ async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later():
         cluster.bench.run()
 
         async def free(ref: GangRef) -> None:
-            await release(cluster.client, namespace=ref.namespace, gang=ref.name)
+            await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
 
         cluster.runs_while_we_wait()
         with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:

@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.timeout import timeout as airflow_alarm
 
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded, TrackingFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.operators.deferral import ALARM_MARGIN_S, limit_in_worker_s
@@ -112,7 +112,9 @@ def test_step_after_an_error(live: bool | None, errors: int, retried: bool, expe
 def error_of(left: TaskDeferred, errors: int = 0) -> dict[str, Any]:
     """What the trigger tells when it could not follow its gang."""
     watch = left.trigger.watch
-    event = gang_event(GangRef(watch.namespace, watch.name, watch.uid), Status.ERROR, Phase.RUNNING, reason="Forbidden")
+    event = build_event(
+        GangRef(watch.namespace, watch.name, watch.uid), Status.ERROR, Phase.RUNNING, reason="Forbidden"
+    )
     return {**event.to_payload(), "attempt": watch.attempt, "tracking_errors": errors}
 
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import RankEnd, Status, gang_event
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.event import RankEnd, Status, build_event
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.operators.errors import error_of
 
@@ -19,27 +19,27 @@ REF = GangRef("team", "train-0", "job-uid")
 
 
 def event(status: Status, *ranks: RankEnd, phase: Phase = Phase.FAILED, **fields: Any) -> Any:
-    made = gang_event(REF, status, phase, **fields)
+    made = build_event(REF, status, phase, **fields)
     return type(made)(**{**{name: getattr(made, name) for name in made.__struct_fields__}, "ranks": ranks})
 
 
-def rank(number: int, outcome: Ending, **fields: Any) -> RankEnd:
+def rank(number: int, outcome: OutcomeKind, **fields: Any) -> RankEnd:
     return RankEnd(pod=f"train-0-{number}", rank=number, outcome=outcome, **fields)
 
 
-OOM = rank(3, Ending.FAILED, exit_code=137, reason="OOMKilled", node="node-b")
-SIBLING = rank(0, Ending.DELETED)
+OOM = rank(3, OutcomeKind.FAILED, exit_code=137, reason="OOMKilled", node="node-b")
+SIBLING = rank(0, OutcomeKind.DELETED)
 
 
 @pytest.mark.parametrize(
     ("told", "kind"),
     [
         (event(Status.FAILED, OOM, SIBLING), "AppFailed"),
-        (event(Status.FAILED, rank(1, Ending.PREEMPTED, node="a"), SIBLING), "Preempted"),
-        (event(Status.FAILED, rank(1, Ending.EVICTED)), "Disrupted"),
-        (event(Status.FAILED, rank(1, Ending.LOST)), "Disrupted"),
-        (event(Status.FAILED, rank(1, Ending.DELETED)), "GangFailed"),
-        (event(Status.FAILED, rank(1, Ending.FAILED)), "GangFailed"),
+        (event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED, node="a"), SIBLING), "Preempted"),
+        (event(Status.FAILED, rank(1, OutcomeKind.EVICTED)), "Disrupted"),
+        (event(Status.FAILED, rank(1, OutcomeKind.LOST)), "Disrupted"),
+        (event(Status.FAILED, rank(1, OutcomeKind.DELETED)), "GangFailed"),
+        (event(Status.FAILED, rank(1, OutcomeKind.FAILED)), "GangFailed"),
         (event(Status.FAILED), "GangFailed"),
         (event(Status.DELETED), "JobDeleted"),
         (event(Status.REPLACED), "JobReplaced"),
@@ -56,13 +56,13 @@ def test_each_end_has_its_class(told: Any, kind: str) -> None:
 
 
 def test_disruption_before_a_crash_is_the_cause() -> None:
-    told = event(Status.FAILED, rank(1, Ending.PREEMPTED), OOM, SIBLING)
+    told = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), OOM, SIBLING)
 
     assert isinstance(error_of(told), exceptions.Preempted)
 
 
 def test_last_disruption_says_how_many_there_were() -> None:
-    told = event(Status.FAILED, rank(1, Ending.LOST, node="a"), reason="NodeLost")
+    told = event(Status.FAILED, rank(1, OutcomeKind.LOST, node="a"), reason="NodeLost")
     error = error_of(replace(told, disruptions=3), max_disruptions=3)
 
     assert isinstance(error, exceptions.Disrupted)
@@ -70,7 +70,7 @@ def test_last_disruption_says_how_many_there_were() -> None:
 
 
 def test_deadline_of_the_job_is_not_the_disruption_that_came_before_it() -> None:
-    told = event(Status.FAILED, rank(1, Ending.PREEMPTED), reason="DeadlineExceeded")
+    told = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), reason="DeadlineExceeded")
 
     assert type(error_of(told)) is exceptions.GangFailed
 

@@ -15,7 +15,7 @@ import yaml
 from airflow_provider_gangjobs.exceptions import GangFailed, OutcomesMissing
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED
-from airflow_provider_gangjobs.gang.outcome.event import Status, gang_event
+from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
@@ -87,7 +87,7 @@ class Resumed:
         wait_for("both pods to end", lambda: {p["status"]["phase"] for p in self.train.pods} <= {"Succeeded", "Failed"})
         counts = Counts(ranks=2, succeeded=self.job["status"].get("succeeded", 0), held=self.held)
         completed = self.job["status"].get("completedIndexes", "")
-        event = gang_event(self.ref, status, Phase(status.value), counts=counts, completed_indexes=completed)
+        event = build_event(self.ref, status, Phase(status.value), counts=counts, completed_indexes=completed)
         return event.to_payload()
 
     def complete(self, event: dict[str, Any]) -> Any:

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.following import Following
@@ -39,7 +39,7 @@ async def test_gang_that_does_not_fit_times_out_with_the_reason():
         assert elapsed() == pytest.approx(120, abs=4)
         assert plane.job()["spec"]["suspend"] is True
         await plane.until(lambda: not plane.pods())
-        assert {one.outcome for one in await outcomes(plane.client, ref)} == {Ending.DELETED}
+        assert {one.outcome for one in await read_outcomes(plane.client, ref)} == {OutcomeKind.DELETED}
 
 
 @in_virtual_time
@@ -164,7 +164,7 @@ async def test_dead_node_does_not_hold_the_end():
         plane.dead_nodes.add("node-0")
         event = await following.event(within_s=300)
         assert event.status is Status.TIMEOUT
-        assert {rank.outcome for rank in event.ranks} == {Ending.UNKNOWN}
+        assert {rank.outcome for rank in event.ranks} == {OutcomeKind.UNKNOWN}
         assert "2 pods had not ended" in event.notes[0]
         assert plane.held() == []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
@@ -186,5 +186,5 @@ async def test_pods_of_a_watch_that_died_without_a_word_are_recorded_as_they_end
         event = await asking.event()
         assert (event.status, event.notes) == (Status.SUCCEEDED, ())
         assert elapsed() - began < (120 if large else 10), "long before the watch is known to be dead"
-        assert {decode(uid, text).outcome for uid, text in plane.ledger().items()} == {Ending.SUCCEEDED}
+        assert {decode(uid, text).outcome for uid, text in plane.ledger().items()} == {OutcomeKind.SUCCEEDED}
         check_harvest(plane, uids(plane))

@@ -8,11 +8,11 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.tracking import gang_observer
-from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane, is_held
 from tests.provider.virtual_time import elapsed, in_virtual_time
@@ -33,7 +33,7 @@ async def test_gang_that_succeeds_is_told_once():
         assert Phase.RUNNING in following.phases
         assert following.phases[-1] is Phase.SUCCEEDED
         assert plane.held() == []
-        assert [found.result for found in await outcomes(plane.client, ref)] == [{"acc": 0.9}] * 3
+        assert [found.result for found in await read_outcomes(plane.client, ref)] == [{"acc": 0.9}] * 3
 
 
 @in_virtual_time
@@ -52,7 +52,7 @@ async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkey
         assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, f"0-{workers - 1}")
         lines = [report.line for report in following.reports]
         assert f"running: {workers}/{workers} ranks" in lines
-        assert event.counts["succeeded"] == len(await outcomes(plane.client, ref)) == workers
+        assert event.counts["succeeded"] == len(await read_outcomes(plane.client, ref)) == workers
         assert plane.held() == []
 
 
@@ -68,8 +68,13 @@ async def test_failed_rank_is_told_as_the_cause():
         assert (event.status, event.reason) == (Status.FAILED, "AppFailed")
         assert event.message == "rank 2 exited with code 3 on node-0; 3 other ranks ended after it"
         assert [(event.ranks[0].rank, event.ranks[0].message)] == [(2, "boom")]
-        found = await outcomes(plane.client, ref)
-        assert [one.outcome for one in found] == [Ending.DELETED, Ending.DELETED, Ending.FAILED, Ending.DELETED]
+        found = await read_outcomes(plane.client, ref)
+        assert [one.outcome for one in found] == [
+            OutcomeKind.DELETED,
+            OutcomeKind.DELETED,
+            OutcomeKind.FAILED,
+            OutcomeKind.DELETED,
+        ]
         assert plane.held() == []
 
 
@@ -135,7 +140,7 @@ async def test_two_followers_tell_the_same():
         plane.finish("train", 3, exit_code=1)
         events = [await one.event() for one in both]
         assert events[0].to_payload() == events[1].to_payload()
-        assert len(await outcomes(plane.client, ref)) == 4
+        assert len(await read_outcomes(plane.client, ref)) == 4
 
 
 @in_virtual_time
@@ -184,7 +189,7 @@ async def test_what_passes_in_a_moment_is_not_reported():
         plane.finish_all()
         await following.event()
         causes = {report.wait.cause for report in following.reports}
-        assert not causes & {Cause.CONTROLLER, Cause.SUBMISSION, Cause.PODS_MISSING, Cause.SCHEDULER}
+        assert not causes & {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER}
 
 
 @in_virtual_time
@@ -192,7 +197,7 @@ async def test_what_lasts_is_reported():
     async with Plane.running(jobs=False) as plane:
         following = Following(plane, plane.submit(suspend=True))
         await asyncio.sleep(10)
-        assert [report.wait.cause for report in following.reports] == [Cause.SUBMISSION]
+        assert [report.wait.cause for report in following.reports] == [WaitCause.SUBMISSION]
         await following.die()
 
 
@@ -233,7 +238,7 @@ async def test_orphaned_pods_that_run_on_are_given_up():
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.delete_job(propagation="Orphan")
         event = await following.event(within_s=120)
-        assert {rank.outcome for rank in event.ranks} == {Ending.UNKNOWN}
+        assert {rank.outcome for rank in event.ranks} == {OutcomeKind.UNKNOWN}
         assert event.notes == ("2 pods had not ended when the gang was over. Their outcome is unknown.",)
         assert plane.running_ranks() == 2
         assert plane.held() == []

@@ -11,8 +11,8 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import Cause
-from airflow_provider_gangjobs.tracking.halt import Halted, halt
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
+from airflow_provider_gangjobs.tracking.halt import DeadlineHalt, halt_after_deadline
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
@@ -73,11 +73,11 @@ async def test_running_gang_is_not_halted_for_what_was_seen_last():
 async def test_halt_meets_only_the_job_that_was_meant():
     async with Plane.running(jobs=False) as plane:
         ref = plane.submit()
-        halted = Halted(Phase.RUNNING, Cause.RANKS, "too long")
-        assert not await halt(plane.client, GangRef(ref.namespace, ref.name, "another-uid"), halted)
-        assert not await halt(plane.client, GangRef(ref.namespace, "nobody", ref.uid), halted)
+        halted = DeadlineHalt(Phase.RUNNING, WaitCause.RANKS, "too long")
+        assert not await halt_after_deadline(plane.client, GangRef(ref.namespace, ref.name, "another-uid"), halted)
+        assert not await halt_after_deadline(plane.client, GangRef(ref.namespace, "nobody", ref.uid), halted)
         assert plane.job()["spec"].get("suspend") in {None, False}
-        assert await halt(plane.client, ref, halted)
+        assert await halt_after_deadline(plane.client, ref, halted)
         assert plane.job()["spec"]["suspend"] is True
 
 
@@ -87,4 +87,4 @@ async def test_halt_that_meets_other_writers_is_not_taken_for_done():
         ref = plane.submit()
         plane.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=1))
         with pytest.raises(Conflict):
-            await halt(plane.client, ref, Halted(Phase.RUNNING, Cause.RANKS, "too long"))
+            await halt_after_deadline(plane.client, ref, DeadlineHalt(Phase.RUNNING, WaitCause.RANKS, "too long"))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.tracking.read.logs import LIMIT_BYTES, RANKS_MAX, RankLog, choose, read_logs
-from airflow_provider_gangjobs.tracking.read.outcomes import outcomes
+from airflow_provider_gangjobs.tracking.read.logs import LIMIT_BYTES, RANKS_MAX, RankLog, read_logs, select_pods
+from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from tests.provider.following import Following
 from tests.provider.plane import Plane
 from tests.provider.virtual_time import in_virtual_time
@@ -38,7 +38,7 @@ POLICIES = {
 async def test_policy_says_which_ranks_are_read(policy, read):
     async with Plane.running() as plane:
         ref, following = await _failed_gang(plane)
-        found = await read_logs(plane.client, ref, policy, outcomes=await outcomes(plane.client, ref))
+        found = await read_logs(plane.client, ref, policy, outcomes=await read_outcomes(plane.client, ref))
         assert [log.rank for log in found] == read
         assert all(log.text.startswith("step 1\nstep 2") for log in found)
         await following.die()
@@ -126,12 +126,12 @@ def test_lines_carry_their_rank():
 
 def test_pod_that_never_started_has_no_log():
     pods = [pod("a").rank(0).view(), pod("b").rank(1).on("n").running().view()]
-    assert [one.metadata.name for one in choose(pods, Logs.ALL)] == ["b"]
+    assert [one.metadata.name for one in select_pods(pods, Logs.ALL)] == ["b"]
 
 
 def test_failed_ranks_come_before_others_when_there_are_many():
     many = ranks(40, lambda builder: builder.on("n").running())
     last = pod("last").rank(40).on("n").failed(1).view()
-    chosen = choose([*many, last], Logs.ALL)
+    chosen = select_pods([*many, last], Logs.ALL)
     assert len(chosen) == RANKS_MAX
     assert chosen[-1] is last

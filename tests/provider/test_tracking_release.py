@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.tracking.release import release
+from airflow_provider_gangjobs.tracking.release import release_pods
 from gangjobs_sandbox.resources import NAMESPACES, PODS
 from tests.provider.plane import Plane, is_held
 from tests.provider.virtual_time import in_virtual_time
@@ -45,7 +45,7 @@ SCOPES = {
 async def test_release_frees_its_scope_only(scope, left):
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
-        total = await release(plane.client, **scope)
+        total = await release_pods(plane.client, **scope)
         assert _held(plane) == left
         assert (total.released, total.failed) == (4 - len(left), 0)
 
@@ -54,7 +54,7 @@ async def test_release_frees_its_scope_only(scope, left):
 async def test_foreign_finalizers_stay():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
-        await release(plane.client)
+        await release_pods(plane.client)
         finalizers = {p["metadata"]["name"]: p["metadata"].get("finalizers") for p in plane.registry.list(PODS)}
         assert finalizers["foreign"] == finalizers["both"] == [FOREIGN]
 
@@ -63,8 +63,8 @@ async def test_foreign_finalizers_stay():
 async def test_release_twice_is_as_good_as_once():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
-        await release(plane.client)
-        again = await release(plane.client)
+        await release_pods(plane.client)
+        again = await release_pods(plane.client)
         assert (again.pods, again.released, again.failed) == (5, 0, 0)
 
 
@@ -73,7 +73,7 @@ async def test_release_reads_page_by_page():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         for number in range(501):
             _pod(plane, f"pod-{number}")
-        total = await release(plane.client, namespace="default")
+        total = await release_pods(plane.client, namespace="default")
         assert (total.pods, total.released) == (501, 501)
         assert plane.client.statistics().requests["list"] == 2
 
@@ -83,7 +83,7 @@ async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
         plane.arm("status", method="PATCH", path="/pods/ours", code=403, message="a webhook says no")
-        total = await release(plane.client, namespace="default")
+        total = await release_pods(plane.client, namespace="default")
         assert (total.released, total.failed) == (2, 1)
         assert total.failures[0].startswith("default/ours: ")
         assert "a webhook says no" in total.failures[0]
@@ -93,7 +93,7 @@ async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other():
 async def test_release_needs_nothing_but_list_and_patch():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
-        await release(plane.client)
+        await release_pods(plane.client)
         assert set(plane.client.statistics().requests) == {"list", "patch"}
 
 
@@ -101,7 +101,7 @@ async def test_release_needs_nothing_but_list_and_patch():
 async def test_gang_without_namespace_is_refused():
     async with Plane.running(jobs=False, plays_nodes=False) as plane:
         with pytest.raises(ValueError, match="a namespace is needed"):
-            await release(plane.client, gang="train")
+            await release_pods(plane.client, gang="train")
 
 
 STORMS = {
@@ -124,8 +124,8 @@ async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
             _pod(plane, f"pod-{number}")
         plane.arm(method="PATCH", skip=100, times=3, **fault)
         plane.arm(method="PATCH", skip=60, times=3, **fault)
-        first = await release(plane.client, namespace="default")
-        again = await release(plane.client, namespace="default")
+        first = await release_pods(plane.client, namespace="default")
+        again = await release_pods(plane.client, namespace="default")
         assert _held(plane) == []
         assert first.released + first.failed == 300
         assert again.failed == 0

@@ -1,10 +1,10 @@
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_outcome, diagnose_timeout
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, outcome_of
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict
-from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from tests.unit.builders import pod
 
 
@@ -77,19 +77,19 @@ def test_first_cause_speaks_for_the_gang():
         outcome_of(_rank(2).succeeded(when=30).view()),
         outcome_of(_rank(3).failed(5, when=59).view()),
     ]
-    found = diagnose_end(Verdict(Ended.FAILED, "BackoffLimitExceeded"), outcomes)
+    found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded"), outcomes)
     assert found.summary == "rank 3 exited with code 5 on node-b; 2 other ranks ended after it"
 
 
 VERDICTS = {
-    "success needs no words": (Verdict(Ended.SUCCEEDED, "CompletionsReached"), "Succeeded", ""),
+    "success needs no words": (Verdict(VerdictKind.SUCCEEDED, "CompletionsReached"), "Succeeded", ""),
     "a deadline is the Job's own": (
-        Verdict(Ended.FAILED, "DeadlineExceeded", "too long"),
+        Verdict(VerdictKind.FAILED, "DeadlineExceeded", "too long"),
         "DeadlineExceeded",
         "DeadlineExceeded: too long",
     ),
     "deletion comes before what followed from it": (
-        Verdict(Ended.DELETED, "JobDeleted", "Job a/b is gone"),
+        Verdict(VerdictKind.DELETED, "JobDeleted", "Job a/b is gone"),
         "JobDeleted",
         "JobDeleted: Job a/b is gone",
     ),
@@ -98,17 +98,17 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("verdict", "code", "summary"), VERDICTS.values(), ids=VERDICTS)
 def test_some_verdicts_speak_for_themselves(verdict, code, summary):
-    outcomes = [Outcome(uid="u", pod="p", rank=0, outcome=Ending.FAILED, exit_code=1)]
+    outcomes = [Outcome(uid="u", pod="p", rank=0, outcome=OutcomeKind.FAILED, exit_code=1)]
     found = diagnose_end(verdict, outcomes)
     assert (found.code, found.summary) == (code, summary)
 
 
 def test_failure_without_outcomes_is_told_in_the_jobs_words():
-    found = diagnose_end(Verdict(Ended.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
+    found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
     assert found.summary == "BackoffLimitExceeded: Job has reached the limit"
 
 
-@pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.ENDING, Cause.HARVEST, Cause.NOTHING}))
+@pytest.mark.parametrize("cause", sorted(set(WaitCause) - {WaitCause.ENDING, WaitCause.HARVEST, WaitCause.NOTHING}))
 def test_every_wait_that_can_time_out_has_a_remedy(cause):
     found = diagnose_timeout(Phase.ASSEMBLING, cause, "assembling: 4 pods")
     assert found.code == f"Deadline.assembling.{cause}"

@@ -4,10 +4,19 @@ import copy
 
 import pytest
 
-from airflow_provider_gangjobs.gang.render.dialects import NAMES, ON_DISCOVERY, ON_REQUEST, Group, by_name, choose
+from airflow_provider_gangjobs.gang.render.dialects import (
+    DIALECT_NAMES,
+    DISCOVERED_DIALECTS,
+    OPT_IN_DIALECTS,
+    SchedulingGroup,
+    find_dialect,
+    select_dialect,
+)
 from airflow_provider_gangjobs.kube.names import is_dns_label
 
-GROUP = Group("train-0", "ml", size=4, min_count=3, priority_class="high", labels={"gangjobs.airflow/gang": "train-0"})
+GROUP = SchedulingGroup(
+    "train-0", "ml", size=4, min_count=3, priority_class="high", labels={"gangjobs.airflow/gang": "train-0"}
+)
 JOB = {"spec": {"template": {"spec": {"containers": []}}}}
 JOB_OWNER = {
     "apiVersion": "batch/v1",
@@ -18,7 +27,7 @@ JOB_OWNER = {
     "blockOwnerDeletion": False,
 }
 BOTH = ("workloads", "podgroups")
-EVERY = [*ON_DISCOVERY, *ON_REQUEST]
+EVERY = [*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS]
 
 
 @pytest.mark.parametrize(
@@ -35,30 +44,30 @@ EVERY = [*ON_DISCOVERY, *ON_REQUEST]
     ids=["none", "1.35", "1.36", "1.36 without PodGroups", "1.37", "1.37 without beta", "two alphas"],
 )
 def test_best_served_dialect_is_chosen(served, expected):
-    dialect = choose(served)
+    dialect = select_dialect(served)
     assert (dialect and dialect.name) == expected
 
 
 def test_native_is_chosen_only_by_name():
-    native = choose({"v1beta1": BOTH}, "native")
+    native = select_dialect({"v1beta1": BOTH}, "native")
     assert native is not None
     assert native.name == "native"
-    assert choose({"v1alpha2": BOTH}, "native") is None
+    assert select_dialect({"v1alpha2": BOTH}, "native") is None
 
 
 def test_names_are_unique_and_found():
-    assert len(set(NAMES)) == len(NAMES)
-    assert [by_name(name) for name in NAMES] == EVERY
-    assert by_name("volcano") is None
+    assert len(set(DIALECT_NAMES)) == len(DIALECT_NAMES)
+    assert [find_dialect(name) for name in DIALECT_NAMES] == EVERY
+    assert find_dialect("volcano") is None
 
 
 @pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
 def test_link_is_recognised_and_missed(dialect):
     before = copy.deepcopy(JOB)
-    linked = dialect.linked(JOB, GROUP)
+    linked = dialect.with_link(JOB, GROUP)
     assert before == JOB
-    assert dialect.is_linked(linked, GROUP)
-    assert not dialect.is_linked(JOB, GROUP)
+    assert dialect.has_link(linked, GROUP)
+    assert not dialect.has_link(JOB, GROUP)
 
 
 @pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
@@ -71,7 +80,7 @@ def test_objects_are_owned_by_the_job(dialect):
 
 
 def test_group_is_inside_the_workload_in_1_35():
-    dialect = by_name("v1alpha1")
+    dialect = find_dialect("v1alpha1")
     assert dialect is not None
     workload = dialect.workload(GROUP, "job-uid")
     assert workload is not None
@@ -79,7 +88,7 @@ def test_group_is_inside_the_workload_in_1_35():
         "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "train-0"},
         "podGroups": [{"name": "gang", "policy": {"gang": {"minCount": 3}}}],
     }
-    assert dialect.linked(JOB, GROUP)["spec"]["template"]["spec"]["workloadRef"] == {
+    assert dialect.with_link(JOB, GROUP)["spec"]["template"]["spec"]["workloadRef"] == {
         "name": "train-0",
         "podGroup": "gang",
     }
@@ -95,7 +104,7 @@ TEMPLATE_REFERENCES = {
 
 @pytest.mark.parametrize("name", TEMPLATE_REFERENCES)
 def test_pod_group_names_its_template_as_the_release_does(name):
-    dialect = by_name(name)
+    dialect = find_dialect(name)
     assert dialect is not None
     workload, group = dialect.workload(GROUP, "job-uid"), dialect.pod_group(GROUP, "job-uid", "workload-uid")
     assert workload is not None
@@ -106,13 +115,13 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
     assert group["metadata"]["ownerReferences"][1]["uid"] == "workload-uid"
     assert is_dns_label(workload["spec"]["podGroupTemplates"][0]["name"])
-    assert dialect.linked(JOB, GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "train-0"}
+    assert dialect.with_link(JOB, GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "train-0"}
 
 
 def test_native_says_it_in_the_job():
-    dialect = by_name("native")
+    dialect = find_dialect("native")
     assert dialect is not None
-    spec = dialect.linked(JOB, GROUP)["spec"]
+    spec = dialect.with_link(JOB, GROUP)["spec"]
     assert spec["scheduling"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
     assert spec["template"] == JOB["spec"]["template"]
     assert dialect.workload(GROUP, "job-uid") is None

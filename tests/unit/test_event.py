@@ -8,9 +8,9 @@ from airflow_provider_gangjobs.gang.outcome.event import (
     RankEnd,
     Status,
     UnreadableEventError,
-    gang_event,
+    build_event,
 )
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.progress import Counts
 from tests.unit.builders import REF, at
@@ -46,7 +46,7 @@ GOLDEN_V1 = {
 
 
 def _event(**fields) -> GangEvent:
-    return gang_event(REF, Status.FAILED, Phase.FAILED, **fields)
+    return build_event(REF, Status.FAILED, Phase.FAILED, **fields)
 
 
 def test_event_of_the_first_version_still_loads():
@@ -59,7 +59,7 @@ def test_event_of_the_first_version_still_loads():
     assert event.ranks == (
         RankEnd(
             pod="p3",
-            outcome=Ending.FAILED,
+            outcome=OutcomeKind.FAILED,
             rank=3,
             exit_code=137,
             signal=9,
@@ -71,7 +71,9 @@ def test_event_of_the_first_version_still_loads():
 
 
 def test_payload_is_plain_json_and_comes_back_equal():
-    outcomes = [Outcome(uid="u", pod="p", outcome=Ending.FAILED, rank=1, exit_code=3, message="boom", started=at(0))]
+    outcomes = [
+        Outcome(uid="u", pod="p", outcome=OutcomeKind.FAILED, rank=1, exit_code=3, message="boom", started=at(0))
+    ]
     event = _event(since=at(9), counts=Counts(ranks=4), outcomes=outcomes, notes=["a"], seconds=1.5)
     payload = json.loads(json.dumps(event.to_payload()))
     assert GangEvent.from_payload(payload) == event
@@ -100,7 +102,7 @@ def test_unreadable_event_says_what_to_do(payload, words):
 
 def test_event_stays_small_whatever_happened():
     outcomes = [
-        Outcome(uid=f"{n}", pod="p" * 60, outcome=Ending.FAILED, rank=n, message="m" * 4096, caused=at(n))
+        Outcome(uid=f"{n}", pod="p" * 60, outcome=OutcomeKind.FAILED, rank=n, message="m" * 4096, caused=at(n))
         for n in range(500)
     ]
     indexes = ",".join(str(2 * n) for n in range(1000))
@@ -112,5 +114,5 @@ def test_event_stays_small_whatever_happened():
 
 
 def test_result_of_a_rank_is_not_in_the_event():
-    event = _event(outcomes=[Outcome(uid="u", pod="p", outcome=Ending.SUCCEEDED, message="secret result")])
+    event = _event(outcomes=[Outcome(uid="u", pod="p", outcome=OutcomeKind.SUCCEEDED, message="secret result")])
     assert event.ranks[0].message == ""

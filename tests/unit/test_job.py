@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.job import HALTED, Job, read_job
+from airflow_provider_gangjobs.gang.state.job import REASON_HALTED, Job, read_job
 from airflow_provider_gangjobs.kube.views import JobView
 from tests.unit.builders import JobBuilder, at, job
 
@@ -99,9 +99,9 @@ def test_who_starts_the_job_and_whether_it_ever_ran(built: JobBuilder, by_others
 
 
 HALTS = {
-    "by a user": ("enough", (HALTED, "enough")),
+    "by a user": ("enough", (REASON_HALTED, "enough")),
     "by a deadline": ("DeadlineExceeded.running.ranks: 8 s", ("DeadlineExceeded.running.ranks", "8 s")),
-    "a sentence with a colon": ("not needed: done by hand", (HALTED, "not needed: done by hand")),
+    "a sentence with a colon": ("not needed: done by hand", (REASON_HALTED, "not needed: done by hand")),
 }
 
 

@@ -1,6 +1,6 @@
 import json
 
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.tracking.ledger import decode, encode, selector
 from tests.unit.builders import REF, at
 
@@ -13,7 +13,7 @@ GOLDEN_V1 = (
 OUTCOME_V1 = Outcome(
     uid="u-1",
     pod="train-0-3-x",
-    outcome=Ending.PREEMPTED,
+    outcome=OutcomeKind.PREEMPTED,
     rank=3,
     attempt=1,
     node="node-b",
@@ -40,7 +40,7 @@ def test_entry_is_written_as_in_the_first_version():
 
 
 def test_empty_fields_are_left_out():
-    assert json.loads(encode(Outcome(uid="u", pod="p", outcome=Ending.SUCCEEDED))) == {
+    assert json.loads(encode(Outcome(uid="u", pod="p", outcome=OutcomeKind.SUCCEEDED))) == {
         "uid": "u",
         "pod": "p",
         "outcome": "succeeded",
@@ -49,7 +49,7 @@ def test_empty_fields_are_left_out():
 
 def test_entry_of_a_later_version_is_unknown_and_not_lost():
     found = decode("u-1", '{"uid":"u-1","pod":"p","outcome":"teleported"}')
-    assert (found.uid, found.outcome, found.reason) == ("u-1", Ending.UNKNOWN, "LedgerEntryUnreadable")
+    assert (found.uid, found.outcome, found.reason) == ("u-1", OutcomeKind.UNKNOWN, "LedgerEntryUnreadable")
 
 
 def test_selector_finds_the_ledger_of_one_job_only():

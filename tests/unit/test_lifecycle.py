@@ -4,7 +4,7 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_KUEUE
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import Cause, node_reasons
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause, summarize_scheduler_message
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
@@ -128,84 +128,84 @@ def _init_waits(builder, reason):
 
 
 WAITS = {
-    "not looked at": (job(), (), None, Cause.CONTROLLER, "Waits for the Job controller to look at the Job"),
+    "not looked at": (job(), (), None, WaitCause.CONTROLLER, "Waits for the Job controller to look at the Job"),
     "half submitted": (
         job().suspended(),
         (),
         None,
-        Cause.SUBMISSION,
+        WaitCause.SUBMISSION,
         "The Job is suspended: its submission is not complete",
     ),
     "in a queue": (
         job().suspended().label(LABEL_KUEUE_QUEUE, "gpu"),
         (),
         None,
-        Cause.QUEUE,
+        WaitCause.QUEUE,
         "Waits for admission by Kueue queue gpu",
     ),
     "halted": (
         job().suspended().annotation(ANNOTATION_HALTED, "by hand"),
         (),
         None,
-        Cause.HALTED,
+        WaitCause.HALTED,
         "It was halted: by hand",
     ),
     "resumed, not noticed": (
         job().suspended().spec(suspend=False),
         (),
         None,
-        Cause.CONTROLLER,
+        WaitCause.CONTROLLER,
         "Waits for the Job controller to resume it",
     ),
-    "no pods": (job().resumed(1), ranks(1), None, Cause.PODS_MISSING, "3 pods not created yet"),
+    "no pods": (job().resumed(1), ranks(1), None, WaitCause.PODS_MISSING, "3 pods not created yet"),
     "held back by the scheduler": (
         job().resumed(1),
         ranks(4),
         podgroup(4),
-        Cause.SCHEDULER,
+        WaitCause.SCHEDULER,
         "The scheduler waits until 4 pods can be placed at once",
     ),
-    "not scheduled, no gang": (job().resumed(1), ranks(4), None, Cause.SCHEDULER, "Waits for the scheduler"),
+    "not scheduled, no gang": (job().resumed(1), ranks(4), None, WaitCause.SCHEDULER, "Waits for the scheduler"),
     "no room": (
         job().resumed(1),
         ranks(4, lambda builder: builder.unschedulable(GPU)),
         podgroup(4),
-        Cause.UNSCHEDULABLE,
+        WaitCause.UNSCHEDULABLE,
         "Insufficient nvidia.com/gpu on 3 of 3 nodes",
     ),
     "most pods only lack the others": (
         job().resumed(1),
         [*ranks(3, lambda builder: builder.unschedulable(LACKING)), pod("p").rank(3).unschedulable(GPU).view()],
         podgroup(4),
-        Cause.UNSCHEDULABLE,
+        WaitCause.UNSCHEDULABLE,
         "Insufficient nvidia.com/gpu on 3 of 3 nodes",
     ),
     "starting": (
         job().resumed(1),
         ranks(4, _placed),
         None,
-        Cause.STARTING,
+        WaitCause.STARTING,
         "4 ranks starting: images are pulled, containers created",
     ),
     "image is missing": (
         job().resumed(1),
         [*ranks(3, _running), pod("p").rank(3).on("n").waiting("ImagePullBackOff", "Back-off pulling x:1").view()],
         None,
-        Cause.IMAGE,
+        WaitCause.IMAGE,
         'ImagePullBackOff of image "x:1" at rank 3: Back-off pulling x:1',
     ),
     "image of an init container is missing": (
         job().resumed(1),
         [_init_waits(pod("p").rank(0).on("n"), "ErrImagePull").view()],
         None,
-        Cause.IMAGE,
+        WaitCause.IMAGE,
         'ErrImagePull of image "fetch:2" at rank 0',
     ),
     "secret is missing": (
         job().resumed(1),
         ranks(4, lambda builder: _placed(builder).waiting("CreateContainerConfigError", 'secret "s" not found')),
         None,
-        Cause.CONFIG,
+        WaitCause.CONFIG,
         'CreateContainerConfigError at rank 0 and 3 more: secret "s" not found',
     ),
 }
@@ -277,7 +277,7 @@ NODE_REASONS = {
 
 @pytest.mark.parametrize(("message", "words"), NODE_REASONS.items(), ids=lambda text: text[:30])
 def test_scheduler_message_is_put_in_words(message, words):
-    assert node_reasons(message) == words
+    assert summarize_scheduler_message(message) == words
 
 
 DEADLINES = Deadlines(queue_s=100, assemble_s=20, run_s=1000)

@@ -5,16 +5,22 @@ import json
 
 import pytest
 
-from airflow_provider_gangjobs.gang.identity import TaskKey, attempt_of
-from airflow_provider_gangjobs.gang.render.dialects import by_name
-from airflow_provider_gangjobs.gang.render.job import namespace_in, render_files, render_job, render_service, slug_in
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.render.dialects import find_dialect
+from airflow_provider_gangjobs.gang.render.job import (
+    render_files,
+    render_job,
+    render_service,
+    requested_name,
+    requested_namespace,
+)
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 KEY = TaskKey("etl", "run", "train")
-ATTEMPT = attempt_of(KEY, namespace="ml", number=1, claim="ti-1")
-GANG = Decision(Placement.GANG, "v1beta1")
-OFF = Decision(Placement.OFF)
+ATTEMPT = build_attempt(KEY, namespace="ml", number=1, claim="ti-1")
+GANG = PlacementDecision(Placement.GANG, "v1beta1")
+OFF = PlacementDecision(Placement.OFF)
 
 MANIFEST = """
 apiVersion: batch/v1
@@ -52,7 +58,7 @@ spec:
 
 
 def job_of(spec, decision=OFF):
-    return render_job(spec, ATTEMPT, decision, by_name(decision.detail))
+    return render_job(spec, ATTEMPT, decision, find_dialect(decision.detail))
 
 
 def pod_of(spec):
@@ -300,7 +306,7 @@ def test_plain_job_keeps_the_manifests_shape():
 
 def test_elastic_minimum_reaches_the_group():
     spec = GangSpec(image="a", workers=4, min_workers=2)
-    job = render_job(spec, ATTEMPT, Decision(Placement.GANG, "native"), by_name("native"))
+    job = render_job(spec, ATTEMPT, PlacementDecision(Placement.GANG, "native"), find_dialect("native"))
     assert job["spec"]["scheduling"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 
@@ -326,4 +332,4 @@ def test_rendering_changes_nothing_it_was_given():
     ids=["manifest", "parameters first", "neither"],
 )
 def test_name_and_namespace_come_from_parameters_then_manifest(spec, slug, namespace):
-    assert (slug_in(spec), namespace_in(spec)) == (slug, namespace)
+    assert (requested_name(spec), requested_namespace(spec)) == (slug, namespace)

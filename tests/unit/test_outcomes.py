@@ -1,18 +1,18 @@
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import (
-    Ending,
     Outcome,
-    first_cause,
-    most_telling,
+    OutcomeKind,
+    failures_first,
+    format_table,
     outcome_of,
-    results,
-    table,
+    result_outcomes,
+    root_cause,
 )
 from tests.unit.builders import at, pod
 
 
-def _outcome(rank: int, ending: Ending, caused: float | None = None, **fields: object) -> Outcome:
+def _outcome(rank: int, ending: OutcomeKind, caused: float | None = None, **fields: object) -> Outcome:
     when = None if caused is None else at(caused)
     return Outcome(uid=f"uid-{rank}", pod=f"pod-{rank}", rank=rank, outcome=ending, caused=when, **fields)  # type: ignore[arg-type]
 
@@ -22,7 +22,7 @@ def test_outcome_holds_all_that_is_asked_for():
     assert outcome_of(seen) == Outcome(
         uid="uid-a",
         pod="a",
-        outcome=Ending.FAILED,
+        outcome=OutcomeKind.FAILED,
         rank=3,
         attempt=0,
         node="node-a",
@@ -41,39 +41,45 @@ def test_outcome_holds_all_that_is_asked_for():
 
 
 ENDINGS = {
-    "success": (pod().on("n").succeeded(), Ending.SUCCEEDED),
-    "its own failure": (pod().on("n").failed(1), Ending.FAILED),
-    "failure before its deletion was asked for": (pod().on("n").failed(1, when=60).deleted(asked=61), Ending.FAILED),
-    "ended by the deletion": (pod().on("n").failed(143, when=62).deleted(asked=61), Ending.DELETED),
-    "killed in the second of its deletion": (pod().on("n").failed(137, when=61).deleted(asked=61), Ending.DELETED),
-    "failed in the second of its deletion": (pod().on("n").failed(1, when=61).deleted(asked=61), Ending.FAILED),
+    "success": (pod().on("n").succeeded(), OutcomeKind.SUCCEEDED),
+    "its own failure": (pod().on("n").failed(1), OutcomeKind.FAILED),
+    "failure before its deletion was asked for": (
+        pod().on("n").failed(1, when=60).deleted(asked=61),
+        OutcomeKind.FAILED,
+    ),
+    "ended by the deletion": (pod().on("n").failed(143, when=62).deleted(asked=61), OutcomeKind.DELETED),
+    "killed in the second of its deletion": (pod().on("n").failed(137, when=61).deleted(asked=61), OutcomeKind.DELETED),
+    "failed in the second of its deletion": (pod().on("n").failed(1, when=61).deleted(asked=61), OutcomeKind.FAILED),
     "ended by the deletion, and removed by its kubelet": (
         pod().on("n").failed(143, when=62).deleted(asked=64, grace=0),
-        Ending.DELETED,
+        OutcomeKind.DELETED,
     ),
     "out of memory, deleted later": (
         pod().on("n").failed(137, when=62, reason="OOMKilled").deleted(asked=64, grace=0),
-        Ending.FAILED,
+        OutcomeKind.FAILED,
     ),
-    "success though deleted": (pod().on("n").succeeded(when=63).deleted(asked=61), Ending.SUCCEEDED),
-    "deleted before it was bound": (pod().deleted(asked=10), Ending.DELETED),
-    "never bound, failed by PodGC": (pod().phase("Failed").deleted(asked=10), Ending.DELETED),
-    "vanished while running": (pod().on("n").running(), Ending.DELETED),
+    "success though deleted": (pod().on("n").succeeded(when=63).deleted(asked=61), OutcomeKind.SUCCEEDED),
+    "deleted before it was bound": (pod().deleted(asked=10), OutcomeKind.DELETED),
+    "never bound, failed by PodGC": (pod().phase("Failed").deleted(asked=10), OutcomeKind.DELETED),
+    "vanished while running": (pod().on("n").running(), OutcomeKind.DELETED),
     "preempted": (
         pod().on("n").failed(143, when=70).deleted(asked=60).disrupted("PreemptionByScheduler", 60),
-        Ending.PREEMPTED,
+        OutcomeKind.PREEMPTED,
     ),
-    "evicted through the API": (pod().on("n").failed(143).disrupted("EvictionByEvictionAPI", 60), Ending.EVICTED),
+    "evicted through the API": (pod().on("n").failed(143).disrupted("EvictionByEvictionAPI", 60), OutcomeKind.EVICTED),
     "evicted by its kubelet for the node's sake": (
         pod().on("n").phase("Failed", "Evicted", "low on memory").disrupted("TerminationByKubelet", 60),
-        Ending.EVICTED,
+        OutcomeKind.EVICTED,
     ),
-    "evicted for what it used itself": (pod().on("n").phase("Failed", "Evicted", "exceeds the limit"), Ending.FAILED),
-    "lost with its node": (pod().on("n").phase("Failed").disrupted("DeletionByPodGC", 60), Ending.LOST),
-    "its node never said how it ended": (pod().on("n").failed(137, reason="ContainerStatusUnknown"), Ending.LOST),
+    "evicted for what it used itself": (
+        pod().on("n").phase("Failed", "Evicted", "exceeds the limit"),
+        OutcomeKind.FAILED,
+    ),
+    "lost with its node": (pod().on("n").phase("Failed").disrupted("DeletionByPodGC", 60), OutcomeKind.LOST),
+    "its node never said how it ended": (pod().on("n").failed(137, reason="ContainerStatusUnknown"), OutcomeKind.LOST),
     "refused by its kubelet, deleted later": (
         pod().on("n").phase("Failed", "OutOfcpu").deleted(asked=99),
-        Ending.FAILED,
+        OutcomeKind.FAILED,
     ),
 }
 
@@ -113,7 +119,7 @@ def test_failed_sidecar_is_named():
 
 
 def test_pod_given_up_is_unknown():
-    assert outcome_of(pod().on("n").running().view(), ended=False).outcome is Ending.UNKNOWN
+    assert outcome_of(pod().on("n").running().view(), ended=False).outcome is OutcomeKind.UNKNOWN
 
 
 def test_container_that_never_started_has_no_start():
@@ -164,14 +170,14 @@ def _failed(rank: int, said_at: float | None) -> Outcome:
 )
 def test_first_of_those_that_fail_within_a_second_is_known_where_they_say_when(moments):
     failed = [_failed(rank, moment) for rank, moment in enumerate(moments)]
-    assert first_cause(failed) == failed[1]
+    assert root_cause(failed) == failed[1]
     assert failed[0].caused == at(moments[0])
 
 
 def test_deletion_that_answers_a_failure_within_its_second_comes_after_it():
     failed = _failed(1, 60.7)
     deleted = outcome_of(pod("p0").rank(0).on("n").failed(143, when=61).deleted(asked=60).view())
-    assert first_cause([deleted, failed]) == failed
+    assert root_cause([deleted, failed]) == failed
 
 
 @pytest.mark.parametrize("moment", [4.9, 61.0, 1e9], ids=["before it ran", "after its end", "in another century"])
@@ -199,25 +205,28 @@ def test_limit_is_shared_among_many_containers():
 
 
 CAUSES = {
-    "the earliest failure": ([(0, Ending.FAILED, 50), (1, Ending.FAILED, 40), (2, Ending.SUCCEEDED, 10)], 1),
-    "a failure before the deletions that answer it": ([(0, Ending.DELETED, 50), (1, Ending.FAILED, 50)], 1),
-    "a preemption before the crashes it brings": ([(0, Ending.FAILED, 50), (1, Ending.PREEMPTED, 50)], 1),
-    "a deletion by a person before what follows": ([(0, Ending.FAILED, 51), (1, Ending.DELETED, 50)], 1),
-    "one with a time before one without": ([(0, Ending.FAILED, None), (1, Ending.FAILED, 50)], 1),
-    "the lowest rank of the same second": ([(1, Ending.FAILED, 50), (0, Ending.FAILED, 50)], 0),
+    "the earliest failure": (
+        [(0, OutcomeKind.FAILED, 50), (1, OutcomeKind.FAILED, 40), (2, OutcomeKind.SUCCEEDED, 10)],
+        1,
+    ),
+    "a failure before the deletions that answer it": ([(0, OutcomeKind.DELETED, 50), (1, OutcomeKind.FAILED, 50)], 1),
+    "a preemption before the crashes it brings": ([(0, OutcomeKind.FAILED, 50), (1, OutcomeKind.PREEMPTED, 50)], 1),
+    "a deletion by a person before what follows": ([(0, OutcomeKind.FAILED, 51), (1, OutcomeKind.DELETED, 50)], 1),
+    "one with a time before one without": ([(0, OutcomeKind.FAILED, None), (1, OutcomeKind.FAILED, 50)], 1),
+    "the lowest rank of the same second": ([(1, OutcomeKind.FAILED, 50), (0, OutcomeKind.FAILED, 50)], 0),
 }
 
 
 @pytest.mark.parametrize(("ends", "rank"), CAUSES.values(), ids=CAUSES)
 def test_first_cause_came_before_its_consequences(ends, rank):
-    cause = first_cause([_outcome(*end) for end in ends])
+    cause = root_cause([_outcome(*end) for end in ends])
     assert cause is not None
     assert cause.rank == rank
 
 
 VANISHED = {
-    "its node was removed": {"outcome": Ending.LOST, "disruption": "DeletionByPodGC"},
-    "its node was tainted, and says nothing": {"outcome": Ending.EVICTED, "disruption": "DeletionByTaintManager"},
+    "its node was removed": {"outcome": OutcomeKind.LOST, "disruption": "DeletionByPodGC"},
+    "its node was tainted, and says nothing": {"outcome": OutcomeKind.EVICTED, "disruption": "DeletionByTaintManager"},
 }
 
 
@@ -225,59 +234,59 @@ VANISHED = {
 def test_rank_that_vanished_with_its_node_comes_before_its_peers_failures(how):
     """They lose their connection at once, and that the node is gone is noticed minutes later."""
     lost = Outcome(uid="lost", pod="p", rank=3, caused=at(400), **how)
-    peers = [_outcome(rank, Ending.FAILED, 60, exit_code=1) for rank in range(3)]
+    peers = [_outcome(rank, OutcomeKind.FAILED, 60, exit_code=1) for rank in range(3)]
 
-    assert first_cause([*peers, lost]) == lost
-    assert most_telling([*peers, lost], 1) == [lost]
+    assert root_cause([*peers, lost]) == lost
+    assert failures_first([*peers, lost], 1) == [lost]
 
 
 def test_rank_that_its_node_saw_end_has_its_time():
-    drained = _outcome(1, Ending.EVICTED, 61, disruption="DeletionByTaintManager", exit_code=143)
-    failed = _outcome(0, Ending.FAILED, 60, exit_code=1)
+    drained = _outcome(1, OutcomeKind.EVICTED, 61, disruption="DeletionByTaintManager", exit_code=143)
+    failed = _outcome(0, OutcomeKind.FAILED, 60, exit_code=1)
 
-    assert first_cause([drained, failed]) == failed
+    assert root_cause([drained, failed]) == failed
 
 
 def test_pod_that_was_replaced_is_no_cause():
     """A queue stopped the gang, and let it run anew before a rank was preempted."""
     stopped = [
-        Outcome(uid=f"old-{rank}", pod="p", rank=rank, outcome=Ending.DELETED, created=at(0), caused=at(10))
+        Outcome(uid=f"old-{rank}", pod="p", rank=rank, outcome=OutcomeKind.DELETED, created=at(0), caused=at(10))
         for rank in range(2)
     ]
-    preempted = _outcome(1, Ending.PREEMPTED, 60, created=at(30))
-    peer = _outcome(0, Ending.DELETED, 61, created=at(30))
+    preempted = _outcome(1, OutcomeKind.PREEMPTED, 60, created=at(30))
+    peer = _outcome(0, OutcomeKind.DELETED, 61, created=at(30))
 
-    assert first_cause([*stopped, peer, preempted]) == preempted
-    assert most_telling([*stopped, peer, preempted], 3) == [preempted, peer, stopped[0]]
+    assert root_cause([*stopped, peer, preempted]) == preempted
+    assert failures_first([*stopped, peer, preempted], 3) == [preempted, peer, stopped[0]]
 
 
 def test_success_has_no_cause():
-    assert first_cause([_outcome(0, Ending.SUCCEEDED), _outcome(1, Ending.UNKNOWN)]) is None
+    assert root_cause([_outcome(0, OutcomeKind.SUCCEEDED), _outcome(1, OutcomeKind.UNKNOWN)]) is None
 
 
 def test_what_went_wrong_is_told_first():
     outcomes = [
-        _outcome(0, Ending.SUCCEEDED),
-        _outcome(1, Ending.UNKNOWN),
-        _outcome(2, Ending.DELETED, 50),
-        _outcome(3, Ending.FAILED, 49),
+        _outcome(0, OutcomeKind.SUCCEEDED),
+        _outcome(1, OutcomeKind.UNKNOWN),
+        _outcome(2, OutcomeKind.DELETED, 50),
+        _outcome(3, OutcomeKind.FAILED, 49),
     ]
-    assert [outcome.rank for outcome in most_telling(outcomes, 3)] == [3, 2, 1]
+    assert [outcome.rank for outcome in failures_first(outcomes, 3)] == [3, 2, 1]
 
 
 def test_result_of_a_rank_is_one_the_job_counts():
-    first = _outcome(0, Ending.SUCCEEDED, finished=at(20), message="1")
-    twice = Outcome(uid="again", pod="p", rank=0, outcome=Ending.SUCCEEDED, finished=at(30), message="2")
-    outcomes = [twice, first, _outcome(1, Ending.FAILED), _outcome(2, Ending.SUCCEEDED)]
-    assert results(outcomes, {0, 1}) == {0: first}
+    first = _outcome(0, OutcomeKind.SUCCEEDED, finished=at(20), message="1")
+    twice = Outcome(uid="again", pod="p", rank=0, outcome=OutcomeKind.SUCCEEDED, finished=at(30), message="2")
+    outcomes = [twice, first, _outcome(1, OutcomeKind.FAILED), _outcome(2, OutcomeKind.SUCCEEDED)]
+    assert result_outcomes(outcomes, {0, 1}) == {0: first}
 
 
 def test_table_is_ordered_by_rank():
     outcomes = [
-        _outcome(1, Ending.FAILED, exit_code=137, node="node-b", started=at(0), finished=at(12)),
-        _outcome(0, Ending.SUCCEEDED, exit_code=0, node="node-a", started=at(0), finished=at(9)),
+        _outcome(1, OutcomeKind.FAILED, exit_code=137, node="node-b", started=at(0), finished=at(12)),
+        _outcome(0, OutcomeKind.SUCCEEDED, exit_code=0, node="node-a", started=at(0), finished=at(9)),
     ]
-    assert table(outcomes).splitlines() == [
+    assert format_table(outcomes).splitlines() == [
         "rank  outcome    exit code  seconds  node",
         "0     succeeded  0          9        node-a",
         "1     failed     137        12       node-b",

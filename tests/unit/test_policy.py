@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement, decide, obstacle
+from airflow_provider_gangjobs.gang.render.policy import (
+    Placement,
+    PlacementDecision,
+    decide_placement,
+    ineligibility_reason,
+)
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 
@@ -26,32 +31,38 @@ OBSTACLES = {
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
 def test_other_shapes_cannot_be_a_gang(change, reason):
     shape = dataclasses.replace(FOUR, **change)
-    assert reason in (obstacle(shape) or "")
-    assert decide(shape, GangPolicy.REQUIRED, dialect="v1beta1").placement is Placement.REFUSED
-    assert decide(shape, GangPolicy.PREFERRED, dialect="v1beta1").placement is Placement.BASIC
+    assert reason in (ineligibility_reason(shape) or "")
+    assert decide_placement(shape, GangPolicy.REQUIRED, dialect="v1beta1").placement is Placement.REFUSED
+    assert decide_placement(shape, GangPolicy.PREFERRED, dialect="v1beta1").placement is Placement.BASIC
 
 
 def test_four_indexed_pods_at_once_are_a_gang():
-    assert decide(FOUR, GangPolicy.REQUIRED, dialect="v1beta1") == Decision(Placement.GANG, "v1beta1")
+    assert decide_placement(FOUR, GangPolicy.REQUIRED, dialect="v1beta1") == PlacementDecision(
+        Placement.GANG, "v1beta1"
+    )
 
 
 def test_one_pod_is_basic_without_complaint():
     one = Shape(parallelism=1, completions=1, indexed=True, backoff_limit=0)
-    assert decide(one, GangPolicy.REQUIRED, dialect=None) == Decision(Placement.BASIC, "one pod")
+    assert decide_placement(one, GangPolicy.REQUIRED, dialect=None) == PlacementDecision(Placement.BASIC, "one pod")
 
 
 def test_cluster_without_api_is_refused_or_fallen_back_on():
-    assert decide(FOUR, GangPolicy.REQUIRED, dialect=None, unserved="old") == Decision(Placement.REFUSED, "old")
-    assert decide(FOUR, GangPolicy.PREFERRED, dialect=None, unserved="old") == Decision(Placement.BASIC, "old")
+    assert decide_placement(FOUR, GangPolicy.REQUIRED, dialect=None, unserved="old") == PlacementDecision(
+        Placement.REFUSED, "old"
+    )
+    assert decide_placement(FOUR, GangPolicy.PREFERRED, dialect=None, unserved="old") == PlacementDecision(
+        Placement.BASIC, "old"
+    )
 
 
 def test_off_is_off_everywhere():
-    assert decide(FOUR, GangPolicy.OFF, dialect="v1beta1") == Decision(Placement.OFF)
+    assert decide_placement(FOUR, GangPolicy.OFF, dialect="v1beta1") == PlacementDecision(Placement.OFF)
 
 
 def test_a_link_that_is_brought_is_left_alone():
-    brought = dataclasses.replace(FOUR, brought_link="spec.scheduling", indexed=False)
-    assert decide(brought, GangPolicy.REQUIRED, dialect=None) == Decision(Placement.BROUGHT)
+    brought = dataclasses.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
+    assert decide_placement(brought, GangPolicy.REQUIRED, dialect=None) == PlacementDecision(Placement.USER_PROVIDED)
 
 
 @given(
@@ -60,7 +71,7 @@ def test_a_link_that_is_brought_is_left_alone():
     st.none() | st.just("v1beta1"),
 )
 def test_nothing_but_a_true_gang_is_called_one(shape, policy, dialect):
-    decision = decide(shape, policy, dialect=dialect)
+    decision = decide_placement(shape, policy, dialect=dialect)
     if decision.placement is Placement.GANG:
         assert shape.indexed
         assert shape.parallelism == shape.completions > 1
@@ -70,11 +81,11 @@ def test_nothing_but_a_true_gang_is_called_one(shape, policy, dialect):
 
 @pytest.mark.parametrize("text", ["gang:v1beta1", "basic:no API: none", "off", "brought"])
 def test_decision_is_read_as_it_was_written(text):
-    assert str(Decision.parse(text)) == text
+    assert str(PlacementDecision.parse(text)) == text
 
 
 def test_unknown_decision_is_no_gang():
-    assert Decision.parse("volcano:x") == Decision(Placement.OFF)
+    assert PlacementDecision.parse("volcano:x") == PlacementDecision(Placement.OFF)
 
 
 def manifest(**spec):
@@ -114,5 +125,5 @@ def test_shape_sees_what_is_left_to_others():
         "ownerReferences": [{"kind": "JobSet", "name": "s", "controller": True}],
     }
     shape = shape_of(GangSpec(manifest=job), job)
-    assert shape.brought_link == "spec.template.spec.workloadRef"
+    assert shape.user_gang_link == "spec.template.spec.workloadRef"
     assert (shape.kueue_queue, shape.controller, shape.subdomain) == ("q", "JobSet/s", "peers")

@@ -9,16 +9,21 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import ResultTooLarge
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.event import COMPLETED_INDEXES_CHARACTERS_MAX, GangEvent, Status, gang_event
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
+from airflow_provider_gangjobs.gang.outcome.event import (
+    COMPLETED_INDEXES_CHARACTERS_MAX,
+    GangEvent,
+    Status,
+    build_event,
+)
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.results import (
-    Completed,
-    Missing,
-    completed_by,
-    completed_in,
-    completed_without_job,
-    missing,
-    results_of,
+    CompletedRanks,
+    MissingOutcomes,
+    completed_ranks_in_event,
+    completed_ranks_in_job,
+    completed_ranks_without_job,
+    find_missing_outcomes,
+    task_result,
 )
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.phase import Phase
@@ -31,41 +36,41 @@ LONG = ",".join(str(rank) for rank in range(1, 800, 2))
 
 
 def outcome(rank: int | None, message: str, *, at: int = 0, **fields: Any) -> Outcome:
-    base = {"uid": f"uid-{rank}-{at}", "pod": "p", "outcome": Ending.SUCCEEDED, "rank": rank}
+    base = {"uid": f"uid-{rank}-{at}", "pod": "p", "outcome": OutcomeKind.SUCCEEDED, "rank": rank}
     finished = datetime(2026, 1, 1, 0, 0, at % 60, tzinfo=UTC)
     return Outcome(**{**base, "message": message, "finished": finished, **fields})
 
 
-def indexes(text: str) -> Completed:
-    return Completed.of_indexes(text)
+def indexes(text: str) -> CompletedRanks:
+    return CompletedRanks.of_indexes(text)
 
 
 def event_with(completed: str = "", **fields: Any) -> GangEvent:
-    event = gang_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, completed_indexes=completed, **fields)
+    event = build_event(REF, Status.SUCCEEDED, Phase.SUCCEEDED, completed_indexes=completed, **fields)
     return GangEvent.from_payload(event.to_payload())
 
 
 JSON_OF_RANK_0 = [outcome(1, '{"a": 2}'), outcome(0, '{"a": 1}')]
-RESULTS: dict[str, tuple[list[Outcome], Completed, Results, Any]] = {
+RESULTS: dict[str, tuple[list[Outcome], CompletedRanks, Results, Any]] = {
     "json of rank 0": (JSON_OF_RANK_0, indexes("0-1"), Results.RANK0, {"a": 1}),
     "text": ([outcome(0, "done, accuracy 0.9")], indexes("0"), Results.RANK0, "done, accuracy 0.9"),
     "list by rank": ([outcome(2, "20"), outcome(0, "0"), outcome(1, "1")], indexes("0-2"), Results.ALL, [0, 1, 20]),
     "rank that wrote nothing": ([outcome(0, "0"), outcome(1, "")], indexes("0-1"), Results.ALL, [0, None]),
     "no indexes": (
         [outcome(None, "2", at=9), outcome(None, "1", at=3)],
-        Completed(None, 2),
+        CompletedRanks(None, 2),
         Results.ALL,
         [1, 2],
     ),
     "replaced pod": (
-        [outcome(0, "1", outcome=Ending.FAILED), outcome(0, "2", at=5)],
+        [outcome(0, "1", outcome=OutcomeKind.FAILED), outcome(0, "2", at=5)],
         indexes("0"),
         Results.RANK0,
         2,
     ),
     "rank 0 not needed by the success policy": ([outcome(2, "2")], indexes("2"), Results.RANK0, None),
     "ranks not needed by the success policy": ([outcome(2, "2")], indexes("2"), Results.ALL, [None, None, 2]),
-    "nobody ran": ([], Completed(None, 0), Results.ALL, []),
+    "nobody ran": ([], CompletedRanks(None, 0), Results.ALL, []),
     "nothing wanted": ([outcome(0, "1")], indexes("0"), Results.NONE, None),
     "cut result of another rank": (
         [outcome(0, "1"), outcome(1, "x" * 4096, message_cut=True)],
@@ -78,39 +83,43 @@ RESULTS: dict[str, tuple[list[Outcome], Completed, Results, Any]] = {
 
 @pytest.mark.parametrize(("outcomes", "completed", "wanted", "value"), RESULTS.values(), ids=RESULTS)
 def test_results_are_the_values_of_the_completed_ranks(
-    outcomes: list[Outcome], completed: Completed, wanted: Results, value: Any
+    outcomes: list[Outcome], completed: CompletedRanks, wanted: Results, value: Any
 ) -> None:
-    assert not missing(outcomes, completed)
-    assert results_of(outcomes, completed, wanted, REF) == value
+    assert not find_missing_outcomes(outcomes, completed)
+    assert task_result(outcomes, completed, wanted, REF) == value
 
 
 def test_result_that_was_cut_is_refused() -> None:
     with pytest.raises(ResultTooLarge, match="Rank 0"):
-        results_of([outcome(0, "x" * 4096, message_cut=True)], indexes("0"), Results.RANK0, REF)
+        task_result([outcome(0, "x" * 4096, message_cut=True)], indexes("0"), Results.RANK0, REF)
 
 
 def test_cut_result_of_a_pod_without_index_is_refused_by_its_place() -> None:
     outcomes = [outcome(None, "1", at=1), outcome(None, "x" * 4096, at=2, message_cut=True)]
     with pytest.raises(ResultTooLarge, match="Rank 1 of gang"):
-        results_of(outcomes, Completed(None, 2), Results.ALL, REF)
+        task_result(outcomes, CompletedRanks(None, 2), Results.ALL, REF)
 
 
-MISSING: dict[str, tuple[list[Outcome], Completed, Missing]] = {
-    "no outcome at all": ([], indexes("0-1"), Missing(2, (0, 1))),
-    "one of three": ([outcome(0, "1"), outcome(2, "3")], indexes("0-2"), Missing(1, (1,))),
-    "pod that was seen to be deleted only": ([outcome(0, "", outcome=Ending.DELETED)], indexes("0"), Missing(1, (0,))),
-    "pod that was given up": ([outcome(0, "", outcome=Ending.UNKNOWN)], indexes("0"), Missing(1, (0,))),
-    "rank that did not complete": ([outcome(1, "1")], indexes("1"), Missing()),
-    "rank without a result": ([outcome(0, "")], indexes("0"), Missing()),
-    "no indexes": ([outcome(None, "1")], Completed(None, 3), Missing(2)),
+MISSING: dict[str, tuple[list[Outcome], CompletedRanks, MissingOutcomes]] = {
+    "no outcome at all": ([], indexes("0-1"), MissingOutcomes(2, (0, 1))),
+    "one of three": ([outcome(0, "1"), outcome(2, "3")], indexes("0-2"), MissingOutcomes(1, (1,))),
+    "pod that was seen to be deleted only": (
+        [outcome(0, "", outcome=OutcomeKind.DELETED)],
+        indexes("0"),
+        MissingOutcomes(1, (0,)),
+    ),
+    "pod that was given up": ([outcome(0, "", outcome=OutcomeKind.UNKNOWN)], indexes("0"), MissingOutcomes(1, (0,))),
+    "rank that did not complete": ([outcome(1, "1")], indexes("1"), MissingOutcomes()),
+    "rank without a result": ([outcome(0, "")], indexes("0"), MissingOutcomes()),
+    "no indexes": ([outcome(None, "1")], CompletedRanks(None, 3), MissingOutcomes(2)),
 }
 
 
 @pytest.mark.parametrize(("outcomes", "completed", "expected"), MISSING.values(), ids=MISSING)
 def test_completed_rank_without_a_succeeded_pod_is_missing(
-    outcomes: list[Outcome], completed: Completed, expected: Missing
+    outcomes: list[Outcome], completed: CompletedRanks, expected: MissingOutcomes
 ) -> None:
-    assert missing(outcomes, completed) == expected
+    assert find_missing_outcomes(outcomes, completed) == expected
 
 
 def test_list_of_indexes_that_is_too_long_for_an_event_is_marked() -> None:
@@ -118,31 +127,34 @@ def test_list_of_indexes_that_is_too_long_for_an_event_is_marked() -> None:
     event = event_with(LONG)
 
     assert (event.completed_indexes, event.completed_indexes_cut) == ("", True)
-    assert completed_by(event) is None
+    assert completed_ranks_in_event(event) is None
 
 
 def test_list_of_indexes_that_fits_needs_no_job() -> None:
     event = event_with("0-3")
 
-    assert (event.completed_indexes_cut, completed_by(event)) == (False, Completed(frozenset(range(4)), 4))
+    assert (event.completed_indexes_cut, completed_ranks_in_event(event)) == (
+        False,
+        CompletedRanks(frozenset(range(4)), 4),
+    )
 
 
 def test_long_list_of_indexes_is_read_from_the_job_and_orders_the_results() -> None:
     """Rank 799 ended first; without the list its value was returned as that of rank 0."""
     job = view(JobView, {"status": {"completedIndexes": LONG, "succeeded": 400}})
     outcomes = [outcome(rank, str(rank), at=800 - rank) for rank in range(800)]
-    completed = completed_in(job)
+    completed = completed_ranks_in_job(job)
 
-    assert results_of(outcomes, completed, Results.RANK0, REF) is None
-    assert results_of(outcomes, completed, Results.ALL, REF) == [rank if rank % 2 else None for rank in range(800)]
+    assert task_result(outcomes, completed, Results.RANK0, REF) is None
+    assert task_result(outcomes, completed, Results.ALL, REF) == [rank if rank % 2 else None for rank in range(800)]
 
 
 def test_job_without_indexes_counts_its_pods() -> None:
-    assert completed_in(view(JobView, {"status": {"succeeded": 3}})) == Completed(None, 3)
+    assert completed_ranks_in_job(view(JobView, {"status": {"succeeded": 3}})) == CompletedRanks(None, 3)
 
 
-WITHOUT_JOB: dict[str, tuple[GangEvent, list[Outcome], Completed | None]] = {
-    "pods without indexes": (event_with(counts=Counts(succeeded=2)), [outcome(None, "1")], Completed(None, 2)),
+WITHOUT_JOB: dict[str, tuple[GangEvent, list[Outcome], CompletedRanks | None]] = {
+    "pods without indexes": (event_with(counts=Counts(succeeded=2)), [outcome(None, "1")], CompletedRanks(None, 2)),
     "list was cut": (event_with(LONG, counts=Counts(succeeded=400)), [], None),
     "list was cut by an earlier version": (event_with(counts=Counts(succeeded=400)), [outcome(3, "1")], None),
     "ranks in the event": (event_with(counts=Counts(succeeded=1), outcomes=[outcome(3, "1")]), [], None),
@@ -152,6 +164,6 @@ WITHOUT_JOB: dict[str, tuple[GangEvent, list[Outcome], Completed | None]] = {
 
 @pytest.mark.parametrize(("event", "outcomes", "completed"), WITHOUT_JOB.values(), ids=WITHOUT_JOB)
 def test_indexes_are_never_guessed_when_the_job_is_gone(
-    event: GangEvent, outcomes: list[Outcome], completed: Completed | None
+    event: GangEvent, outcomes: list[Outcome], completed: CompletedRanks | None
 ) -> None:
-    assert completed_without_job(event, outcomes) == completed
+    assert completed_ranks_without_job(event, outcomes) == completed

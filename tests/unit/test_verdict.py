@@ -1,22 +1,27 @@
 import pytest
 
-from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
+from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 from tests.unit.builders import REF, at, job
 
 VERDICTS = {
-    "complete": (job().complete(60), Ended.SUCCEEDED, "CompletionsReached", at(60)),
-    "failed": (job().failed(60), Ended.FAILED, "BackoffLimitExceeded", at(60)),
-    "complete, then removed by TTL": (job().complete(60).deleted(90), Ended.SUCCEEDED, "CompletionsReached", at(60)),
-    "complete in the second of its deletion": (
-        job().complete(60).deleted(60),
-        Ended.SUCCEEDED,
+    "complete": (job().complete(60), VerdictKind.SUCCEEDED, "CompletionsReached", at(60)),
+    "failed": (job().failed(60), VerdictKind.FAILED, "BackoffLimitExceeded", at(60)),
+    "complete, then removed by TTL": (
+        job().complete(60).deleted(90),
+        VerdictKind.SUCCEEDED,
         "CompletionsReached",
         at(60),
     ),
-    "failed, then deleted": (job().failed(60).deleted(90), Ended.FAILED, "BackoffLimitExceeded", at(60)),
-    "failed because it was deleted": (job().failed(60).deleted(50), Ended.DELETED, "JobDeleted", at(50)),
-    "being deleted": (job().deleted(50), Ended.DELETED, "JobDeleted", at(50)),
-    "replaced": (job(uid="other").complete(60), Ended.REPLACED, "JobReplaced", None),
+    "complete in the second of its deletion": (
+        job().complete(60).deleted(60),
+        VerdictKind.SUCCEEDED,
+        "CompletionsReached",
+        at(60),
+    ),
+    "failed, then deleted": (job().failed(60).deleted(90), VerdictKind.FAILED, "BackoffLimitExceeded", at(60)),
+    "failed because it was deleted": (job().failed(60).deleted(50), VerdictKind.DELETED, "JobDeleted", at(50)),
+    "being deleted": (job().deleted(50), VerdictKind.DELETED, "JobDeleted", at(50)),
+    "replaced": (job(uid="other").complete(60), VerdictKind.REPLACED, "JobReplaced", None),
 }
 
 
@@ -24,13 +29,13 @@ VERDICTS = {
 def test_verdict_is_the_jobs_own_word(seen, ended, reason, when):
     verdict = judge(seen.read(), REF)
     assert verdict is not None
-    assert (verdict.ended, verdict.reason, verdict.at) == (ended, reason, when)
+    assert (verdict.kind, verdict.reason, verdict.at) == (ended, reason, when)
 
 
 def test_missing_job_was_deleted():
     verdict = judge(None, REF)
     assert verdict is not None
-    assert verdict.ended is Ended.DELETED
+    assert verdict.kind is VerdictKind.DELETED
     assert not verdict.job_is_there
 
 
@@ -62,7 +67,7 @@ def test_verdict_carries_the_completed_indexes():
 
 
 def test_fate_is_told_before_the_verdict():
-    decided = job().decided("FailureTarget", 60, "DeadlineExceeded").read().fate
+    decided = job().decided("FailureTarget", 60, "DeadlineExceeded").read().interim_condition
     assert decided is not None
     assert decided.reason == "DeadlineExceeded"
-    assert job().read().fate is None
+    assert job().read().interim_condition is None

@@ -10,9 +10,9 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.outcome.outcomes import SIGKILL, SIGTERM, Ending, Outcome, first_cause
-from airflow_provider_gangjobs.gang.state.verdict import Ended, Verdict
-from airflow_provider_gangjobs.gang.state.waiting import Cause
+from airflow_provider_gangjobs.gang.outcome.outcomes import SIGKILL, SIGTERM, Outcome, OutcomeKind, root_cause
+from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
+from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class _Rule:
     remedy: str
 
 
-def _ended_as(ending: Ending) -> Callable[[Outcome], bool]:
+def _ended_as(ending: OutcomeKind) -> Callable[[Outcome], bool]:
     return lambda outcome: outcome.outcome is ending
 
 
@@ -67,22 +67,25 @@ def _signalled(outcome: Outcome) -> str:
 _OUTCOMES: Final = (
     _Rule(
         "Preempted",
-        _ended_as(Ending.PREEMPTED),
+        _ended_as(OutcomeKind.PREEMPTED),
         _plain("was preempted by something of higher priority"),
         "A higher priority_class would keep its place.",
     ),
     _Rule(
         "Evicted",
-        _ended_as(Ending.EVICTED),
+        _ended_as(OutcomeKind.EVICTED),
         lambda outcome: f"was evicted ({outcome.disruption or outcome.reason})",
         "If its node ran short of memory or disk, request what it really uses.",
     ),
     _Rule(
-        "NodeLost", _ended_as(Ending.LOST), _plain("was lost: nobody saw it end"), "Look for why its node went away."
+        "NodeLost",
+        _ended_as(OutcomeKind.LOST),
+        _plain("was lost: nobody saw it end"),
+        "Look for why its node went away.",
     ),
     _Rule(
         "PodDeleted",
-        _ended_as(Ending.DELETED),
+        _ended_as(OutcomeKind.DELETED),
         _plain("had its pod deleted"),
         "Find out who deleted it: a person, a drain or a clean-up.",
     ),
@@ -169,9 +172,11 @@ _VERDICTS: Final = {
 
 def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome]) -> Diagnosis:
     """Why the gang ended as it did: its first cause among the ranks, else the Job's own words."""
-    if verdict.ended is Ended.SUCCEEDED:
+    if verdict.kind is VerdictKind.SUCCEEDED:
         return Diagnosis("Succeeded", "")
-    cause = first_cause(outcomes) if verdict.ended is Ended.FAILED and verdict.reason != "DeadlineExceeded" else None
+    cause = (
+        root_cause(outcomes) if verdict.kind is VerdictKind.FAILED and verdict.reason != "DeadlineExceeded" else None
+    )
     if cause is None:
         said = ": ".join(filter(None, (verdict.reason, verdict.message)))
         return Diagnosis(verdict.reason or "Failed", said, _VERDICTS.get(verdict.reason, ""))
@@ -180,25 +185,25 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome]) -> Diagnosis:
 
 
 def _others(outcomes: Sequence[Outcome], cause: Outcome) -> str:
-    count = sum(outcome.outcome is not Ending.SUCCEEDED and outcome.uid != cause.uid for outcome in outcomes)
+    count = sum(outcome.outcome is not OutcomeKind.SUCCEEDED and outcome.uid != cause.uid for outcome in outcomes)
     return f"; {count} other rank{'s'[: count != 1]} ended after it" if count else ""
 
 
 _CAUSES: Final = {
-    Cause.CONTROLLER: "Check that the Job controller (kube-controller-manager) runs.",
-    Cause.SUBMISSION: "Run the task again: what was begun is completed.",
-    Cause.HALTED: "Submit it again.",
-    Cause.QUEUE: "Raise queue_timeout, or look at what holds the queue.",
-    Cause.IMAGE: "Check the image's name and tag and image_pull_secrets.",
-    Cause.CONFIG: "Create the ConfigMap or Secret that the pod names, or correct its name.",
-    Cause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",
-    Cause.UNSCHEDULABLE: "Ask for fewer workers or less of each resource, or raise assemble_timeout.",
-    Cause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
-    Cause.STARTING: "Raise assemble_timeout, or use a smaller image.",
-    Cause.RANKS: "Raise run_timeout.",
+    WaitCause.CONTROLLER: "Check that the Job controller (kube-controller-manager) runs.",
+    WaitCause.SUBMISSION: "Run the task again: what was begun is completed.",
+    WaitCause.HALTED: "Submit it again.",
+    WaitCause.QUEUE: "Raise queue_timeout, or look at what holds the queue.",
+    WaitCause.IMAGE: "Check the image's name and tag and image_pull_secrets.",
+    WaitCause.CONFIG: "Create the ConfigMap or Secret that the pod names, or correct its name.",
+    WaitCause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",
+    WaitCause.UNSCHEDULABLE: "Ask for fewer workers or less of each resource, or raise assemble_timeout.",
+    WaitCause.SCHEDULER: "Check that the scheduler runs and schedules gangs; raise assemble_timeout if it is busy.",
+    WaitCause.STARTING: "Raise assemble_timeout, or use a smaller image.",
+    WaitCause.RANKS: "Raise run_timeout.",
 }
 
 
-def diagnose_timeout(phase: Phase, cause: Cause, summary: str) -> Diagnosis:
+def diagnose_timeout(phase: Phase, cause: WaitCause, summary: str) -> Diagnosis:
     """Why a phase took too long: what the gang waited for when its deadline passed."""
     return Diagnosis(f"Deadline.{phase}.{cause}", summary, _CAUSES.get(cause, ""))

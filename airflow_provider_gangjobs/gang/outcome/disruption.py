@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-CODES: Final = frozenset({"Preempted", "Evicted", "NodeLost"})
+DISRUPTION_CODES: Final = frozenset({"Preempted", "Evicted", "NodeLost"})
 """Of the diagnosis: what the gang's first cause was."""
 
 
@@ -30,7 +30,7 @@ class Disruption:
     number: int
     """How many attempts in a row were lost so, with this one."""
     allowed: int
-    why: str
+    message: str
     """Which rank was taken, how, and from where."""
 
     @property
@@ -39,16 +39,16 @@ class Disruption:
         return self.number <= self.allowed
 
     @property
-    def carried(self) -> int:
+    def carried_over(self) -> int:
         """What the next attempt has behind it. One that a retry pays for begins anew."""
         return self.number if self.is_allowed else 0
 
     def __str__(self) -> str:
-        return f"{self.why} (disruption {self.number}, {self.allowed} allowed)"
+        return f"{self.message} (disruption {self.number}, {self.allowed} allowed)"
 
 
 def disruption_of(event: GangEvent, *, allowed: int) -> Disruption | None:
     """What the event tells of a disruption; None if that is not what ended the gang."""
-    if event.status is not Status.FAILED or event.reason not in CODES:
+    if event.status is not Status.FAILED or event.reason not in DISRUPTION_CODES:
         return None
     return Disruption(event.disruptions + 1, allowed, event.message)

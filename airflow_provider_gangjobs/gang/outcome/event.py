@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome, most_telling
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
 from airflow_provider_gangjobs.kube.text import cut_end, keep_end
 
@@ -51,7 +51,7 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How one pod ended, in short. The ledger has the whole outcome."""
 
     pod: str
-    outcome: Ending
+    outcome: OutcomeKind
     rank: int | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -131,7 +131,7 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 _REMEDY = "Run the same version of the provider in triggerer and workers, then clear the task: the gang is found again."
 
 
-def gang_event(
+def build_event(
     ref: GangRef,
     status: Status,
     phase: Phase,
@@ -165,7 +165,7 @@ def gang_event(
         since=since,
         seconds=seconds,
         counts=_numbers(counts),
-        ranks=tuple(map(_rank_end, most_telling(outcomes, RANKS_MAX))),
+        ranks=tuple(map(_rank_end, failures_first(outcomes, RANKS_MAX))),
         completed_indexes="" if is_cut else completed_indexes,
         completed_indexes_cut=is_cut,
         notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in notes[:NOTES_MAX]),
@@ -180,7 +180,7 @@ def _numbers(counts: Counts | None) -> dict[str, int]:
 
 def _rank_end(outcome: Outcome) -> RankEnd:
     # A success's message is its result, which may be large and is read from the ledger.
-    message = "" if outcome.outcome is Ending.SUCCEEDED else outcome.error or outcome.message
+    message = "" if outcome.outcome is OutcomeKind.SUCCEEDED else outcome.error or outcome.message
     return RankEnd(
         pod=outcome.pod,
         outcome=outcome.outcome,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
-from airflow_provider_gangjobs.gang.state import pods as pod_facts
+from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.kube.views import Condition, PodView, Terminated, condition
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
-SIGNALS_BASE: Final = 128
+SIGNAL_EXIT_CODE_BASE: Final = 128
 """A shell and the container runtimes report a death by signal n as exit code 128 + n."""
 SIGKILL: Final = 9
 SIGTERM: Final = 15
 
 
-class Ending(StrEnum):
+class OutcomeKind(StrEnum):
     """How a pod ended."""
 
     SUCCEEDED = "succeeded"
@@ -45,24 +45,24 @@ class Ending(StrEnum):
     """It had not ended when tracking stopped."""
 
 
-DISRUPTIONS: Final = frozenset({Ending.PREEMPTED, Ending.EVICTED, Ending.LOST})
+DISRUPTIONS: Final = frozenset({OutcomeKind.PREEMPTED, OutcomeKind.EVICTED, OutcomeKind.LOST})
 
 # Reasons of the pod condition DisruptionTarget (KEP-3329).
 _BY_DISRUPTION: Final = {
-    "PreemptionByScheduler": Ending.PREEMPTED,
-    "EvictionByEvictionAPI": Ending.EVICTED,
-    "DeletionByTaintManager": Ending.EVICTED,
-    "TerminationByKubelet": Ending.EVICTED,
-    "DeletionByPodGC": Ending.LOST,
+    "PreemptionByScheduler": OutcomeKind.PREEMPTED,
+    "EvictionByEvictionAPI": OutcomeKind.EVICTED,
+    "DeletionByTaintManager": OutcomeKind.EVICTED,
+    "TerminationByKubelet": OutcomeKind.EVICTED,
+    "DeletionByPodGC": OutcomeKind.LOST,
 }
 # `status.reason` of a pod, written by the kubelet and the node controllers. `Evicted` is none of them: a kubelet that
 # evicts a pod for its node's sake says so by the condition; without it the pod used more storage than its own limit.
 _BY_POD_REASON: Final = {
-    "NodeShutdown": Ending.EVICTED,
-    "Shutdown": Ending.EVICTED,
-    "Terminated": Ending.EVICTED,
-    "Preempting": Ending.PREEMPTED,
-    "NodeLost": Ending.LOST,
+    "NodeShutdown": OutcomeKind.EVICTED,
+    "Shutdown": OutcomeKind.EVICTED,
+    "Terminated": OutcomeKind.EVICTED,
+    "Preempting": OutcomeKind.PREEMPTED,
+    "NodeLost": OutcomeKind.LOST,
 }
 # Reason of a container whose end its kubelet never saw.
 _CONTAINER_LOST: Final = "ContainerStatusUnknown"
@@ -73,7 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
 
     uid: str
     pod: str
-    outcome: Ending
+    outcome: OutcomeKind
     rank: int | None = None
     attempt: int | None = None
     node: str = ""
@@ -109,7 +109,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     @property
     def result(self) -> Any:
         """What the rank wrote to `GANG_RESULT_PATH`: its JSON value, else its text; `None` if nothing or cut."""
-        if self.outcome is not Ending.SUCCEEDED or self.message_cut or not self.message.strip():
+        if self.outcome is not OutcomeKind.SUCCEEDED or self.message_cut or not self.message.strip():
             return None
         try:
             return msgspec.json.decode(self.message)
@@ -119,7 +119,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     @property
     def error(self) -> str:
         """Why it failed, where it says so: a failing rank may write `{"error": "..."}` to `GANG_RESULT_PATH`."""
-        said = _said(self.message) if self.outcome is Ending.FAILED else None
+        said = _said(self.message) if self.outcome is OutcomeKind.FAILED else None
         return said.error.strip() if said else ""
 
 
@@ -145,17 +145,17 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     """
     container, told = _telling(pod)
     disruption = condition(pod.status.conditions, "DisruptionTarget")
-    ending = _ending(pod, told, disruption) if ended else Ending.UNKNOWN
-    finished = caused = pod_facts.finished_at(pod)
+    ending = _ending(pod, told, disruption) if ended else OutcomeKind.UNKNOWN
+    finished = caused = podutil.finished_at(pod)
     message = (told.message if told else "") or pod.status.message
-    if ending is not Ending.SUCCEEDED:
+    if ending is not OutcomeKind.SUCCEEDED:
         caused = _caused(pod, ending, disruption) or _failed_at(pod, ending, message) or finished
     return Outcome(
         uid=pod.metadata.uid,
         pod=pod.metadata.name,
         outcome=ending,
-        rank=pod_facts.rank_of(pod),
-        attempt=pod_facts.attempt_of(pod),
+        rank=podutil.rank_of(pod),
+        attempt=podutil.attempt_of(pod),
         node=pod.spec.node_name,
         phase=pod.status.phase,
         container=container,
@@ -165,7 +165,7 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
         message=_cut(message),
         message_cut=len(message.encode()) >= _message_bytes_max(pod),
         created=pod.metadata.creation_timestamp,
-        started=pod_facts.started_at(pod),
+        started=podutil.started_at(pod),
         finished=finished,
         caused=caused,
         restarts=max((status.restart_count for status in pod.status.container_statuses), default=0),
@@ -175,31 +175,31 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
 
 def _telling(pod: PodView) -> tuple[str, Terminated | None]:
     """The container whose end is the pod's: the rank's own unless only another one failed."""
-    main = pod_facts.main_container(pod)
-    told = pod_facts.ended_state(main) if main else None
+    main = podutil.main_container(pod)
+    told = podutil.ended_state(main) if main else None
     if pod.status.phase == "Succeeded" or (told and told.exit_code):
         return "", told
     others = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    failed = ((status.name, end) for status in others if (end := pod_facts.ended_state(status)) and end.exit_code)
+    failed = ((status.name, end) for status in others if (end := podutil.ended_state(status)) and end.exit_code)
     return next(failed, ("", told))
 
 
-def _ending(pod: PodView, told: Terminated | None, disruption: Condition | None) -> Ending:
+def _ending(pod: PodView, told: Terminated | None, disruption: Condition | None) -> OutcomeKind:
     if pod.status.phase == "Succeeded":
-        return Ending.SUCCEEDED
+        return OutcomeKind.SUCCEEDED
     if disruption is not None:
-        return _BY_DISRUPTION.get(disruption.reason, Ending.EVICTED)
+        return _BY_DISRUPTION.get(disruption.reason, OutcomeKind.EVICTED)
     if pod.status.reason in _BY_POD_REASON:
         return _BY_POD_REASON[pod.status.reason]
     if told is not None and told.reason == _CONTAINER_LOST:
-        return Ending.LOST
+        return OutcomeKind.LOST
     if pod.status.phase != "Failed" or _was_deleted_first(pod, told):
-        return Ending.DELETED
-    return Ending.FAILED
+        return OutcomeKind.DELETED
+    return OutcomeKind.FAILED
 
 
 def _was_deleted_first(pod: PodView, told: Terminated | None) -> bool:
-    asked = pod_facts.deletion_asked_at(pod.metadata)
+    asked = podutil.deletion_requested_at(pod.metadata)
     if asked is None:
         return False
     if told is None or told.finished_at is None:
@@ -213,21 +213,21 @@ def _was_deleted_first(pod: PodView, told: Terminated | None) -> bool:
     return (told.finished_at == asked or is_overwritten) and _signal(told) in {SIGTERM, SIGKILL}
 
 
-def _caused(pod: PodView, ending: Ending, disruption: Condition | None) -> datetime | None:
+def _caused(pod: PodView, ending: OutcomeKind, disruption: Condition | None) -> datetime | None:
     if ending in DISRUPTIONS and disruption is not None:
         return disruption.last_transition_time
-    asked = pod_facts.deletion_asked_at(pod.metadata) if ending is Ending.DELETED else None
-    finished = pod_facts.finished_at(pod)
+    asked = podutil.deletion_requested_at(pod.metadata) if ending is OutcomeKind.DELETED else None
+    finished = podutil.finished_at(pod)
     return min(asked, finished) if asked and finished else asked
 
 
-def _failed_at(pod: PodView, ending: Ending, message: str) -> datetime | None:
+def _failed_at(pod: PodView, ending: OutcomeKind, message: str) -> datetime | None:
     """When it says that it failed, to the fraction of a second: its peers end within the same one.
 
     Not if its container did not run then: a program may say anything.
     """
-    said = _said(message) if ending is Ending.FAILED else None
-    started, finished = pod_facts.started_at(pod), pod_facts.finished_at(pod)
+    said = _said(message) if ending is OutcomeKind.FAILED else None
+    started, finished = podutil.started_at(pod), podutil.finished_at(pod)
     if said is None or started is None or finished is None:
         return None
     # The times of containers are cut to whole seconds.
@@ -239,11 +239,15 @@ def _failed_at(pod: PodView, ending: Ending, message: str) -> datetime | None:
 def _signal(told: Terminated | None) -> int | None:
     if told is None:
         return None
-    by_code = told.exit_code - SIGNALS_BASE if SIGNALS_BASE < told.exit_code <= SIGNALS_BASE + 64 else None
+    by_code = (
+        told.exit_code - SIGNAL_EXIT_CODE_BASE
+        if SIGNAL_EXIT_CODE_BASE < told.exit_code <= SIGNAL_EXIT_CODE_BASE + 64
+        else None
+    )
     return told.signal or by_code
 
 
-def _reason(pod: PodView, told: Terminated | None, ending: Ending) -> str:
+def _reason(pod: PodView, told: Terminated | None, ending: OutcomeKind) -> str:
     of_container = told.reason if told and told.reason != "Completed" else ""
     if ending in DISRUPTIONS:
         return pod.status.reason or of_container
@@ -275,11 +279,17 @@ def _vanished(outcome: Outcome) -> bool:
 # Among ends of the same second the one that can bring others down comes first: a lost place before a
 # crash of its peers, and a crash before the deletions by which the Job controller answers it. Only of crashes
 # may it be known when, within the second: the cluster's times have none of its fractions.
-_ORDER: Final = {Ending.PREEMPTED: 0, Ending.EVICTED: 0, Ending.LOST: 0, Ending.FAILED: 1, Ending.DELETED: 2}
+_ORDER: Final = {
+    OutcomeKind.PREEMPTED: 0,
+    OutcomeKind.EVICTED: 0,
+    OutcomeKind.LOST: 0,
+    OutcomeKind.FAILED: 1,
+    OutcomeKind.DELETED: 2,
+}
 _CauseOrder = tuple[bool, bool, float, int, float, int]
 
 
-def first_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
+def root_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
     """The outcome that the gang's other ends followed from: the earliest that was no success, and was not made good.
 
     Peers of a failed rank get SIGTERM from the Job controller, or lose their connection to it; both come later.
@@ -307,7 +317,7 @@ def _cause_order(outcome: Outcome) -> _CauseOrder:
     return not _vanished(outcome), outcome.caused is None, second, _ORDER[outcome.outcome], fraction, rank
 
 
-def most_telling(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
+def failures_first(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
     """At most `limit` outcomes: what went wrong first in the order it happened, then successes by rank.
 
     What went wrong with pods that were replaced comes after the rest of it.
@@ -321,22 +331,22 @@ def _telling_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, _Cau
     if outcome.outcome in _ORDER:
         return 0, replaced, _cause_order(outcome), 0
     rank = -1 if outcome.rank is None else outcome.rank
-    return 1 + (outcome.outcome is Ending.SUCCEEDED), replaced, (False, False, 0.0, 0, 0.0, 0), rank
+    return 1 + (outcome.outcome is OutcomeKind.SUCCEEDED), replaced, (False, False, 0.0, 0, 0.0, 0), rank
 
 
-def results(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
+def result_outcomes(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
     """The outcome that holds the result of each rank: a succeeded pod of an index that the Job counts as complete.
 
     A pod that succeeded beside the counted one is passed over; of several the first to finish is taken.
     """
     found: dict[int, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        if outcome.outcome is Ending.SUCCEEDED and outcome.rank is not None and outcome.rank in completed:
+        if outcome.outcome is OutcomeKind.SUCCEEDED and outcome.rank is not None and outcome.rank in completed:
             found[outcome.rank].append(outcome)
     return {rank: min(found[rank], key=lambda o: (o.finished is None, o.finished, o.uid)) for rank in sorted(found)}
 
 
-def table(outcomes: Iterable[Outcome]) -> str:
+def format_table(outcomes: Iterable[Outcome]) -> str:
     """Outcomes as text: rank, outcome, exit code, seconds, node; ordered by rank, then by start."""
     ordered = sorted(outcomes, key=lambda o: (o.rank is None, o.rank, str(o.created), o.uid))
     rows = [("rank", "outcome", "exit code", "seconds", "node"), *map(_row, ordered)]

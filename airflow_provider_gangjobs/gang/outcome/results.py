@@ -2,7 +2,8 @@
 
 The rule (issue 14): a success requires that the outcome of every rank that the Job counts as completed was read. What a
 rank returned therefore has three answers: a value, `None` because the rank wrote nothing, and *unknown* because nobody
-could read how its pod ended. `missing` names the ranks of the third kind; a task with one of them must not succeed.
+could read how its pod ended. `find_missing_outcomes` returns the ranks of the third kind. A task that has such a rank
+must not succeed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import ResultTooLarge
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, Outcome
-from airflow_provider_gangjobs.gang.outcome.outcomes import results as outcomes_of_ranks
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.gang.outcome.outcomes import result_outcomes as result_outcomes
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Completed:
+class CompletedRanks:
     """What the Job counts as completed."""
 
     ranks: frozenset[int] | None
@@ -35,14 +36,14 @@ class Completed:
     """Of ranks, or of succeeded pods if the Job has no indexes."""
 
     @classmethod
-    def of_indexes(cls, text: str) -> Completed:
+    def of_indexes(cls, text: str) -> CompletedRanks:
         """Read `status.completedIndexes`, which must not be empty."""
         ranks = parse_indexes(text)
         return cls(ranks, len(ranks))
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingOutcomes:
     """Completed ranks whose outcome was not read."""
 
     count: int = 0
@@ -53,25 +54,25 @@ class Missing:
         return self.count > 0
 
 
-NONE_MISSING: Final = Missing()
+NONE_MISSING: Final = MissingOutcomes()
 
 
-def completed_in(job: JobView) -> Completed:
+def completed_ranks_in_job(job: JobView) -> CompletedRanks:
     """What a Job that has ended counts as completed. An Indexed Job with a success names its indexes."""
     if job.status.completed_indexes:
-        return Completed.of_indexes(job.status.completed_indexes)
-    return Completed(None, job.status.succeeded)
+        return CompletedRanks.of_indexes(job.status.completed_indexes)
+    return CompletedRanks(None, job.status.succeeded)
 
 
-def completed_by(event: GangEvent) -> Completed | None:
+def completed_ranks_in_event(event: GangEvent) -> CompletedRanks | None:
     """What the event says of it. `None`: the indexes were too long for the event, or the Job has none.
 
     An event of an earlier version does not tell these two apart; only the Job does.
     """
-    return Completed.of_indexes(event.completed_indexes) if event.completed_indexes else None
+    return CompletedRanks.of_indexes(event.completed_indexes) if event.completed_indexes else None
 
 
-def completed_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -> Completed | None:
+def completed_ranks_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -> CompletedRanks | None:
     """What is known without indexes in the event, when the Job is gone: the number of pods of a Job without indexes.
 
     `None` for an Indexed Job: that a rank's pod succeeded does not prove that the Job counted the rank, and a rank
@@ -82,19 +83,19 @@ def completed_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -> Comp
     if any(end.rank is not None for end in event.ranks):
         return None
     count = event.counts.get("succeeded")
-    return None if count is None else Completed(None, count)
+    return None if count is None else CompletedRanks(None, count)
 
 
-def missing(outcomes: Sequence[Outcome], completed: Completed) -> Missing:
+def find_missing_outcomes(outcomes: Sequence[Outcome], completed: CompletedRanks) -> MissingOutcomes:
     """Completed ranks without the outcome of a succeeded pod."""
     if completed.ranks is None:
-        return Missing(max(completed.count - len(_succeeded(outcomes)), 0))
-    unknown = tuple(sorted(completed.ranks - outcomes_of_ranks(outcomes, completed.ranks).keys()))
-    return Missing(len(unknown), unknown)
+        return MissingOutcomes(max(completed.count - len(_succeeded(outcomes)), 0))
+    unknown = tuple(sorted(completed.ranks - result_outcomes(outcomes, completed.ranks).keys()))
+    return MissingOutcomes(len(unknown), unknown)
 
 
-def results_of(outcomes: Sequence[Outcome], completed: Completed, wanted: Results, ref: GangRef) -> Any:
-    """The value of rank 0, or the values of all ranks in order. To be asked only if nothing is `missing`.
+def task_result(outcomes: Sequence[Outcome], completed: CompletedRanks, wanted: Results, ref: GangRef) -> Any:
+    """The value of rank 0, or the values of all ranks in order. To be asked only if nothing is `find_missing_outcomes`.
 
     `None` stands for a rank that wrote nothing, and for one that the Job's success policy did without.
 
@@ -109,15 +110,15 @@ def results_of(outcomes: Sequence[Outcome], completed: Completed, wanted: Result
     return [_value(rank, ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
 
 
-def _by_rank(outcomes: Sequence[Outcome], completed: Completed) -> dict[int, Outcome]:
+def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int, Outcome]:
     if completed.ranks is not None:
-        return outcomes_of_ranks(outcomes, completed.ranks)
+        return result_outcomes(outcomes, completed.ranks)
     # Pods of a Job without indexes are ranks in the order of their ends.
     return dict(enumerate(sorted(_succeeded(outcomes), key=_end)))
 
 
 def _succeeded(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.outcome is Ending.SUCCEEDED]
+    return [outcome for outcome in outcomes if outcome.outcome is OutcomeKind.SUCCEEDED]
 
 
 def _end(outcome: Outcome) -> tuple[bool, str, str]:

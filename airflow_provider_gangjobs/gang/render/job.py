@@ -20,11 +20,11 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_GANG,
 )
 from airflow_provider_gangjobs.gang.render import files, rendezvous
-from airflow_provider_gangjobs.gang.render.dialects import Dialect, Group
-from airflow_provider_gangjobs.gang.render.manifest import read
+from airflow_provider_gangjobs.gang.render.dialects import Dialect, SchedulingGroup
+from airflow_provider_gangjobs.gang.render.manifest import parse_manifest
 from airflow_provider_gangjobs.gang.render.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
-from airflow_provider_gangjobs.gang.render.policy import Decision, Placement
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ Object = dict[str, Any]
 
 def manifest_of(spec: GangSpec) -> Object:
     """The spec's manifest as data; empty without one. Expects one that can be read."""
-    return read(spec.manifest).data
+    return parse_manifest(spec.manifest).data
 
 
-def render_job(spec: GangSpec, attempt: Attempt, decision: Decision, dialect: Dialect | None = None) -> Object:
+def render_job(spec: GangSpec, attempt: Attempt, decision: PlacementDecision, dialect: Dialect | None = None) -> Object:
     """The Job, suspended, with its pods linked to their group if `decision` is a gang.
 
     Expects a spec without problems (`validation.validate`).
@@ -61,14 +61,14 @@ def render_job(spec: GangSpec, attempt: Attempt, decision: Decision, dialect: Di
         },
     }
     if decision.placement is Placement.GANG and dialect is not None:
-        return dialect.linked(job, group_of(job, shape))
+        return dialect.with_link(job, group_of(job, shape))
     return job
 
 
-def group_of(job: Mapping[str, Any], shape: Shape) -> Group:
+def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
     """The group that a rendered Job's pods form."""
     metadata = job["metadata"]
-    return Group(
+    return SchedulingGroup(
         name=metadata["name"],
         namespace=metadata["namespace"],
         size=shape.size,
@@ -96,18 +96,18 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | Non
     return files.config_map_of(spec.files, job=attempt.name, namespace=attempt.namespace, owner=owner)
 
 
-def slug_in(spec: GangSpec) -> str | None:
+def requested_name(spec: GangSpec) -> str | None:
     """The start of the Job's name that the user gave, as a parameter or in the manifest."""
     return spec.name or manifest_of(spec).get("metadata", {}).get("name")
 
 
-def namespace_in(spec: GangSpec) -> str | None:
+def requested_namespace(spec: GangSpec) -> str | None:
     """The namespace that the user gave, as a parameter or in the manifest."""
     return spec.namespace or manifest_of(spec).get("metadata", {}).get("namespace")
 
 
-def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Decision) -> Object:
-    brought = manifest.get("metadata", {})
+def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision) -> Object:
+    user = manifest.get("metadata", {})
     ours = {
         ANNOTATION_TRIGGER_ID: attempt.trigger_id,
         ANNOTATION_SPEC_HASH: spec.hash,
@@ -120,15 +120,15 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Deci
     if attempt.disruptions:
         ours[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     return {
-        **brought,
+        **user,
         "name": attempt.name,
         "namespace": attempt.namespace,
-        "labels": {**brought.get("labels", {}), **spec.labels, **labels_of(attempt)},
-        "annotations": {**brought.get("annotations", {}), **spec.annotations, **ours},
+        "labels": {**user.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        "annotations": {**user.get("annotations", {}), **spec.annotations, **ours},
     }
 
 
-def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Decision) -> Object:
+def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: PlacementDecision) -> Object:
     job = dict(manifest.get("spec", {}))
     job["suspend"] = True
     job["parallelism"] = shape.parallelism
@@ -157,10 +157,10 @@ def _backstop(spec: GangSpec) -> int | None:
 __all__ = [
     "group_of",
     "manifest_of",
-    "namespace_in",
     "render_files",
     "render_job",
     "render_service",
-    "slug_in",
+    "requested_name",
+    "requested_namespace",
     "user_template",
 ]

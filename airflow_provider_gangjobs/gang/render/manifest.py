@@ -29,14 +29,14 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Source:
+class UserManifest:
     """A manifest as data. `scalars` is empty when it was given as data; `problems` if it could not be read."""
 
     data: dict[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
-    def not_text(self, path: str, value: Any) -> Problem:
+    def not_text_problem(self, path: str, value: Any) -> Problem:
         """The problem of a value at `path` that must be text and is not."""
         written = self.scalars.get(path)
         if written is None:
@@ -48,12 +48,12 @@ class Source:
         )
 
 
-def read(manifest: object) -> Source:
+def parse_manifest(manifest: object) -> UserManifest:
     """The manifest as data. Never raises: what cannot be read is told in `problems`."""
     if manifest is None:
-        return Source()
+        return UserManifest()
     if isinstance(manifest, Mapping):
-        return Source(_without_nulls(manifest))
+        return UserManifest(_without_nulls(manifest))
     if not isinstance(manifest, str):
         return _unreadable(f"is {type(manifest).__name__}", "Give a dict, YAML text, or the name of a .yaml file")
     if len(manifest) > TEXT_CHARACTERS_MAX:
@@ -67,38 +67,38 @@ def read(manifest: object) -> Source:
         return _unreadable(f"is not YAML: {exc}", "Correct the text")
 
 
-def plain(value: Any) -> Any:
+def copy_without_nulls(value: Any) -> Any:
     """A copy as dicts and lists, without nulls in dicts."""
     if isinstance(value, Mapping):
         return _without_nulls(value)
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [copy_without_nulls(item) for item in value]
     return value
 
 
 def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: plain(item) for key, item in value.items() if item is not None}
+    return {key: copy_without_nulls(item) for key, item in value.items() if item is not None}
 
 
-def _unreadable(what: str, remedy: str) -> Source:
-    return Source(problems=(Problem("manifest", what, remedy),))
+def _unreadable(what: str, remedy: str) -> UserManifest:
+    return UserManifest(problems=(Problem("manifest", what, remedy),))
 
 
-def _read_text(text: str) -> Source:
+def _read_text(text: str) -> UserManifest:
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             return _unreadable("is not a mapping", "Give one batch/v1 Job as YAML text")
-        walk = _Walk()
+        walk = _ManifestVisitor()
         walk.visit(node, "manifest")
         data = loader.construct_document(node)
     finally:
         loader.dispose()
-    return Source(_without_nulls(data), walk.scalars, tuple(walk.problems))
+    return UserManifest(_without_nulls(data), walk.scalars, tuple(walk.problems))
 
 
-class _Walk:
+class _ManifestVisitor:
     """Collects scalars that are not text, and keys that are given twice."""
 
     def __init__(self) -> None:
@@ -140,14 +140,14 @@ def _key_is_not_text(path: str, key: str, line: int) -> Problem:
     return Problem(f"{path}.{key}", f"line {line}: YAML does not read the key {key} as text", f'Quote it: "{key}"')
 
 
-def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Every scalar below `value`, with its path."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from leaves(item, f"{path}.{key}")
+            yield from iter_scalars(item, f"{path}.{key}")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from leaves(item, f"{path}[{index}]")
+            yield from iter_scalars(item, f"{path}[{index}]")
     else:
         yield path, value
 

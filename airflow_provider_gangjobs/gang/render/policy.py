@@ -25,14 +25,14 @@ class Placement(StrEnum):
 
     GANG = "gang"
     BASIC = "basic"
-    BROUGHT = "brought"
+    USER_PROVIDED = "brought"
     OFF = "off"
     REFUSED = "refused"
     """Never written: nothing is created."""
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlacementDecision:
     """How the pods are to be placed. `detail` is the dialect of a gang, or the reason for something else."""
 
     placement: Placement
@@ -42,14 +42,14 @@ class Decision:
         return f"{self.placement.value}:{self.detail}" if self.detail else self.placement.value
 
     @classmethod
-    def parse(cls, text: str) -> Decision:
+    def parse(cls, text: str) -> PlacementDecision:
         """The decision that was written as `text`; something unknown is nobody's gang: `off`."""
         placement, _, detail = text.partition(":")
         known = placement in {kind.value for kind in Placement}
         return cls(Placement(placement), detail) if known else cls(Placement.OFF)
 
 
-def obstacle(shape: Shape) -> str | None:
+def ineligibility_reason(shape: Shape) -> str | None:
     """Why these pods cannot be a gang on any cluster, or None. One pod alone is no gang, and no obstacle."""
     if not shape.indexed:
         return "completionMode is NonIndexed, and only pods with an index form a gang"
@@ -64,23 +64,23 @@ def obstacle(shape: Shape) -> str | None:
     return None
 
 
-def decide(shape: Shape, policy: GangPolicy, *, dialect: str | None, unserved: str = "") -> Decision:
+def decide_placement(shape: Shape, policy: GangPolicy, *, dialect: str | None, unserved: str = "") -> PlacementDecision:
     """What to do with these pods on this cluster.
 
     `dialect` is what the cluster was found to serve, and `unserved` says why there is none.
     """
-    if shape.brought_link:
-        return Decision(Placement.BROUGHT)
+    if shape.user_gang_link:
+        return PlacementDecision(Placement.USER_PROVIDED)
     if policy is GangPolicy.OFF:
-        return Decision(Placement.OFF)
-    if is_single(shape):
-        return Decision(Placement.BASIC, ONE_POD)
-    reason = obstacle(shape) or ("" if dialect else unserved or "the cluster serves no Workload API")
+        return PlacementDecision(Placement.OFF)
+    if is_single_pod(shape):
+        return PlacementDecision(Placement.BASIC, ONE_POD)
+    reason = ineligibility_reason(shape) or ("" if dialect else unserved or "the cluster serves no Workload API")
     if not reason:
-        return Decision(Placement.GANG, str(dialect))
-    return Decision(Placement.REFUSED if policy is GangPolicy.REQUIRED else Placement.BASIC, reason)
+        return PlacementDecision(Placement.GANG, str(dialect))
+    return PlacementDecision(Placement.REFUSED if policy is GangPolicy.REQUIRED else Placement.BASIC, reason)
 
 
-def is_single(shape: Shape) -> bool:
+def is_single_pod(shape: Shape) -> bool:
     """Whether there is only ever one pod, so that all-or-none means nothing."""
     return shape.parallelism == 1 and (shape.completions or 1) == 1

@@ -28,7 +28,7 @@ class Shape:
     backoff_limit: int
     per_index_backoff: bool = False
     min_count: int | None = None
-    brought_link: str | None = None
+    user_gang_link: str | None = None
     """Path of a gang link that the manifest brings: it is respected, and nothing of ours is created."""
     controller: str | None = None
     """`Kind/name` of a controller that owns the Job, by the manifest's ownerReferences."""
@@ -54,7 +54,7 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
         backoff_limit=_first(job.get("backoffLimit"), 0),
         per_index_backoff="backoffLimitPerIndex" in job,
         min_count=spec.min_workers,
-        brought_link=_brought_link(job, pod),
+        user_gang_link=_user_gang_link(job, pod),
         controller=_controller(manifest),
         kueue_queue={**manifest.get("metadata", {}).get("labels", {}), **spec.labels}.get(LABEL_KUEUE_QUEUE),
         subdomain=pod.get("subdomain"),
@@ -76,11 +76,11 @@ def rendezvous_of(spec: GangSpec, shape: Shape) -> Rendezvous | None:
 
 
 def _pod_spec(spec: GangSpec, job: Mapping[str, Any]) -> dict[str, Any]:
-    brought = job.get("template", {}).get("spec", {})
-    return {**brought, **((spec.pod_overrides or {}).get("spec") or {})}
+    user = job.get("template", {}).get("spec", {})
+    return {**user, **((spec.pod_overrides or {}).get("spec") or {})}
 
 
-def _brought_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
+def _user_gang_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
     if "scheduling" in job:
         return "spec.scheduling"
     links = (name for name in ("schedulingGroup", "workloadRef") if pod.get(name))

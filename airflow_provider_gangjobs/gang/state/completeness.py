@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
+from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -60,7 +60,7 @@ def _succeeded_as_submitted(job: Job, ref: GangRef) -> bool:
     verdict = judge(job, ref)
     return (
         verdict is not None
-        and verdict.ended is Ended.SUCCEEDED
+        and verdict.kind is VerdictKind.SUCCEEDED
         and 0 < job.generation <= GENERATION_AS_SUBMITTED
         and 0 < (job.completions or 0) == job.parallelism == job.status.succeeded
         and job.status.failed == 0

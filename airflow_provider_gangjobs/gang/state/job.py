@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.state.pods import deletion_asked_at
+from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, view
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
-HALTED: Final = "Halted"
+REASON_HALTED: Final = "Halted"
 """Reason of a halt whose note gives no other."""
 _KEEP_SUSPENDED: Final = "keep_suspended"
 """The parameter by which a user asks that the submission does not start the Job."""
@@ -173,9 +173,9 @@ class Job:
         return self.status.completion_time or (failed.last_transition_time if failed else None)
 
     @property
-    def deletion_asked_at(self) -> datetime | None:
+    def deletion_requested_at(self) -> datetime | None:
         """When deletion was asked for; `None` if it was not."""
-        return deletion_asked_at(self.view.metadata)
+        return deletion_requested_at(self.view.metadata)
 
     @property
     def delivered_at(self) -> datetime | None:
@@ -208,7 +208,7 @@ class Job:
         return condition(self.status.conditions, "FailureTarget")
 
     @property
-    def fate(self) -> Condition | None:
+    def interim_condition(self) -> Condition | None:
         """What announces the verdict (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still run."""
         return condition(self.status.conditions, "SuccessCriteriaMet") or self.failure_target
 
@@ -235,14 +235,14 @@ class Job:
     @property
     def ends_by_halt(self) -> bool:
         """The gang was halted before the Job controller had decided how it ends."""
-        return self.is_halted and not self.is_ended and self.fate is None
+        return self.is_halted and not self.is_ended and self.interim_condition is None
 
     @property
     def halt_cause(self) -> tuple[str, str]:
         """Reason and message of `halt_note`; the reason is `Halted` where the note begins with none."""
         note = self.halt_note or ""
         reason, colon, message = note.partition(": ")
-        return (reason, message) if colon and " " not in reason else (HALTED, note)
+        return (reason, message) if colon and " " not in reason else (REASON_HALTED, note)
 
     @property
     def is_suspended(self) -> bool:

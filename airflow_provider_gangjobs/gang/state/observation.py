@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
-from airflow_provider_gangjobs.gang.state.waiting import Cause, Seen, Wait, many, while_assembling, while_suspended
+from airflow_provider_gangjobs.gang.state.waiting import (
+    Wait,
+    WaitCause,
+    WaitInputs,
+    explain_assembly,
+    explain_suspension,
+    pluralize,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +92,7 @@ def observe_indexed(
     counts = pods.counts(ours)
     phase = phase_of(ours, counts)
     began = _times(phase, ours, pods, counts, verdict)
-    wait = _wait(phase, Seen(ours, pods, podgroup, counts, events), verdict)
+    wait = _wait(phase, WaitInputs(ours, pods, podgroup, counts, events), verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 
 
@@ -101,42 +108,42 @@ def _times(
             began[Phase.QUEUED] = began[Phase.QUEUED] or (None if job.has_run else job.created_at)
         else:
             began[Phase.ASSEMBLING] = job.started_at
-            began[Phase.FINISHING] = job.fate.last_transition_time if job.fate else None
+            began[Phase.FINISHING] = job.interim_condition.last_transition_time if job.interim_condition else None
     if counts.ranks and counts.started >= counts.ranks and phase is not Phase.QUEUED:
         began[Phase.RUNNING] = pods.all_started_at(counts.ranks)
     if verdict is not None:
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
-        began[PHASE_OF_VERDICT[verdict.ended]] = verdict.at
+        began[PHASE_OF_VERDICT[verdict.kind]] = verdict.at
     elif job is not None and phase is Phase.FAILED:
         began[Phase.FAILED] = job.suspended.last_transition_time if job.suspended else None
     return {step: at for step, at in began.items() if at is not None}
 
 
-def _wait(phase: Phase, seen: Seen, verdict: Verdict | None) -> Wait:
+def _wait(phase: Phase, seen: WaitInputs, verdict: Verdict | None) -> Wait:
     if verdict is None and seen.job is not None and seen.job.ends_by_halt:
-        return while_suspended(seen.job)
+        return explain_suspension(seen.job)
     match phase:
         case Phase.SUBMITTED | Phase.QUEUED:
             assert seen.job is not None, "a Job that is gone is in none of these phases"
-            return while_suspended(seen.job) if seen.job.is_suspended or phase is Phase.QUEUED else _UNSEEN
+            return explain_suspension(seen.job) if seen.job.is_suspended or phase is Phase.QUEUED else _UNSEEN
         case Phase.ASSEMBLING:
-            return while_assembling(seen)
+            return explain_assembly(seen)
         case Phase.RUNNING:
-            return Wait(Cause.RANKS)
+            return Wait(WaitCause.RANKS)
         case Phase.FINISHING:
             return _finishing(seen, verdict)
         case _:
-            return Wait(Cause.NOTHING, _said(verdict))
+            return Wait(WaitCause.NOTHING, _said(verdict))
 
 
-_UNSEEN: Final = Wait(Cause.CONTROLLER, "Waits for the Job controller to look at the Job")
+_UNSEEN: Final = Wait(WaitCause.CONTROLLER, "Waits for the Job controller to look at the Job")
 
 
-def _finishing(seen: Seen, verdict: Verdict | None) -> Wait:
+def _finishing(seen: WaitInputs, verdict: Verdict | None) -> Wait:
     if verdict is not None:
-        return Wait(Cause.HARVEST, _said(verdict))
-    decided = seen.job.fate if seen.job else None
-    return Wait(Cause.ENDING, decided.reason if decided else "")
+        return Wait(WaitCause.HARVEST, _said(verdict))
+    decided = seen.job.interim_condition if seen.job else None
+    return Wait(WaitCause.ENDING, decided.reason if decided else "")
 
 
 def _said(verdict: Verdict | None) -> str:
@@ -146,7 +153,7 @@ def _said(verdict: Verdict | None) -> str:
 
 
 def _while_assembling(counts: Counts) -> str:
-    ranks = many(counts.ranks, "pod")
+    ranks = pluralize(counts.ranks, "pod")
     pods = ranks if counts.created >= counts.ranks else f"{counts.created} of {ranks}"
     started = f", {counts.started} started" if counts.started else ""
     return f"{pods}, {counts.placed or 'none'} placed{started}"
@@ -157,8 +164,8 @@ def _while_running(counts: Counts) -> str:
 
 
 def _at_the_end(counts: Counts) -> str:
-    held = f", {many(counts.held, 'pod')} not recorded yet" if counts.held else ""
-    return f"{many(counts.succeeded, 'rank')} succeeded, {counts.failed} failed{held}"
+    held = f", {pluralize(counts.held, 'pod')} not recorded yet" if counts.held else ""
+    return f"{pluralize(counts.succeeded, 'rank')} succeeded, {counts.failed} failed{held}"
 
 
 def _no_numbers(counts: Counts) -> str:

@@ -37,7 +37,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.state.verdict import Ended, judge
+from airflow_provider_gangjobs.gang.state.verdict import VerdictKind, judge
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
@@ -66,10 +66,10 @@ class Phase(StrEnum):
 
 FINAL_PHASES: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.DELETED})
 PHASE_OF_VERDICT: Final = {
-    Ended.SUCCEEDED: Phase.SUCCEEDED,
-    Ended.FAILED: Phase.FAILED,
-    Ended.DELETED: Phase.DELETED,
-    Ended.REPLACED: Phase.DELETED,
+    VerdictKind.SUCCEEDED: Phase.SUCCEEDED,
+    VerdictKind.FAILED: Phase.FAILED,
+    VerdictKind.DELETED: Phase.DELETED,
+    VerdictKind.REPLACED: Phase.DELETED,
 }
 
 
@@ -84,8 +84,8 @@ def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
         return Phase.FINISHING if held else Phase.DELETED
     verdict = judge(job, job.ref)
     if verdict is not None:
-        return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.ended]
-    if job.fate is not None:
+        return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.kind]
+    if job.interim_condition is not None:
         return Phase.FINISHING
     if job.ends_by_halt:
         return Phase.FINISHING if held or job.has_pods_left else Phase.FAILED

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_spans
 from airflow_provider_gangjobs.gang.state.pods import has_container_trouble, is_of, refusal
-from airflow_provider_gangjobs.gang.state.progress import Counts, Fact, all_started_at, fact
-from airflow_provider_gangjobs.gang.state.rank_set import Ranks
+from airflow_provider_gangjobs.gang.state.progress import Counts, PodState, all_started_at, pod_state
+from airflow_provider_gangjobs.gang.state.rank_set import RankSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,12 +28,12 @@ class PodIndex:
 
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
-        self._facts: dict[str, Fact] = {}
+        self._facts: dict[str, PodState] = {}
         # Ranks with a pod in this state.
-        self._created = Ranks()
-        self._placed = Ranks()
-        self._started = Ranks()
-        self._running = Ranks()
+        self._created = RankSet()
+        self._placed = RankSet()
+        self._started = RankSet()
+        self._running = RankSet()
         self._ended = 0
         self._succeeded = 0
         self._held = 0
@@ -57,7 +57,7 @@ class PodIndex:
                 self.remove([pod])
                 continue
             uid = pod.metadata.uid
-            before, now = self._facts.get(uid), fact(pod)
+            before, now = self._facts.get(uid), pod_state(pod)
             self._note_trouble(uid, pod)
             if now == before:
                 continue
@@ -132,15 +132,15 @@ class PodIndex:
             self._all_started = ranks, at
         return self._all_started[1]
 
-    def _add(self, one: Fact) -> None:
+    def _add(self, one: PodState) -> None:
         self._created.add(one.rank)
         self._change(None, one)
 
-    def _remove(self, one: Fact) -> None:
+    def _remove(self, one: PodState) -> None:
         self._created.remove(one.rank)
         self._change(one, None)
 
-    def _change(self, before: Fact | None, now: Fact | None) -> None:
+    def _change(self, before: PodState | None, now: PodState | None) -> None:
         """Count the change of one pod that keeps its rank. Most changes concern one property."""
         for ranks, so in ((self._placed, _is_placed), (self._started, _has_started), (self._running, _is_running)):
             was, is_now = before is not None and so(before), now is not None and so(now)
@@ -153,7 +153,7 @@ class PodIndex:
         if now is not None:
             self._count(now, 1)
 
-    def _count(self, one: Fact, number: int) -> None:
+    def _count(self, one: PodState, number: int) -> None:
         self._ended += number * one.has_ended
         self._succeeded += number * one.has_succeeded
         self._held += number * one.is_held
@@ -171,7 +171,7 @@ class PodIndex:
             _count(self.refusals, now, 1)
             self._refusals[uid] = now
 
-    def _and_done(self, ranks: Ranks, job: Job | None) -> int:
+    def _and_done(self, ranks: RankSet, job: Job | None) -> int:
         """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
         done = job.status.completed_indexes if job else ""
         if job is None or not done or len(ranks) >= (job.completions or 0):
@@ -181,15 +181,15 @@ class PodIndex:
         return ranks.union_size(self._done[1])
 
 
-def _is_placed(one: Fact) -> bool:
+def _is_placed(one: PodState) -> bool:
     return one.is_placed
 
 
-def _has_started(one: Fact) -> bool:
+def _has_started(one: PodState) -> bool:
     return one.has_started
 
 
-def _is_running(one: Fact) -> bool:
+def _is_running(one: PodState) -> bool:
     return one.has_started and not one.has_ended
 
 

@@ -90,7 +90,7 @@ def is_held(pod: PodView) -> bool:
     return FINALIZER_HARVEST in pod.metadata.finalizers
 
 
-def deletion_asked_at(meta: Meta) -> datetime | None:
+def deletion_requested_at(meta: Meta) -> datetime | None:
     """When deletion was asked for: `deletionTimestamp` is that time plus the grace period.
 
     Of a held pod that its kubelet has done with (its grace period is 0 then) it is a later time: that of its removal.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_gangjobs.gang.state import pods as pod_facts
+from airflow_provider_gangjobs.gang.state import pods as podutil
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -41,7 +41,7 @@ class Counts:
     """Pods being deleted."""
 
 
-class Fact(msgspec.Struct, frozen=True, gc=False):
+class PodState(msgspec.Struct, frozen=True, gc=False):
     """What counts of one pod. A gang may have 100,000 of them."""
 
     rank: Hashable
@@ -55,24 +55,24 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
     is_deleted: bool
 
 
-def fact(pod: PodView) -> Fact:
+def pod_state(pod: PodView) -> PodState:
     """Look at one pod."""
-    rank = pod_facts.rank_of(pod)
-    started = pod_facts.started_at(pod)
+    rank = podutil.rank_of(pod)
+    started = podutil.started_at(pod)
     has_succeeded = pod.status.phase == "Succeeded"
-    return Fact(
+    return PodState(
         rank=pod.metadata.uid if rank is None else rank,
         is_placed=bool(pod.spec.node_name),
         started=started,
         has_started=started is not None or has_succeeded,
-        has_ended=pod_facts.has_ended(pod),
+        has_ended=podutil.has_ended(pod),
         has_succeeded=has_succeeded,
-        is_held=pod_facts.is_held(pod),
+        is_held=podutil.is_held(pod),
         is_deleted=pod.metadata.deletion_timestamp is not None,
     )
 
 
-def all_started_at(facts: Iterable[Fact], ranks: int) -> datetime | None:
+def all_started_at(facts: Iterable[PodState], ranks: int) -> datetime | None:
     """When the last of `ranks` ranks started first; of fewer, if the pods of the others are gone."""
     first: dict[Hashable, datetime] = {}
     for one in facts:

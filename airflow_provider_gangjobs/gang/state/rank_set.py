@@ -12,7 +12,7 @@ BYTES_MAX: Final = 1 << 17
 """Indexes below it, which an Indexed Job of 100,000 pods keeps to, cost a byte each; whatever else, 100 bytes."""
 
 
-class Ranks:
+class RankSet:
     """Completion indexes from 0 on, each of which nearly always has one pod; and uids of pods that have no index."""
 
     __slots__ = ("_has_one", "_more", "_number", "_others")

@@ -22,7 +22,7 @@ REASON_DELETED: Final = "JobDeleted"
 REASON_REPLACED: Final = "JobReplaced"
 
 
-class Ended(StrEnum):
+class VerdictKind(StrEnum):
     """How a Job ended."""
 
     SUCCEEDED = "succeeded"
@@ -35,7 +35,7 @@ class Ended(StrEnum):
 class Verdict:
     """How the Job ended, in the Job controller's words where there are any."""
 
-    ended: Ended
+    kind: VerdictKind
     reason: str = ""
     message: str = ""
     at: datetime | None = None
@@ -47,7 +47,7 @@ class Verdict:
     @property
     def job_is_there(self) -> bool:
         """The Job still stands, and with it what it owns."""
-        return self.ended in {Ended.SUCCEEDED, Ended.FAILED}
+        return self.kind in {VerdictKind.SUCCEEDED, VerdictKind.FAILED}
 
 
 def judge(job: Job | None, ref: GangRef) -> Verdict | None:
@@ -56,32 +56,34 @@ def judge(job: Job | None, ref: GangRef) -> Verdict | None:
     `job=None` must mean that the server has no such Job, not that it could not be asked.
     """
     if job is None:
-        return Verdict(Ended.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
+        return Verdict(VerdictKind.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
     if job.ref.uid != ref.uid:
         other = job.ref.uid
         said = f"Job {ref} now has uid {other}, not {ref.uid}"
-        return Verdict(Ended.REPLACED, REASON_REPLACED, said, other_uid=other)
+        return Verdict(VerdictKind.REPLACED, REASON_REPLACED, said, other_uid=other)
     return _conditions_say(job) or _deletion_says(job, ref)
 
 
 def _conditions_say(job: Job) -> Verdict | None:
-    for found, ended in ((job.complete, Ended.SUCCEEDED), (job.failed, Ended.FAILED)):
+    for found, ended in ((job.complete, VerdictKind.SUCCEEDED), (job.failed, VerdictKind.FAILED)):
         if found is not None and not _came_from_deletion(found, ended, job):
-            at = (job.status.completion_time if ended is Ended.SUCCEEDED else None) or found.last_transition_time
+            at = (job.status.completion_time if ended is VerdictKind.SUCCEEDED else None) or found.last_transition_time
             return Verdict(ended, found.reason, found.message, at, job.status.completed_indexes)
     return None
 
 
-def _came_from_deletion(found: Condition, ended: Ended, job: Job) -> bool:
+def _came_from_deletion(found: Condition, ended: VerdictKind, job: Job) -> bool:
     """A failure noted after deletion began: pods that deletion killed are counted as failed by then."""
-    asked = job.deletion_asked_at
-    if asked is None or found.last_transition_time is None or ended is Ended.SUCCEEDED:
+    asked = job.deletion_requested_at
+    if asked is None or found.last_transition_time is None or ended is VerdictKind.SUCCEEDED:
         return False
     return found.last_transition_time > asked
 
 
 def _deletion_says(job: Job, ref: GangRef) -> Verdict | None:
-    asked = job.deletion_asked_at
+    asked = job.deletion_requested_at
     if asked is None:
         return None
-    return Verdict(Ended.DELETED, REASON_DELETED, f"Job {ref} is being deleted", asked, job.status.completed_indexes)
+    return Verdict(
+        VerdictKind.DELETED, REASON_DELETED, f"Job {ref} is being deleted", asked, job.status.completed_indexes
+    )

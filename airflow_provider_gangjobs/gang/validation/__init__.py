@@ -1,1 +1,1 @@
-"""Checks of a request, one file per subject, each a function from a draft to problems."""
+"""Checks of a request, one file per subject, each a function from a parsed to problems."""

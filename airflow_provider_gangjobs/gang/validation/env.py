@@ -15,43 +15,43 @@ from airflow_provider_gangjobs.gang.render.shape import rendezvous_of
 from airflow_provider_gangjobs.kube import names
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.validation.draft import Draft
+    from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
 _FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})
 
 
-def check_env(draft: Draft) -> Iterator[Problem]:
+def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
     """The `env` parameter, and the env of every container as it was written."""
-    env = draft.spec.env
+    env = parsed.spec.env
     if isinstance(env, Mapping):
         for name, value in env.items():
-            yield from _name(draft, f"env.{name}", name)
-            yield from _value_of_mapping(draft, f"env.{name}", value)
+            yield from _name(parsed, f"env.{name}", name)
+            yield from _value_of_mapping(parsed, f"env.{name}", value)
     elif env is not None:
-        yield from _list(draft, "env", env)
-    for path, container in draft.written_containers():
-        yield from _list(draft, f"{path}.env", container.get("env") or ())
-    for path, container in draft.written_containers():
+        yield from _list(parsed, "env", env)
+    for path, container in parsed.written_containers():
+        yield from _list(parsed, f"{path}.env", container.get("env") or ())
+    for path, container in parsed.written_containers():
         for field in ("command", "args"):
             for index, item in enumerate(container.get(field) or ()):
                 if not isinstance(item, str):
-                    yield draft.source.not_text(f"{path}.{field}[{index}]", item)
+                    yield parsed.user_manifest.not_text_problem(f"{path}.{field}[{index}]", item)
 
 
-def _value_of_mapping(draft: Draft, path: str, value: Any) -> Iterator[Problem]:
+def _value_of_mapping(parsed: ParsedSpec, path: str, value: Any) -> Iterator[Problem]:
     if isinstance(value, Mapping):
         if set(value) != {"valueFrom"} or not isinstance(value["valueFrom"], Mapping):
             yield Problem(path, f"is a dict of {', '.join(map(str, value)) or 'nothing'}", _SOURCE)
     elif value is None:
         yield Problem(path, "is None", 'Leave it out, or write "" for an empty text')
     elif not isinstance(value, str):
-        yield draft.source.not_text(path, value)
+        yield parsed.user_manifest.not_text_problem(path, value)
 
 
 _SOURCE: Final = 'Give text, or {"valueFrom": {"secretKeyRef": ...}} and the like'
 
 
-def _list(draft: Draft, path: str, env: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     seen: set[Any] = set()
     for index, item in enumerate(env):
         at = f"{path}[{index}]"
@@ -60,25 +60,25 @@ def _list(draft: Draft, path: str, env: Sequence[Mapping[str, Any]]) -> Iterator
             yield Problem(f"{at}.name", "is missing", "Name the variable")
             continue
         if not isinstance(name, str):
-            yield draft.source.not_text(f"{at}.name", name)
+            yield parsed.user_manifest.not_text_problem(f"{at}.name", name)
             continue
         if name in seen:
             yield Problem(at, f"gives {name} a second time", "Keep one of the two")
         seen.add(name)
-        yield from _name(draft, at, name)
+        yield from _name(parsed, at, name)
         value = item.get("value")
         if value is not None and not isinstance(value, str):
-            yield draft.source.not_text(f"{at}.value", value)
+            yield parsed.user_manifest.not_text_problem(f"{at}.value", value)
         if value is not None and "valueFrom" in item:
             yield Problem(at, f"gives {name} both a value and a source", "Keep value or valueFrom")
         if unknown := sorted(set(item) - _FIELDS):
             yield Problem(at, f"has {', '.join(unknown)}, which env knows not", _SOURCE)
 
 
-def _name(draft: Draft, path: str, name: Any) -> Iterator[Problem]:
+def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
     if wrong := names.problem_with_env_name(name):
         yield Problem(path, wrong, "Rename the variable")
     elif name in {ENV_RESULT_PATH, ENV_FILES}:
         yield Problem(path, f"{name} is set for every rank", "Remove it")
-    elif name in RENDEZVOUS_ENV and rendezvous_of(draft.spec, draft.shape):
+    elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
         yield Problem(path, f"{name} is set by the rendezvous", "Remove it, or set rendezvous=False")

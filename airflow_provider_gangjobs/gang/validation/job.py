@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.dialects import NAMES
-from airflow_provider_gangjobs.gang.render.policy import is_single, obstacle
+from airflow_provider_gangjobs.gang.render.dialects import DIALECT_NAMES
+from airflow_provider_gangjobs.gang.render.policy import ineligibility_reason, is_single_pod
 from airflow_provider_gangjobs.gang.render.shape import INDEXED, NON_INDEXED, rendezvous_of
 from airflow_provider_gangjobs.gang.spec import GangPolicy, Rendezvous
-from airflow_provider_gangjobs.gang.validation.draft import TEMPLATE, Draft
+from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +33,11 @@ _POSITIVE: Final = ("assemble_timeout_s", "run_timeout_s")
 _PORTS: Final = range(1, 65536)
 
 
-def check_kind(draft: Draft) -> Iterator[Problem]:
+def check_kind(parsed: ParsedSpec) -> Iterator[Problem]:
     """The manifest is a batch/v1 Job to be created, not another object and not a copy of a live one."""
-    manifest = draft.manifest
-    if draft.spec.manifest is None:
-        if draft.spec.image is None:
+    manifest = parsed.manifest
+    if parsed.spec.manifest is None:
+        if parsed.spec.image is None:
             yield Problem("image", "is missing", "Give image, or manifest with a whole Job")
         return
     given = f"{manifest.get('apiVersion', 'no apiVersion')} {manifest.get('kind', 'no kind')}"
@@ -53,9 +53,9 @@ def check_kind(draft: Draft) -> Iterator[Problem]:
             yield Problem(f"manifest.spec.{name}", "is chosen by the server", "Remove it")
 
 
-def check_numbers(draft: Draft) -> Iterator[Problem]:
+def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
     """Counts and times are in range."""
-    spec = draft.spec
+    spec = parsed.spec
     for parameter, least in _AT_LEAST.items():
         value = getattr(spec, parameter)
         if value is not None and value < least:
@@ -64,62 +64,62 @@ def check_numbers(draft: Draft) -> Iterator[Problem]:
         value = getattr(spec, parameter)
         if value is not None and value <= 0:
             yield Problem(parameter, f"is {value:g} s", "Give more than 0, or leave it out for no limit")
-    size = draft.shape.size
+    size = parsed.shape.size
     if spec.min_workers is not None and spec.min_workers > size:
         yield Problem("min_workers", f"is {spec.min_workers}, and the gang has {size}", "Give at most workers")
-    if draft.shape.indexed and draft.shape.parallelism > INDEXED_PARALLELISM_MAX:
+    if parsed.shape.indexed and parsed.shape.parallelism > INDEXED_PARALLELISM_MAX:
         yield Problem(
-            "workers", f"is {draft.shape.parallelism}", f"An Indexed Job has {INDEXED_PARALLELISM_MAX} at most"
+            "workers", f"is {parsed.shape.parallelism}", f"An Indexed Job has {INDEXED_PARALLELISM_MAX} at most"
         )
     if isinstance(spec.rendezvous, Rendezvous) and spec.rendezvous.port not in _PORTS:
         yield Problem("rendezvous.port", f"is {spec.rendezvous.port!r}", "Give a port from 1 to 65535")
 
 
-def check_choices(draft: Draft) -> Iterator[Problem]:
+def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
     """Values out of a list."""
-    spec, mode = draft.spec, draft.manifest.get("spec", {}).get("completionMode", INDEXED)
+    spec, mode = parsed.spec, parsed.manifest.get("spec", {}).get("completionMode", INDEXED)
     if spec.gang not in list(GangPolicy):
         yield Problem("gang", f"is {spec.gang!r}", f"Choose one of {', '.join(GangPolicy)}")
-    if spec.dialect is not None and spec.dialect not in NAMES:
-        yield Problem("dialect", f"is {spec.dialect!r}", f"Choose one of {', '.join(NAMES)}")
+    if spec.dialect is not None and spec.dialect not in DIALECT_NAMES:
+        yield Problem("dialect", f"is {spec.dialect!r}", f"Choose one of {', '.join(DIALECT_NAMES)}")
     if mode not in {INDEXED, NON_INDEXED}:
         yield Problem("manifest.spec.completionMode", f"is {mode!r}", f"Choose {INDEXED} or {NON_INDEXED}")
     if spec.image_pull_policy not in {None, "Always", "IfNotPresent", "Never"}:
         yield Problem("image_pull_policy", f"is {spec.image_pull_policy!r}", "Choose Always, IfNotPresent or Never")
 
 
-def check_shape(draft: Draft) -> Iterator[Problem]:
+def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
     """A required gang has the shape of one (KEP-5547), and ranks can only meet if they are numbered."""
-    shape, job = draft.shape, draft.manifest.get("spec", {})
-    must_be_gang = draft.spec.gang == GangPolicy.REQUIRED and not shape.brought_link and not is_single(shape)
-    if must_be_gang and (reason := obstacle(shape)):
+    shape, job = parsed.shape, parsed.manifest.get("spec", {})
+    must_be_gang = parsed.spec.gang == GangPolicy.REQUIRED and not shape.user_gang_link and not is_single_pod(shape)
+    if must_be_gang and (reason := ineligibility_reason(shape)):
         yield Problem(
-            "workers" if draft.spec.manifest is None else "manifest.spec",
+            "workers" if parsed.spec.manifest is None else "manifest.spec",
             f"cannot be a gang: {reason}",
             'Give workers, completionMode: Indexed and backoffLimit: 0, or set gang="preferred" or "off"',
         )
-    if "scheduling" in job and shape.brought_link and draft.pod.get("schedulingGroup"):
+    if "scheduling" in job and shape.user_gang_link and parsed.pod.get("schedulingGroup"):
         yield Problem("manifest.spec.scheduling", "stands beside the pods' schedulingGroup", "Keep one of the two")
-    if rendezvous_of(draft.spec, shape) and not shape.indexed:
+    if rendezvous_of(parsed.spec, shape) and not shape.indexed:
         yield Problem("rendezvous", "needs ranks, and completionMode is NonIndexed", "Set completionMode: Indexed")
 
 
-def check_restart_policy(draft: Draft) -> Iterator[Problem]:
+def check_restart_policy(parsed: ParsedSpec) -> Iterator[Problem]:
     """A Job's pods never restart for ever, and a gang's rank is not restarted alone."""
-    policy = draft.pod.get("restartPolicy", "Never")
+    policy = parsed.pod.get("restartPolicy", "Never")
     path = f"{TEMPLATE}.spec.restartPolicy"
     if policy not in {"Never", "OnFailure"}:
         yield Problem(path, f"is {policy!r}, which a Job may not have", "Set it to Never")
-    elif policy == "OnFailure" and draft.spec.gang == GangPolicy.REQUIRED and not is_single(draft.shape):
+    elif policy == "OnFailure" and parsed.spec.gang == GangPolicy.REQUIRED and not is_single_pod(parsed.shape):
         yield Problem(path, "is OnFailure: a rank restarted alone has lost its peers", "Set it to Never")
 
 
-def check_containers(draft: Draft) -> Iterator[Problem]:
+def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
     """There is a container; every one has an image, and its name is its own."""
-    if not draft.pod.get("containers"):
+    if not parsed.pod.get("containers"):
         yield Problem(f"{TEMPLATE}.spec.containers", "has none left", "Do not remove all of them by pod_overrides")
     seen: set[object] = set()
-    for path, container in draft.containers():
+    for path, container in parsed.containers():
         if not container.get("image"):
             yield Problem(f"{path}.image", "is missing", "Give image")
         name = container.get("name")
@@ -128,9 +128,9 @@ def check_containers(draft: Draft) -> Iterator[Problem]:
         seen.add(name)
 
 
-def check_size(draft: Draft) -> Iterator[Problem]:
+def check_size(parsed: ParsedSpec) -> Iterator[Problem]:
     """The Job as a whole fits into etcd."""
-    size = len(json.dumps([draft.manifest, draft.template], default=str))
+    size = len(json.dumps([parsed.manifest, parsed.template], default=str))
     if size > JOB_BYTES_MAX:
         yield Problem(
             "manifest", f"makes a Job of about {size} bytes", f"At most {JOB_BYTES_MAX}: use files or a volume"

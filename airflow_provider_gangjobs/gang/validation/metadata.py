@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.kube import names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from airflow_provider_gangjobs.gang.validation.draft import Draft
+    from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
 _RESERVED_POD_LABELS: Final = frozenset({"controller-uid", "job-name"})
 _RESERVED_POD_PREFIX: Final = "batch.kubernetes.io/"
@@ -24,9 +24,9 @@ _ANNOTATIONS_OURS_BYTES: Final = 8 * 1024
 """Kept free for our own annotations."""
 
 
-def check_names(draft: Draft) -> Iterator[Problem]:
+def check_names(parsed: ParsedSpec) -> Iterator[Problem]:
     """The Job's name leaves room for digest and attempt, and everything named is nameable."""
-    spec, metadata = draft.spec, draft.manifest.get("metadata", {})
+    spec, metadata = parsed.spec, parsed.manifest.get("metadata", {})
     if spec.name is not None:
         yield from _slug("name", spec.name)
     elif "name" in metadata:
@@ -35,8 +35,8 @@ def check_names(draft: Draft) -> Iterator[Problem]:
         yield Problem("manifest.metadata.generateName", "would give each try another name", "Use metadata.name")
     if spec.name is not None and "generateName" in metadata:
         yield Problem("manifest.metadata.generateName", "stands beside name", "Remove it")
-    yield from _named(names.problem_with_dns_label, _label_names(draft))
-    yield from _named(names.problem_with_dns_subdomain, _subdomain_names(draft))
+    yield from _named(names.problem_with_dns_label, _label_names(parsed))
+    yield from _named(names.problem_with_dns_subdomain, _subdomain_names(parsed))
 
 
 def _slug(path: str, value: Any) -> Iterator[Problem]:
@@ -50,21 +50,21 @@ def _slug(path: str, value: Any) -> Iterator[Problem]:
         )
 
 
-def _label_names(draft: Draft) -> Iterator[tuple[str, Any]]:
-    namespace = draft.spec.namespace or draft.manifest.get("metadata", {}).get("namespace")
+def _label_names(parsed: ParsedSpec) -> Iterator[tuple[str, Any]]:
+    namespace = parsed.spec.namespace or parsed.manifest.get("metadata", {}).get("namespace")
     if namespace is not None:
         yield "namespace", namespace
-    for path, container in draft.containers():
+    for path, container in parsed.containers():
         yield f"{path}.name", container.get("name")
-    for index, volume in enumerate(draft.pod.get("volumes", [])):
+    for index, volume in enumerate(parsed.pod.get("volumes", [])):
         yield f"spec.template.spec.volumes[{index}].name", volume.get("name")
 
 
-def _subdomain_names(draft: Draft) -> Iterator[tuple[str, Any]]:
+def _subdomain_names(parsed: ParsedSpec) -> Iterator[tuple[str, Any]]:
     for parameter in ("priority_class", "service_account"):
-        if (value := getattr(draft.spec, parameter)) is not None:
+        if (value := getattr(parsed.spec, parameter)) is not None:
             yield parameter, value
-    for index, secret in enumerate(draft.spec.image_pull_secrets or ()):
+    for index, secret in enumerate(parsed.spec.image_pull_secrets or ()):
         yield f"image_pull_secrets[{index}]", secret
 
 
@@ -74,30 +74,30 @@ def _named(rule: Callable[[Any], str | None], values: Iterator[tuple[str, Any]])
             yield Problem(path, wrong, "Rename it")
 
 
-def check_labels(draft: Draft) -> Iterator[Problem]:
+def check_labels(parsed: ParsedSpec) -> Iterator[Problem]:
     """Labels, annotations and finalizers, wherever they were written."""
-    yield from _labels(draft, "labels", draft.spec.labels, of_pods=True)
-    yield from _annotations(draft, "annotations", draft.spec.annotations)
-    written = [("manifest", draft.manifest, False), *((p, t, True) for p, t in draft.written_templates())]
+    yield from _labels(parsed, "labels", parsed.spec.labels, of_pods=True)
+    yield from _annotations(parsed, "annotations", parsed.spec.annotations)
+    written = [("manifest", parsed.manifest, False), *((p, t, True) for p, t in parsed.written_templates())]
     for path, thing, of_pods in written:
         metadata = thing.get("metadata") or {}
         at = f"{path}.metadata"
-        yield from _labels(draft, f"{at}.labels", metadata.get("labels") or {}, of_pods=of_pods)
-        yield from _annotations(draft, f"{at}.annotations", metadata.get("annotations") or {})
+        yield from _labels(parsed, f"{at}.labels", metadata.get("labels") or {}, of_pods=of_pods)
+        yield from _annotations(parsed, f"{at}.annotations", metadata.get("annotations") or {})
         yield from _finalizers(f"{at}.finalizers", metadata.get("finalizers") or ())
 
 
-def check_placement(draft: Draft) -> Iterator[Problem]:
+def check_placement(parsed: ParsedSpec) -> Iterator[Problem]:
     """Node selectors and tolerations hold text, as nodes' labels and taints do."""
-    yield from _selector(draft, "node_selector", draft.spec.node_selector or {})
-    yield from _tolerations(draft, "tolerations", draft.spec.tolerations or ())
-    for path, template in draft.written_templates():
+    yield from _selector(parsed, "node_selector", parsed.spec.node_selector or {})
+    yield from _tolerations(parsed, "tolerations", parsed.spec.tolerations or ())
+    for path, template in parsed.written_templates():
         pod = template.get("spec") or {}
-        yield from _selector(draft, f"{path}.spec.nodeSelector", pod.get("nodeSelector") or {})
-        yield from _tolerations(draft, f"{path}.spec.tolerations", pod.get("tolerations") or ())
+        yield from _selector(parsed, f"{path}.spec.nodeSelector", pod.get("nodeSelector") or {})
+        yield from _tolerations(parsed, f"{path}.spec.tolerations", pod.get("tolerations") or ())
 
 
-def _labels(draft: Draft, path: str, labels: Mapping[str, Any], *, of_pods: bool) -> Iterator[Problem]:
+def _labels(parsed: ParsedSpec, path: str, labels: Mapping[str, Any], *, of_pods: bool) -> Iterator[Problem]:
     for key, value in labels.items():
         if value is None:
             continue
@@ -106,12 +106,12 @@ def _labels(draft: Draft, path: str, labels: Mapping[str, Any], *, of_pods: bool
         if of_pods and (key in _RESERVED_POD_LABELS or key.startswith(_RESERVED_POD_PREFIX)):
             yield Problem(at, "is set by the Job controller", "Remove it")
         if not isinstance(value, str):
-            yield draft.source.not_text(at, value)
+            yield parsed.user_manifest.not_text_problem(at, value)
         elif wrong := names.problem_with_label_value(value):
             yield Problem(at, wrong, "Use an annotation for anything else")
 
 
-def _annotations(draft: Draft, path: str, annotations: Mapping[str, Any]) -> Iterator[Problem]:
+def _annotations(parsed: ParsedSpec, path: str, annotations: Mapping[str, Any]) -> Iterator[Problem]:
     size = 0
     for key, value in annotations.items():
         at = f"{path}.{key}"
@@ -119,7 +119,7 @@ def _annotations(draft: Draft, path: str, annotations: Mapping[str, Any]) -> Ite
         if isinstance(value, str):
             size += len(key.encode()) + len(value.encode())
         elif value is not None:
-            yield draft.source.not_text(at, value)
+            yield parsed.user_manifest.not_text_problem(at, value)
     room = names.ANNOTATIONS_BYTES_MAX - _ANNOTATIONS_OURS_BYTES
     if size > room:
         yield Problem(path, f"has {size} bytes in all, {room} are allowed", "Use files for large text")
@@ -141,17 +141,17 @@ def _finalizers(path: str, finalizers: Any) -> Iterator[Problem]:
             yield Problem(at, wrong, "The server would take the Job and refuse every pod")
 
 
-def _selector(draft: Draft, path: str, selector: Mapping[str, Any]) -> Iterator[Problem]:
+def _selector(parsed: ParsedSpec, path: str, selector: Mapping[str, Any]) -> Iterator[Problem]:
     for key, value in selector.items():
         at = f"{path}.{key}"
         if value is not None and not isinstance(value, str):
-            yield draft.source.not_text(at, value)
+            yield parsed.user_manifest.not_text_problem(at, value)
         elif wrong := names.problem_with_qualified_name(key) or (value and names.problem_with_label_value(value)):
             yield Problem(at, wrong, "It must be a node's label")
 
 
-def _tolerations(draft: Draft, path: str, tolerations: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _tolerations(parsed: ParsedSpec, path: str, tolerations: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, toleration in enumerate(tolerations):
         value = toleration.get("value")
         if value is not None and not isinstance(value, str):
-            yield draft.source.not_text(f"{path}[{index}].value", value)
+            yield parsed.user_manifest.not_text_problem(f"{path}[{index}].value", value)

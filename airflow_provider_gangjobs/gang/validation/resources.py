@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.kube import names, quantity
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_provider_gangjobs.gang.validation.draft import Draft
+    from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
 _STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _HUGEPAGES: Final = "hugepages-"
@@ -21,11 +21,11 @@ _REMEDIES: Final = {"gpu": "Name the device, e.g. nvidia.com/gpu", "mem": "Write
 Amounts = dict[str, Decimal]
 
 
-def check_resources(draft: Draft) -> Iterator[Problem]:
+def check_resources(parsed: ParsedSpec) -> Iterator[Problem]:
     """Requests and limits of every container."""
-    for path, container in draft.containers():
+    for path, container in parsed.containers():
         resources = container.get("resources", {})
-        named = path.endswith(".containers[0]") and draft.spec.resources is not None
+        named = path.endswith(".containers[0]") and parsed.spec.resources is not None
         yield from _container("resources" if named else f"{path}.resources", resources)
 
 

@@ -8,11 +8,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.manifest import Source, leaves
+from airflow_provider_gangjobs.gang.render.manifest import UserManifest, iter_scalars
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.gang.validation.draft import Draft
+    from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
 # What is expected: `dict` or `list` of anything, a mapping of expectations, or a list whose items are expected so.
 Expected = Any
@@ -39,15 +39,15 @@ _TEMPLATE: Final = {"metadata": _METADATA, "spec": _POD}
 _JOB: Final = {"metadata": _METADATA, "spec": {"template": _TEMPLATE, "scheduling": dict}}
 
 
-def check_structure(draft: Draft) -> Iterator[Problem]:
+def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
     """The manifest can be read, and it, the overrides and each parameter have the form they must have."""
-    yield from draft.source.problems
-    yield from _unexpected("manifest", draft.manifest, _JOB)
-    yield from _unexpected("pod_overrides", draft.spec.pod_overrides, _TEMPLATE)
-    yield from _integers(draft)
-    yield from _not_json(draft.source)
+    yield from parsed.user_manifest.problems
+    yield from _unexpected("manifest", parsed.manifest, _JOB)
+    yield from _unexpected("pod_overrides", parsed.spec.pod_overrides, _TEMPLATE)
+    yield from _integers(parsed)
+    yield from _not_json(parsed.user_manifest)
     for parameter, wrong in _PARAMETERS.items():
-        value = getattr(draft.spec, parameter)
+        value = getattr(parsed.spec, parameter)
         if value is not None or parameter not in _OPTIONAL:
             yield from wrong(parameter, value)
 
@@ -73,20 +73,20 @@ def _unexpected(path: str, value: Any, expected: Expected) -> Iterator[Problem]:
 _INTEGERS: Final = ("parallelism", "completions", "backoffLimit", "backoffLimitPerIndex", "activeDeadlineSeconds")
 
 
-def _integers(draft: Draft) -> Iterator[Problem]:
-    job = draft.manifest.get("spec", {})
+def _integers(parsed: ParsedSpec) -> Iterator[Problem]:
+    job = parsed.manifest.get("spec", {})
     for name in _INTEGERS if isinstance(job, Mapping) else ():
         value = job.get(name, 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             yield Problem(f"manifest.spec.{name}", f"is {value!r}, not a whole number of 0 or more", "Correct it")
 
 
-def _not_json(source: Source) -> Iterator[Problem]:
-    for path, value in leaves(source.data, "manifest"):
+def _not_json(source: UserManifest) -> Iterator[Problem]:
+    for path, value in iter_scalars(source.data, "manifest"):
         if isinstance(value, float) and not math.isfinite(value):
             yield Problem(path, f"is {value}, which JSON cannot hold", "Write a number or text")
         elif not isinstance(value, (str, int, float, bool)) and value is not None:
-            yield source.not_text(path, value)
+            yield source.not_text_problem(path, value)
 
 
 _OPTIONAL: Final = {f.name for f in fields(GangSpec) if f.default is None}
@@ -94,7 +94,7 @@ _OPTIONAL: Final = {f.name for f in fields(GangSpec) if f.default is None}
 
 def _text(path: str, value: Any) -> Iterator[Problem]:
     if not isinstance(value, str):
-        yield Source().not_text(path, value)
+        yield UserManifest().not_text_problem(path, value)
     elif not value.strip():
         yield Problem(path, "is empty", "Leave it out, or give a value")
 
@@ -107,7 +107,7 @@ def _texts(path: str, value: Any) -> Iterator[Problem]:
     else:
         for index, item in enumerate(value):
             if not isinstance(item, str):
-                yield Source().not_text(f"{path}[{index}]", item)
+                yield UserManifest().not_text_problem(f"{path}[{index}]", item)
 
 
 def _mapping(path: str, value: Any) -> Iterator[Problem]:

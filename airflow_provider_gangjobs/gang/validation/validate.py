@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Reattach, Results
 from airflow_provider_gangjobs.gang.validation import env, job, metadata, resources, structure, volumes
-from airflow_provider_gangjobs.gang.validation.draft import Check, Draft
+from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
 if TYPE_CHECKING:
     from enum import StrEnum
@@ -50,12 +50,12 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
 
     What has not even the right structure is told and then left out, so that the rest is still checked.
     """
-    draft = Draft(spec)
-    problems = list(structure.check_structure(draft))
+    parsed = ParsedSpec(spec)
+    problems = list(structure.check_structure(parsed))
     if not any(problem.path.startswith("manifest") for problem in problems):
-        problems += job.check_kind(draft)
+        problems += job.check_kind(parsed)
     broken = {_PARAMETER.split(problem.path)[0] for problem in problems}
-    sound = Draft(_without(spec, broken)) if broken else draft
+    sound = ParsedSpec(_without(spec, broken)) if broken else parsed
     problems += _content(sound, untold=not broken & {"image", "manifest", "pod_overrides"})
     return tuple(dict.fromkeys(problems))
 
@@ -68,13 +68,13 @@ def _without(spec: GangSpec, parameters: set[str]) -> GangSpec:
     return replace(spec, **{name: getattr(default, name) for name in parameters})
 
 
-def _content(draft: Draft, *, untold: bool) -> list[Problem]:
-    """Problems of a sound draft. A missing image is not reported when its cause has been (`untold`)."""
+def _content(parsed: ParsedSpec, *, untold: bool) -> list[Problem]:
+    """Problems of a sound parsed. A missing image is not reported when its cause has been (`untold`)."""
     try:
-        _ = draft.template
+        _ = parsed.template
     except ValueError as exc:
         return [Problem("pod_overrides", f"cannot be merged: {exc}", "Give each item of a list its name")]
-    found = chain.from_iterable(check(draft) for check in CHECKS)
+    found = chain.from_iterable(check(parsed) for check in CHECKS)
     return [problem for problem in found if untold or not problem.path.endswith(".image")]
 
 

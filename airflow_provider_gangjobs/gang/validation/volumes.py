@@ -8,49 +8,49 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.labels import FILES_PATH
 from airflow_provider_gangjobs.gang.render.files import FILES_BYTES_MAX, FILES_VOLUME, UPLOADS_MAX, is_content_id
-from airflow_provider_gangjobs.gang.validation.draft import TEMPLATE, Draft
+from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 from airflow_provider_gangjobs.kube import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-def check_volumes(draft: Draft) -> Iterator[Problem]:
+def check_volumes(parsed: ParsedSpec) -> Iterator[Problem]:
     """Volumes are there, once, and mounted once per path."""
-    volumes = [volume.get("name") for volume in draft.pod.get("volumes", [])]
+    volumes = [volume.get("name") for volume in parsed.pod.get("volumes", [])]
     for name, count in Counter(map(str, volumes)).items():
         if count > 1:
             yield Problem(f"{TEMPLATE}.spec.volumes", f"has {name!r} {count} times", "Keep one")
-    if draft.spec.mounts_files and FILES_VOLUME in volumes:
+    if parsed.spec.mounts_files and FILES_VOLUME in volumes:
         yield Problem(f"{TEMPLATE}.spec.volumes", f"has {FILES_VOLUME!r}, which holds the files", "Rename it")
-    for path, container in draft.containers():
+    for path, container in parsed.containers():
         for mount in container.get("volumeMounts", []):
-            yield from _mount(draft, f"{path}.volumeMounts", mount, volumes)
+            yield from _mount(parsed, f"{path}.volumeMounts", mount, volumes)
         paths = Counter(str(mount.get("mountPath")).rstrip("/") for mount in container.get("volumeMounts", []))
         for mounted, count in paths.items():
             if count > 1:
                 yield Problem(f"{path}.volumeMounts", f"has {mounted} {count} times", "Mount each path once")
 
 
-def _mount(draft: Draft, path: str, mount: dict[str, Any], volumes: list[Any]) -> Iterator[Problem]:
+def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[Any]) -> Iterator[Problem]:
     name, mounted = mount.get("name"), mount.get("mountPath")
     if not isinstance(mounted, str) or not mounted:
         yield Problem(path, f"has no mountPath for {name!r}", "Say where to mount it")
-    elif draft.spec.mounts_files and mounted.rstrip("/") == FILES_PATH:
+    elif parsed.spec.mounts_files and mounted.rstrip("/") == FILES_PATH:
         yield Problem(path, f"mounts {name!r} at {FILES_PATH}, where the files are", "Mount it elsewhere")
     if name not in volumes:
         yield Problem(path, f"mounts {name!r}, and there is no such volume", "Add it to volumes, or correct the name")
 
 
-def check_files(draft: Draft) -> Iterator[Problem]:
+def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
     """Files fit into a ConfigMap, and uploads are content ids, each once."""
-    yield from problems_with_files(draft.spec.files)
-    for index, content_id in enumerate(draft.spec.uploads):
+    yield from problems_with_files(parsed.spec.files)
+    for index, content_id in enumerate(parsed.spec.uploads):
         if not is_content_id(content_id):
             yield Problem(f"uploads[{index}]", f"is {content_id!r:.80}, no content id", "Give what `upload` returned")
-    if len(draft.spec.uploads) > UPLOADS_MAX:
-        yield Problem("uploads", f"are {len(draft.spec.uploads)}, {UPLOADS_MAX} are allowed", "Upload files together")
-    elif len(set(draft.spec.uploads)) < len(draft.spec.uploads):
+    if len(parsed.spec.uploads) > UPLOADS_MAX:
+        yield Problem("uploads", f"are {len(parsed.spec.uploads)}, {UPLOADS_MAX} are allowed", "Upload files together")
+    elif len(set(parsed.spec.uploads)) < len(parsed.spec.uploads):
         yield Problem("uploads", "name the same content twice", "Keep one")
 
 

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.cluster.clock import Backoff, TimeSlice
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
-from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, most_telling, outcome_of
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, failures_first, outcome_of
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.harvest.log_messages import HarvestLog
@@ -91,7 +91,7 @@ class Harvester:
     @property
     def outcomes(self) -> list[Outcome]:
         """The outcomes that explain most of those known so far, at most `OUTCOMES_KEPT_MAX`."""
-        return most_telling(self._outcomes.values(), OUTCOMES_KEPT_MAX)
+        return failures_first(self._outcomes.values(), OUTCOMES_KEPT_MAX)
 
     @property
     def backlog(self) -> int:

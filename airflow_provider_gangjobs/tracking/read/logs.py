@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.gang.outcome.outcomes import Ending, most_telling
+from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.gang.state.pods import has_ended, has_started, main_container, rank_of
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
@@ -75,7 +75,7 @@ async def read_logs(
         pods = await list_pods(client, ref)
     except ClusterError as exc:
         return [RankLog(pod=ref.name, rank=None, problem=str(exc))]
-    chosen = choose(pods, policy, outcomes)
+    chosen = select_pods(pods, policy, outcomes)
     gate = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
 
     async def read(pod: PodView) -> RankLog:
@@ -85,7 +85,7 @@ async def read_logs(
     return list(await asyncio.gather(*map(read, chosen)))
 
 
-def choose(pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = ()) -> list[PodView]:
+def select_pods(pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = ()) -> list[PodView]:
     """The pods whose logs the policy asks for, in the order of their ranks."""
     started = [pod for pod in pods if has_started(pod)]
     failed = _failed(started, outcomes)
@@ -101,8 +101,8 @@ def choose(pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = 
 def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodView]:
     """Those that failed, the first cause first. Pods that were only deleted after it are not among them."""
     by_uid = {pod.metadata.uid: pod for pod in pods}
-    told = most_telling(outcomes, len(outcomes))
-    quiet = {Ending.SUCCEEDED, Ending.DELETED, Ending.UNKNOWN}
+    told = failures_first(outcomes, len(outcomes))
+    quiet = {OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN}
     known = [by_uid[outcome.uid] for outcome in told if outcome.outcome not in quiet and outcome.uid in by_uid]
     uids = {outcome.uid for outcome in outcomes}
     return known + [pod for pod in pods if pod.metadata.uid not in uids and has_ended(pod) and _is_failed(pod)]

@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Group:
+class SchedulingGroup:
     """One gang as the scheduler sees it. Workload and PodGroup are named like the Job."""
 
     name: str
@@ -45,21 +45,21 @@ class Dialect(Protocol):
         """The scheduling.k8s.io version whose objects it uses."""
 
     @property
-    def needs(self) -> frozenset[str]:
+    def required_resources(self) -> frozenset[str]:
         """Resources (plural names) that the cluster must serve in that version."""
 
     @property
     def link_path(self) -> str:
         """Where the link stands in a Job, for messages."""
 
-    def linked(self, job: Mapping[str, Any], group: Group) -> Object:
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """The Job with its pods linked to the group; the argument is not changed."""
 
-    def is_linked(self, job: Mapping[str, Any], group: Group) -> bool:
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
         """Whether a stored Job still has the link."""
 
-    def workload(self, group: Group, job_uid: str) -> Object | None:
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
         """The Workload, owned by the Job; None where the Job controller makes it."""
 
-    def pod_group(self, group: Group, job_uid: str, workload_uid: str) -> Object | None:
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """The PodGroup, owned by Job and Workload; None where there is none or the Job controller makes it."""

@@ -9,17 +9,17 @@ from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.render.dialects.base import Group, Object
+    from airflow_provider_gangjobs.gang.render.dialects.base import Object, SchedulingGroup
 
-GROUP = "scheduling.k8s.io"
+API_GROUP = "scheduling.k8s.io"
 
 
-def controller_ref(group: Group) -> Object:
+def controller_ref(group: SchedulingGroup) -> Object:
     """Names the Job in a Workload. It has no uid and no version."""
     return {"apiGroup": "batch", "kind": "Job", "name": group.name}
 
 
-def metadata(group: Group, role: Role, *owners: Object) -> Object:
+def metadata(group: SchedulingGroup, role: Role, *owners: Object) -> Object:
     """Metadata of a Workload or PodGroup."""
     return {
         "name": group.name,
@@ -29,12 +29,12 @@ def metadata(group: Group, role: Role, *owners: Object) -> Object:
     }
 
 
-def gang_policy(group: Group) -> Object:
+def gang_policy(group: SchedulingGroup) -> Object:
     """All of `min_count` at once, or none."""
     return {"gang": {"minCount": group.min_count}}
 
 
-def priority(group: Group) -> Object:
+def priority(group: SchedulingGroup) -> Object:
     """The priority class, if the pods have one."""
     return {"priorityClassName": group.priority_class} if group.priority_class else {}
 

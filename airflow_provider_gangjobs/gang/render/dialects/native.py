@@ -14,31 +14,31 @@ from airflow_provider_gangjobs.gang.render.dialects.common import gang_policy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.render.dialects.base import Group, Object
+    from airflow_provider_gangjobs.gang.render.dialects.base import Object, SchedulingGroup
 
 
 @dataclass(frozen=True)
-class Native:
+class NativeDialect:
     """The Job says it itself."""
 
     name: str = "native"
     version: str = "v1beta1"
-    needs: frozenset[str] = frozenset({"workloads", "podgroups"})
+    required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
     link_path: str = "spec.scheduling"
 
-    def linked(self, job: Mapping[str, Any], group: Group) -> Object:
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """The Job with its scheduling policy."""
         return {**job, "spec": {**job["spec"], "scheduling": {"schedulingPolicy": gang_policy(group)}}}
 
-    def is_linked(self, job: Mapping[str, Any], group: Group) -> bool:
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
         """Whether the policy is still there."""
         policy = job.get("spec", {}).get("scheduling", {}).get("schedulingPolicy", {})
         return bool(policy.get("gang", {}).get("minCount") == group.min_count)
 
-    def workload(self, group: Group, job_uid: str) -> Object | None:
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
         """None: the Job controller's."""
         return None
 
-    def pod_group(self, group: Group, job_uid: str, workload_uid: str) -> Object | None:
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """None: the Job controller's."""
         return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import Role
-from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Group, Object
+from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Object, SchedulingGroup
 from airflow_provider_gangjobs.gang.render.dialects.common import (
-    GROUP,
+    API_GROUP,
     controller_ref,
     gang_policy,
     metadata,
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PodGroups:
+class PodGroupDialect:
     """`spec.schedulingGroup` of the pods names the PodGroup."""
 
     version: str
-    needs: frozenset[str] = frozenset({"workloads", "podgroups"})
+    required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
     link_path: str = "spec.template.spec.schedulingGroup"
 
     @property
@@ -38,33 +38,33 @@ class PodGroups:
         """The version is the name."""
         return self.version
 
-    def linked(self, job: Mapping[str, Any], group: Group) -> Object:
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """The Job whose pods refer to the PodGroup. This also keeps the Job controller from making its own."""
         return with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
 
-    def is_linked(self, job: Mapping[str, Any], group: Group) -> bool:
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
         """Whether the reference is still there."""
         stored = pod_field(job, "schedulingGroup") or {}
         return bool(stored.get("podGroupName") == group.name)
 
-    def workload(self, group: Group, job_uid: str) -> Object | None:
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
         """The Workload with its one template."""
         template = {"name": TEMPLATE_NAME, "schedulingPolicy": gang_policy(group), **priority(group)}
         return {
-            "apiVersion": f"{GROUP}/{self.version}",
+            "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "Workload",
             "metadata": metadata(group, Role.WORKLOAD, owned_by_job(group.name, job_uid)),
             "spec": {"controllerRef": controller_ref(group), "podGroupTemplates": [template]},
         }
 
-    def pod_group(self, group: Group, job_uid: str, workload_uid: str) -> Object | None:
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """The PodGroup, with the policy of its template."""
         owners = (
             owned_by_job(group.name, job_uid),
-            owned_by(f"{GROUP}/{self.version}", "Workload", group.name, workload_uid),
+            owned_by(f"{API_GROUP}/{self.version}", "Workload", group.name, workload_uid),
         )
         return {
-            "apiVersion": f"{GROUP}/{self.version}",
+            "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "PodGroup",
             "metadata": metadata(group, Role.PODGROUP, *owners),
             "spec": {
@@ -74,6 +74,6 @@ class PodGroups:
             },
         }
 
-    def template_reference(self, group: Group) -> Object:
+    def template_reference(self, group: SchedulingGroup) -> Object:
         """How a PodGroup of this version names its template."""
         return {"workloadRef": {"workloadName": group.name, "templateName": TEMPLATE_NAME}}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import Role
-from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Group, Object
+from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Object, SchedulingGroup
 from airflow_provider_gangjobs.gang.render.dialects.common import (
-    GROUP,
+    API_GROUP,
     controller_ref,
     gang_policy,
     metadata,
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EmbeddedGroups:
+class V1Alpha1Dialect:
     """`spec.workloadRef` of the pods names the Workload and the group in it."""
 
     name: str = "v1alpha1"
     version: str = "v1alpha1"
-    needs: frozenset[str] = frozenset({"workloads"})
+    required_resources: frozenset[str] = frozenset({"workloads"})
     link_path: str = "spec.template.spec.workloadRef"
 
-    def linked(self, job: Mapping[str, Any], group: Group) -> Object:
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """The Job whose pods refer to the group inside the Workload."""
         return with_pod_field(job, "workloadRef", _link(group))
 
-    def is_linked(self, job: Mapping[str, Any], group: Group) -> bool:
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
         """Whether the reference is still there."""
         stored = pod_field(job, "workloadRef") or {}
         return all(stored.get(name) == value for name, value in _link(group).items())
 
-    def workload(self, group: Group, job_uid: str) -> Object | None:
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
         """The Workload with its one group."""
         return {
-            "apiVersion": f"{GROUP}/{self.version}",
+            "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "Workload",
             "metadata": metadata(group, Role.WORKLOAD, owned_by_job(group.name, job_uid)),
             "spec": {
@@ -55,10 +55,10 @@ class EmbeddedGroups:
             },
         }
 
-    def pod_group(self, group: Group, job_uid: str, workload_uid: str) -> Object | None:
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
         """None: 1.35 has no such object."""
         return None
 
 
-def _link(group: Group) -> Object:
+def _link(group: SchedulingGroup) -> Object:
     return {"name": group.name, "podGroup": TEMPLATE_NAME}

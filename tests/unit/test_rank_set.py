@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_indexes, parse_spans
-from airflow_provider_gangjobs.gang.state.rank_set import BYTES_MAX, Ranks
+from airflow_provider_gangjobs.gang.state.rank_set import BYTES_MAX, RankSet
 
 RANKS = st.one_of(st.integers(0, 20), st.sampled_from([BYTES_MAX - 1, BYTES_MAX, 2**31, "a-uid", "another-uid"]))
 SPANS = ["", "0", "0-3,5", "2,4,6-30", f"7,{BYTES_MAX - 2}-{BYTES_MAX + 2}"]
@@ -19,7 +19,7 @@ SPANS = ["", "0", "0-3,5", "2,4,6-30", f"7,{BYTES_MAX - 2}-{BYTES_MAX + 2}"]
 @settings(max_examples=200, deadline=None)
 @given(steps=st.lists(st.tuples(RANKS, st.booleans()), max_size=40), done=st.sampled_from(SPANS))
 def test_ranks_are_there_as_long_as_one_pod_of_them_is(steps, done):
-    ranks, model = Ranks(), Counter()
+    ranks, model = RankSet(), Counter()
     for rank, comes in steps:
         if comes:
             ranks.add(rank)
@@ -35,7 +35,7 @@ def test_ranks_are_there_as_long_as_one_pod_of_them_is(steps, done):
 
 @pytest.mark.parametrize("missing", [0, 1, 50_000, 99_999])
 def test_one_that_is_missing_among_many_is_missed(missing: int):
-    ranks = Ranks()
+    ranks = RankSet()
     for rank in range(100_000):
         ranks.add(rank)
     assert ranks.is_exactly(100_000)
@@ -45,7 +45,7 @@ def test_one_that_is_missing_among_many_is_missed(missing: int):
 
 
 def test_a_hundred_thousand_ranks_weigh_little():
-    ranks = Ranks()
+    ranks = RankSet()
     for rank in range(100_000):
         ranks.add(rank)
-    assert sum(sys.getsizeof(getattr(ranks, name)) for name in Ranks.__slots__) < 300_000
+    assert sum(sys.getsizeof(getattr(ranks, name)) for name in RankSet.__slots__) < 300_000

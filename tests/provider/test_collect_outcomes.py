@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.exceptions import LedgerUnavailable
-from airflow_provider_gangjobs.gang.outcome.results import Missing
-from airflow_provider_gangjobs.tracking.read.outcomes import Evidence, evidence_of_success
+from airflow_provider_gangjobs.gang.outcome.results import MissingOutcomes
+from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes, collect_outcomes
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.crashes import CrashingClient
 from tests.provider.following import Following
@@ -35,12 +35,12 @@ async def succeeded(plane: Plane, *, workers: int = 2, finish: int | None = None
     return await following.event(within_s=300)
 
 
-async def look(plane: Plane, event: GangEvent) -> Evidence:
+async def look(plane: Plane, event: GangEvent) -> CollectedOutcomes:
     async with Client(plane.config, clock=loop_clock()) as client:
-        return await evidence_of_success(client, event)
+        return await collect_outcomes(client, event)
 
 
-def messages(evidence: Evidence) -> list[str]:
+def messages(evidence: CollectedOutcomes) -> list[str]:
     return [outcome.message for outcome in evidence.outcomes]
 
 
@@ -58,7 +58,7 @@ async def test_recorded_outcomes_cost_one_request():
     async with Plane.running() as plane:
         event = await succeeded(plane)
         client = CrashingClient(plane.client)
-        evidence = await evidence_of_success(client, event)
+        evidence = await collect_outcomes(client, event)
         assert (messages(evidence), evidence.is_complete, evidence.held) == (["0", "1"], True, 0)
         assert client.requests == ["LIST configmaps"]
 
@@ -101,7 +101,7 @@ async def test_outcome_that_is_neither_recorded_nor_in_a_pod_is_missing():
         delete_ledger(plane)
         delete_pod(plane, 1)
         evidence = await look(plane, event)
-        assert (messages(evidence), evidence.missing, evidence.job_is_gone) == (["0"], Missing(1, (1,)), False)
+        assert (messages(evidence), evidence.missing, evidence.job_is_gone) == (["0"], MissingOutcomes(1, (1,)), False)
         assert plane.job() is not None
 
 
@@ -112,7 +112,7 @@ async def test_outcomes_are_missing_once_the_job_was_deleted():
         plane.delete_job()
         await plane.until(lambda: not plane.pods() and not plane.ledger())
         evidence = await look(plane, event)
-        assert (evidence.missing, evidence.job_is_gone) == (Missing(2, (0, 1)), True)
+        assert (evidence.missing, evidence.job_is_gone) == (MissingOutcomes(2, (0, 1)), True)
 
 
 @in_virtual_time

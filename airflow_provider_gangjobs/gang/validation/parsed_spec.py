@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.manifest import Source, plain, read
+from airflow_provider_gangjobs.gang.render.manifest import UserManifest, copy_without_nulls, parse_manifest
 from airflow_provider_gangjobs.gang.render.pod_template import user_template
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 
@@ -19,20 +19,20 @@ TEMPLATE = "spec.template"
 
 
 @dataclass(frozen=True)
-class Draft:
+class ParsedSpec:
     """A spec on its way to becoming a Job. All but `source` expect that the structure was found sound."""
 
     spec: GangSpec
 
     @cached_property
-    def source(self) -> Source:
+    def user_manifest(self) -> UserManifest:
         """The manifest as it was written."""
-        return read(self.spec.manifest)
+        return parse_manifest(self.spec.manifest)
 
     @property
     def manifest(self) -> dict[str, Any]:
         """The manifest as data; empty without one."""
-        return self.source.data
+        return self.user_manifest.data
 
     @cached_property
     def shape(self) -> Shape:
@@ -42,7 +42,7 @@ class Draft:
     @cached_property
     def template(self) -> dict[str, Any]:
         """The pod template as the user asked for it: manifest, parameters and overrides together."""
-        merged: dict[str, Any] = plain(user_template(self.spec, self.manifest))
+        merged: dict[str, Any] = copy_without_nulls(user_template(self.spec, self.manifest))
         return merged
 
     @property
@@ -69,4 +69,4 @@ class Draft:
                     yield f"{path}.spec.{kind}[{index}]", container
 
 
-Check = Callable[[Draft], Iterator[Problem]]
+Check = Callable[[ParsedSpec], Iterator[Problem]]

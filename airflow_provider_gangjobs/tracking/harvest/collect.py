@@ -1,0 +1,126 @@
+"""Collect: all outcomes of a gang that succeeded, also the outcomes that are not recorded yet.
+
+The task calls `collect_outcomes` after the trigger has reported success. The function records outcomes of pods that are
+still held, releases these pods, and reads the status of pods that cannot be recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.exceptions import LedgerUnavailable
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, outcome_of
+from airflow_provider_gangjobs.gang.outcome.results import (
+    NONE_MISSING,
+    CompletedRanks,
+    MissingOutcomes,
+    completed_ranks_in_event,
+    completed_ranks_in_job,
+    completed_ranks_without_job,
+    find_missing_outcomes,
+)
+from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
+from airflow_provider_gangjobs.kube.views import JobView, view
+from airflow_provider_gangjobs.tracking.harvest.harvest_task import harvest_once
+from airflow_provider_gangjobs.tracking.read.outcomes import rank_order, read_outcomes
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.kube.views import PodView
+
+
+@dataclass(frozen=True)
+class CollectedOutcomes:
+    """The outcomes of a gang that succeeded, as far as the ledger and the pods still have them."""
+
+    outcomes: Sequence[Outcome]
+    """One outcome per pod, ordered by rank and then by creation."""
+    completed: CompletedRanks | None
+    """The ranks that the Job counts as completed; `None` if neither the event nor the cluster has this information."""
+    missing: MissingOutcomes = NONE_MISSING
+    """Completed ranks without an outcome."""
+    job_is_gone: bool = False
+    """The Job does not exist or is being deleted. Its ledger is deleted with it."""
+    held: int = 0
+    """Number of pods that the finalizer still holds, because their outcomes could not be recorded."""
+    problem: str = ""
+    """The error that prevented the recording of outcomes; empty if there was none."""
+
+    @property
+    def is_complete(self) -> bool:
+        """The outcome of every completed rank was read."""
+        return self.completed is not None and not self.missing
+
+
+async def collect_outcomes(client: Client, event: GangEvent) -> CollectedOutcomes:
+    """Return the outcomes of a gang that succeeded, also of pods whose outcomes are not recorded.
+
+    The function sends one request if the ledger has the outcome of every completed rank and no pod is held. Otherwise
+    it reads the Job and lists the pods, records the outcomes that can be recorded now, and releases their pods. It
+    reads the outcomes of all other pods from their status. These pods stay held, so a later try can read them again.
+
+    Raises:
+        LedgerUnavailable: The ledger, the Job or the pods could not be read. This does not mean that an outcome is
+            missing.
+    """
+    ref = event.ref
+    recorded, completed = await read_outcomes(client, ref), completed_ranks_in_event(event)
+    if _is_settled(event, recorded, completed):
+        return CollectedOutcomes(recorded, completed)
+    try:
+        job = await _get_job(client, ref)
+        if completed is None and job is not None:
+            completed = completed_ranks_in_job(job)
+            if _is_settled(event, recorded, completed):
+                return CollectedOutcomes(recorded, completed)
+        pods = await list_pods(client, ref)
+    except ClusterError as exc:
+        raise LedgerUnavailable(str(ref), str(exc)) from exc
+    job_is_gone = job is None or job.metadata.deletion_timestamp is not None
+    outcomes = _add_outcomes_of_pods(recorded, pods)
+    held, problem = await _harvest(client, ref, pods, has_ledger=not job_is_gone)
+    completed = completed or completed_ranks_without_job(event, outcomes)
+    missing = find_missing_outcomes(outcomes, completed) if completed is not None else NONE_MISSING
+    return CollectedOutcomes(outcomes, completed, missing, job_is_gone=job_is_gone, held=held, problem=problem)
+
+
+def _is_settled(event: GangEvent, outcomes: Sequence[Outcome], completed: CompletedRanks | None) -> bool:
+    """Every completed rank has an outcome, and the event reports no held pods."""
+    return completed is not None and not find_missing_outcomes(outcomes, completed) and not event.counts.get("held", 0)
+
+
+async def _get_job(client: Client, ref: GangRef) -> JobView | None:
+    """Return the Job with this uid, or `None` if it does not exist."""
+    try:
+        job = view(JobView, await client.get(JOBS, ref.name, ref.namespace))
+    except NotFound:
+        return None
+    return job if job.metadata.uid == ref.uid else None
+
+
+def _add_outcomes_of_pods(recorded: Sequence[Outcome], pods: Sequence[PodView]) -> list[Outcome]:
+    known = {outcome.uid for outcome in recorded}
+    unrecorded = [outcome_of(pod) for pod in pods if has_ended(pod) and pod.metadata.uid not in known]
+    return sorted((*recorded, *unrecorded), key=rank_order)
+
+
+async def _harvest(client: Client, ref: GangRef, pods: Sequence[PodView], *, has_ledger: bool) -> tuple[int, str]:
+    """Record the outcomes of held pods and release these pods, as far as possible now.
+
+    Without a ledger no pod is released: the pods are the only place that has their outcomes.
+
+    :return: The number of pods that are still held, and the error; the error is empty if there was none.
+    """
+    held = [pod for pod in pods if is_held(pod)]
+    if not has_ledger or not held:
+        return len(held), ""
+    still_held, error = await harvest_once(client, ref, held)
+    return still_held, "" if error is None else str(error)
