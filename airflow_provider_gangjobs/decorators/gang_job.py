@@ -112,9 +112,9 @@ class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
             runner.TASK_FILE: json.dumps({"file": source.file, "line": source.line, "results": self.results}),
         }
 
-    def _conclude(self, context: Context, event: GangEvent) -> Any:
+    def _complete(self, context: Context, event: GangEvent) -> Any:
         try:
-            return super()._conclude(context, event)
+            return super()._complete(context, event)
         except AppFailed as error:
             if error.reason not in COMMAND_ERRORS or self.command is None:
                 raise

@@ -1,4 +1,4 @@
-"""Conclusion: what a task does when its gang has ended: results, errors, the mark of delivery, and clean-up.
+"""Completion: what a task does when its gang has ended: results, errors, the mark of delivery, and clean-up.
 
 The order makes it safe to die anywhere: a gang that succeeded stays findable until Airflow has noted the task's
 success, so whatever fails before that fails the task's try, and never runs the gang again.
@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.outcome.results import task_result
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
 from airflow_provider_gangjobs.hooks.task_state import is_success, read_state
 from airflow_provider_gangjobs.kube.text import keep_end
-from airflow_provider_gangjobs.operators.errors import error_of
+from airflow_provider_gangjobs.operators.errors import error_from_event
 from airflow_provider_gangjobs.submission.adopt import Lost
 from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
@@ -41,7 +41,7 @@ TABLE_ROWS_MAX: Final = 100
 
 
 @dataclass
-class Conclusion:
+class Completion:
     """The end of one gang, as its task's worker deals with it. `look` comes first."""
 
     custody: Custody
@@ -53,10 +53,10 @@ class Conclusion:
     rank_logs: Sequence[RankLog] = field(default=(), init=False)
     evidence: CollectedOutcomes | None = field(default=None, init=False)
     """Of a gang that succeeded: its outcomes, and what is missing of them."""
-    unread: LedgerUnavailable | None = field(default=None, init=False)
+    outcomes_error: LedgerUnavailable | None = field(default=None, init=False)
     """Why there are no outcomes."""
 
-    def look(self, logs: Logs) -> None:
+    def read(self, logs: Logs) -> None:
         """Read the outcomes and the ranks' logs, and show the latter in the task's log, as far as both are there."""
 
         async def read(gangs: Gangs) -> None:
@@ -67,7 +67,7 @@ class Conclusion:
                 else:
                     self.outcomes = await gangs.outcomes(self.event.ref)
             except LedgerUnavailable as error:
-                self.unread = error
+                self.outcomes_error = error
             self.rank_logs = await gangs.logs(self.event.ref, logs, outcomes=self.outcomes)
 
         self.custody.call(read)
@@ -79,7 +79,7 @@ class Conclusion:
         """What the gang was lost to, if that was the cluster's doing."""
         return disruption_of(self.event, allowed=self.max_disruptions)
 
-    def tell_of_failure(self) -> Lost:
+    def log_failure(self) -> Lost:
         """Say in the log what came of an attempt that another one follows. Returns what that one follows.
 
         The log is all that a user sees of it, once the next attempt has succeeded.
@@ -95,8 +95,8 @@ class Conclusion:
     def discard(self) -> None:
         """Delete a failed gang, if `on_finish` says so, once another attempt stands for it."""
         if self.on_finish is OnFinish.DELETE:
-            ref, claim, free_held = self.event.ref, self.custody.claim, self._tell_held() > 0
-            self._try("deleted", lambda gangs: gangs.discard(ref, claim, free_held=free_held))
+            ref, claim, free_held = self.event.ref, self.custody.claim, self._log_held_pods() > 0
+            self._call_or_warn("deleted", lambda gangs: gangs.discard(ref, claim, free_held=free_held))
 
     def require_success(self) -> None:
         """Nothing, if the gang succeeded; else clean up and raise. A gang of which nothing is known is left as it is.
@@ -115,7 +115,7 @@ class Conclusion:
         if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
             # Else the next try would look at it once more, as at one that failed while nobody looked.
             self._mark_delivered()
-        raise error_of(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
+        raise error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
 
     def results(self, wanted: Results) -> Any:
         """What the task returns.
@@ -126,15 +126,15 @@ class Conclusion:
             ResultTooLarge: a result that is wanted was cut. The gang counts as delivered, it would do it again.
         """
         if wanted is Results.NONE:
-            self._tell_what_is_unknown()
+            self._warn_of_unknown_outcomes()
             return None
-        if self.unread is not None:
-            raise self.unread
+        if self.outcomes_error is not None:
+            raise self.outcomes_error
         evidence = self.evidence
         assert evidence is not None, "`look` comes first, and the gang has succeeded"
         if evidence.completed is None or not evidence.is_complete:
             if evidence.job_is_gone:
-                self._free_held()  # no try finds this gang again, so nobody reads the rest of its outcomes
+                self._release_held_pods()  # no try finds this gang again, so nobody reads the rest of its outcomes
             raise _missing(self.event, evidence)
         try:
             return task_result(evidence.outcomes, evidence.completed, wanted, self.event.ref)
@@ -142,9 +142,9 @@ class Conclusion:
             self.deliver()
             raise
 
-    def _tell_what_is_unknown(self) -> None:
+    def _warn_of_unknown_outcomes(self) -> None:
         """The success of the Job is the task's success if no result is wanted; the log says what was not recorded."""
-        unknown: GangJobError | None = self.unread
+        unknown: GangJobError | None = self.outcomes_error
         if self.evidence is not None and not self.evidence.is_complete:
             unknown = _missing(self.event, self.evidence)
         if unknown is not None:
@@ -171,18 +171,18 @@ class Conclusion:
         A fault is told, and changes nothing about the task's success.
         """
         clean_up = self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED)
-        self._mark_delivered(free_held=self._tell_held() > 0, delete=clean_up)
+        self._mark_delivered(free_held=self._log_held_pods() > 0, delete=clean_up)
 
     def _mark_delivered(self, *, free_held: bool = False, delete: bool = False) -> None:
         ref, claim = self.event.ref, self.custody.claim
-        self._try("delivered", lambda gangs: gangs.deliver(ref, claim, free_held=free_held, delete=delete))
+        self._call_or_warn("delivered", lambda gangs: gangs.deliver(ref, claim, free_held=free_held, delete=delete))
 
-    def _free_held(self) -> None:
+    def _release_held_pods(self) -> None:
         """Release pods whose outcome could not be recorded: nobody comes back for them after this."""
-        if self._tell_held():
-            self._try("released", lambda gangs: gangs.let_go(self.event.ref))
+        if self._log_held_pods():
+            self._call_or_warn("released", lambda gangs: gangs.let_go(self.event.ref))
 
-    def _tell_held(self) -> int:
+    def _log_held_pods(self) -> int:
         """How many pods are held because their outcome could not be recorded, for the log and for the clean-up."""
         held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
         if held:
@@ -195,7 +195,7 @@ class Conclusion:
         lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
         return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
 
-    def _try(self, what: str, action: Callable[[Gangs], Awaitable[object]]) -> None:
+    def _call_or_warn(self, what: str, action: Callable[[Gangs], Awaitable[object]]) -> None:
         try:
             self.custody.call(action)
         except (ClusterError, GangJobError) as error:

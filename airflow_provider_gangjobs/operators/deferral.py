@@ -14,7 +14,7 @@ from airflow.configuration import conf
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_provider_gangjobs.triggers.args import Watch
+    from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 BACKSTOP_S: Final = 120.0
 """How much longer than `execution_timeout` Airflow itself waits, so that the trigger tells first, and why."""
@@ -43,9 +43,9 @@ def _in_file(config: configparser.ConfigParser, option: str) -> bool:
     return configparser.ConfigParser.has_option(config, SECTION, option)
 
 
-def under_deadline(
-    watch: Watch, execution_timeout: timedelta | None, started: datetime | None, *, server_ahead_s: float = 0.0
-) -> tuple[Watch, timedelta | None]:
+def with_deadline(
+    args: TriggerArgs, execution_timeout: timedelta | None, started: datetime | None, *, server_ahead_s: float = 0.0
+) -> tuple[TriggerArgs, timedelta | None]:
     """The watch with the deadline of a try that `started` then, and how long Airflow itself is to wait.
 
     Airflow 3 ignores `execution_timeout` while a task is deferred. The deadline is one for all attempts of a try.
@@ -53,14 +53,16 @@ def under_deadline(
     and triggerer both know. If another worker defers the task again, its clock's difference to the first one's counts.
     """
     if execution_timeout is None:
-        return watch, None
+        return args, None
     limit_s = execution_timeout.total_seconds()
     deadline = (started.timestamp() if started else time.time()) + limit_s
     backstop = timedelta(seconds=max(0.0, deadline - time.time()) + BACKSTOP_S)
-    return replace(watch, deadline=deadline + server_ahead_s, execution_timeout_s=limit_s), backstop
+    return replace(args, deadline=deadline + server_ahead_s, execution_timeout_s=limit_s), backstop
 
 
-def limit_in_worker_s(execution_timeout: timedelta | None, started: datetime | None, running_s: float) -> float | None:
+def worker_wait_limit_s(
+    execution_timeout: timedelta | None, started: datetime | None, running_s: float
+) -> float | None:
     """How long a worker may wait for a gang, in seconds: until just before Airflow's alarm, or the try's deadline.
 
     :param started: When the try began; earlier than this process's work if the task was deferred meanwhile.

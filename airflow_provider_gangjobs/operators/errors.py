@@ -28,7 +28,7 @@ JOB_DEADLINE: Final = "DeadlineExceeded"
 NOT_PLACED: Final = f".{WaitCause.UNSCHEDULABLE}"
 
 
-def error_of(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
+def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
     """The error to raise. The event must not say that the gang succeeded, or runs.
 
     `log_tail` are the last lines of the rank that failed first, if they could be read.

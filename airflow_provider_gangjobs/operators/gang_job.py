@@ -32,9 +32,9 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralTimeout,
 )
 from airflow_provider_gangjobs.operators import parameters
-from airflow_provider_gangjobs.operators.deferral import default_deferrable, limit_in_worker_s, under_deadline
-from airflow_provider_gangjobs.operators.messages import announced
-from airflow_provider_gangjobs.operators.retries import unmendable_fails_for_good, will_be_retried
+from airflow_provider_gangjobs.operators.deferral import default_deferrable, with_deadline, worker_wait_limit_s
+from airflow_provider_gangjobs.operators.messages import submission_messages
+from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
 
 if TYPE_CHECKING:
     import os
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.operators.completion import Conclusion
+    from airflow_provider_gangjobs.operators.completion import Completion
     from airflow_provider_gangjobs.operators.task_gangs import Custody
     from airflow_provider_gangjobs.submission.adopt import Lost
     from airflow_provider_gangjobs.submission.submit import Submission
-    from airflow_provider_gangjobs.triggers.args import Watch
+    from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 CONNECTION_READ_FOR_S: Final = 60.0
 """How long a worker that goes on with a gang tries to read its connection, which was there when the gang began."""
@@ -247,12 +247,12 @@ class GangJobOperator(BaseOperator):
         self.security_context = security_context
         self.working_dir = working_dir
         self.scheduler_name = scheduler_name
-        self.termination_grace_s = parameters.whole_seconds_of(termination_grace)
-        self.ttl_after_finished_s = parameters.whole_seconds_of(ttl_after_finished)
+        self.termination_grace_s = parameters.to_whole_seconds(termination_grace)
+        self.ttl_after_finished_s = parameters.to_whole_seconds(ttl_after_finished)
         self.keep_suspended = keep_suspended
-        self.queue_timeout_s = parameters.seconds_of(queue_timeout)
-        self.assemble_timeout_s = parameters.seconds_of(assemble_timeout)
-        self.run_timeout_s = parameters.seconds_of(run_timeout)
+        self.queue_timeout_s = parameters.to_seconds(queue_timeout)
+        self.assemble_timeout_s = parameters.to_seconds(assemble_timeout)
+        self.run_timeout_s = parameters.to_seconds(run_timeout)
         self.max_disruptions = max_disruptions
         self._check(results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill)
         self.results = Results(results)
@@ -263,7 +263,7 @@ class GangJobOperator(BaseOperator):
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self._custody: Custody | None = None
         self._began_at = 0.0
-        self._to_deliver: Conclusion | None = None
+        self._to_deliver: Completion | None = None
 
     def resolve_template_files(self) -> None:
         """Read the manifest, if it is named by a path, so that its text is rendered as a template."""
@@ -288,9 +288,9 @@ class GangJobOperator(BaseOperator):
             custody = self._take_custody(context)
             submission = self._submit(custody)
             if submission.state is SubmissionState.FAILED:
-                event = self._wait_here(context, self._watch(custody, submission))
-                submission = self._follow_up(self._look(custody, event))
-            return self._conclude(context, self._wait(context, custody, submission))
+                event = self._wait_here(context, self._args_of_submission(custody, submission))
+                submission = self._follow_up(self._read_completion(custody, event))
+            return self._complete(context, self._wait(context, custody, submission))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on with what the trigger told. All that is needed is in the event and in the cluster."""
@@ -298,7 +298,7 @@ class GangJobOperator(BaseOperator):
 
         with self._alarm_ends_gang():
             self._take_custody(context, retry_for_s=CONNECTION_READ_FOR_S)
-            return self._conclude(context, self._followed_on(context, GangEvent.from_payload(event)))
+            return self._complete(context, self._followed_on(context, GangEvent.from_payload(event)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Also clean up where Airflow itself ends the deferral: its own time limit, or a trigger that could not run."""
@@ -314,7 +314,7 @@ class GangJobOperator(BaseOperator):
                 if len(live := custody.live()) != 1:
                     raise
                 self.log.warning("The trigger failed; this worker waits for gang %s", live[0])
-                return self._conclude(context, self._wait_here(context, self._watch_of(custody, live[0])))
+                return self._complete(context, self._wait_here(context, self._trigger_args(custody, live[0])))
 
     @property
     def on_success_callback(self) -> list[Callable[[Context], Any]]:
@@ -348,7 +348,7 @@ class GangJobOperator(BaseOperator):
 
     def _submit(self, custody: Custody, lost: Lost | None = None) -> Submission:
         """Submit the gang, or adopt the one that is there; or, after an attempt that was lost, submit the next one."""
-        with unmendable_fails_for_good():
+        with skip_retries_of_permanent_errors():
             spec = self._spec()
             submission = custody.call(
                 lambda gangs: gangs.submit(
@@ -360,7 +360,7 @@ class GangJobOperator(BaseOperator):
                     tell_failure=self.max_disruptions > 0,
                 )
             )
-        for line in announced(submission):
+        for line in submission_messages(submission):
             self.log.info("%s", line)
         return submission
 
@@ -369,17 +369,17 @@ class GangJobOperator(BaseOperator):
         if self.do_xcom_push:
             context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
         if self.deferrable:
-            self._defer(self._watch(custody, submission), context["ti"].start_date)
-        return self._wait_here(context, self._watch(custody, submission))
+            self._defer(self._args_of_submission(custody, submission), context["ti"].start_date)
+        return self._wait_here(context, self._args_of_submission(custody, submission))
 
-    def _wait_here(self, context: Context, watch: Watch) -> GangEvent:
-        from airflow_provider_gangjobs.triggers.wait import wait_in_worker
+    def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
+        from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 
         assert self._custody is not None, "execute and execute_complete take it first"
         started = context["ti"].start_date
-        limit_s = limit_in_worker_s(self.execution_timeout, started, time.monotonic() - self._began_at)
-        watch, _ = under_deadline(watch, self.execution_timeout, started)
-        return wait_in_worker(watch, self.log, config=self._custody.config, limit_s=limit_s)
+        limit_s = worker_wait_limit_s(self.execution_timeout, started, time.monotonic() - self._began_at)
+        args, _ = with_deadline(args, self.execution_timeout, started)
+        return wait_for_event_in_worker(args, self.log, config=self._custody.config, limit_s=limit_s)
 
     def _followed_on(self, context: Context, event: GangEvent) -> GangEvent:
         """The event; but if the trigger could not follow the gang, the worker looks for itself (see `tracking_errors`).
@@ -387,23 +387,23 @@ class GangJobOperator(BaseOperator):
         Leaves the worker if the gang is to be deferred again.
         """
         from airflow_provider_gangjobs.gang.outcome.event import Status
-        from airflow_provider_gangjobs.operators.tracking_errors import Step, next_step
+        from airflow_provider_gangjobs.operators.tracking_errors import RecoveryAction, recovery_action
 
         custody = self._custody
         assert custody is not None, "execute and execute_complete take it first"
         if event.status is not Status.ERROR:
             return event
         errors = event.tracking_errors
-        retried = will_be_retried(context["ti"])
-        step = next_step(live=custody.is_live(event.ref), errors=errors, will_be_retried=retried)
+        retried = has_retries_left(context["ti"])
+        action = recovery_action(live=custody.is_live(event.ref), errors=errors, has_retries_left=retried)
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
-        watch = self._watch_of(custody, event.ref, attempt=event.attempt, disruptions=event.disruptions)
-        if step is Step.DEFER:
+        args = self._trigger_args(custody, event.ref, attempt=event.attempt, disruptions=event.disruptions)
+        if action is RecoveryAction.DEFER:
             self.log.warning("%s; the task is deferred again", why)
-            self._defer(replace(watch, tracking_errors=errors + 1), context["ti"].start_date)
-        if step is Step.FOLLOW_HERE:
+            self._defer(replace(args, tracking_errors=errors + 1), context["ti"].start_date)
+        if action is RecoveryAction.FOLLOW_IN_WORKER:
             self.log.warning("%s; this worker follows it", why)
-            return self._wait_here(context, watch)
+            return self._wait_here(context, args)
         return event
 
     @contextmanager
@@ -430,32 +430,32 @@ class GangJobOperator(BaseOperator):
                 limited_by="execution_timeout",
             ) from alarm
 
-    def _look(self, custody: Custody, event: GangEvent) -> Conclusion:
-        from airflow_provider_gangjobs.operators.completion import Conclusion
+    def _read_completion(self, custody: Custody, event: GangEvent) -> Completion:
+        from airflow_provider_gangjobs.operators.completion import Completion
 
-        conclusion = Conclusion(custody, event, self.on_finish, self.max_disruptions, self.log)
-        conclusion.look(self.logs)
-        return conclusion
+        completion = Completion(custody, event, self.on_finish, self.max_disruptions, self.log)
+        completion.read(self.logs)
+        return completion
 
-    def _follow_up(self, failed: Conclusion) -> Submission:
+    def _follow_up(self, failed: Completion) -> Submission:
         """Submit the attempt after one that failed. The failed one goes last: it is what the count is found by."""
-        submission = self._submit(failed.custody, failed.tell_of_failure())
+        submission = self._submit(failed.custody, failed.log_failure())
         failed.discard()
         return submission
 
-    def _conclude(self, context: Context, event: GangEvent) -> Any:
+    def _complete(self, context: Context, event: GangEvent) -> Any:
         """Results or an error; but first as many further attempts as disruptions ask for, and the task allows."""
         custody = self._custody
         assert custody is not None, "execute and execute_complete take it first"
-        conclusion = self._look(custody, event)
-        while (lost := conclusion.disruption) is not None and lost.is_allowed:
-            conclusion = self._look(custody, self._wait(context, custody, self._follow_up(conclusion)))
+        completion = self._read_completion(custody, event)
+        while (lost := completion.disruption) is not None and lost.is_allowed:
+            completion = self._read_completion(custody, self._wait(context, custody, self._follow_up(completion)))
         if self.do_xcom_push:
-            context["ti"].xcom_push(XCOM_END, conclusion.event.to_payload())
-        with unmendable_fails_for_good():
-            conclusion.require_success()
-            value = conclusion.results(self.results)
-        self._to_deliver = conclusion
+            context["ti"].xcom_push(XCOM_END, completion.event.to_payload())
+        with skip_retries_of_permanent_errors():
+            completion.require_success()
+            value = completion.results(self.results)
+        self._to_deliver = completion
         return value
 
     def _take_custody(self, context: Context, *, retry_for_s: float = 0.0) -> Custody:
@@ -477,13 +477,15 @@ class GangJobOperator(BaseOperator):
         )
         return self._custody
 
-    def _watch(self, custody: Custody, submission: Submission) -> Watch:
-        return self._watch_of(custody, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions)
+    def _args_of_submission(self, custody: Custody, submission: Submission) -> TriggerArgs:
+        return self._trigger_args(
+            custody, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
+        )
 
-    def _watch_of(self, custody: Custody, ref: GangRef, **known: Any) -> Watch:
-        from airflow_provider_gangjobs.triggers.args import Watch
+    def _trigger_args(self, custody: Custody, ref: GangRef, **known: Any) -> TriggerArgs:
+        from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
-        return Watch(
+        return TriggerArgs(
             kubernetes_conn_id=self.kubernetes_conn_id,
             must_exist=bool(custody.hook.exists),
             **asdict(ref),
@@ -495,16 +497,16 @@ class GangJobOperator(BaseOperator):
             delete_on_kill=self.kill_policy is OnKill.DELETE,
         )
 
-    def _defer(self, watch: Watch, started: datetime | None) -> NoReturn:
+    def _defer(self, args: TriggerArgs, started: datetime | None) -> NoReturn:
         from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 
         ahead_s = self._custody.server_ahead_s if self._custody else 0.0
-        watch, backstop = under_deadline(watch, self.execution_timeout, started, server_ahead_s=ahead_s)
-        self.defer(trigger=GangJobTrigger(**watch.to_kwargs()), method_name="execute_complete", timeout=backstop)
+        args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
+        self.defer(trigger=GangJobTrigger(**args.to_kwargs()), method_name="execute_complete", timeout=backstop)
 
     def _spec(self) -> GangSpec:
         """What the rendered parameters ask for."""
-        return parameters.spec_of(self._spec_parameters(), self._read)
+        return parameters.build_spec(self._spec_parameters(), self._read)
 
     def _spec_parameters(self) -> dict[str, Any]:
         return {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}

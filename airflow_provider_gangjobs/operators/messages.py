@@ -18,15 +18,15 @@ PLACED: Final = {
 """By the first word of the decision, as it is in the Job's annotation."""
 
 
-def announced(submission: Submission) -> Iterator[str]:
+def submission_messages(submission: Submission) -> Iterator[str]:
     """What was submitted, in a line, and then what it lacks."""
     did = "adopted" if submission.adopted else "submitted"
-    how = placed(submission.decision)
+    how = describe_placement(submission.decision)
     yield f"Gang {submission.ref} {did}: attempt {submission.attempt}, {how}, {submission.state}"
     yield from submission.notes
 
 
-def placed(decision: str) -> str:
+def describe_placement(decision: str) -> str:
     """How the pods are placed, in words, by the decision in the Job's annotation."""
     how, _, detail = decision.partition(":")
     said = PLACED.get(how, decision)

@@ -20,7 +20,7 @@ MANIFEST_SUFFIXES: Final = (".yaml", ".yml", ".json")
 DISRUPTIONS_MAX: Final = 100
 """The Job's name has three digits for the attempt, and retries make attempts, too."""
 # While one of these is not rendered, nothing can be said about what the others lack.
-WHOLE_SHAPES: Final = frozenset({"manifest", "pod_overrides"})
+JOB_TEMPLATES: Final = frozenset({"manifest", "pod_overrides"})
 
 
 def is_templated(value: Any) -> bool:
@@ -65,7 +65,7 @@ def static_problems(parameters: Mapping[str, Any]) -> tuple[Problem, ...]:
     templated = {name for name, value in parameters.items() if is_templated(value)}
     if is_manifest_file(parameters.get("manifest")):
         templated.add("manifest")
-    if templated & WHOLE_SHAPES:
+    if templated & JOB_TEMPLATES:
         return ()
     known = {name: value for name, value in parameters.items() if name not in templated and value is not None}
     if isinstance(known.get("files"), Mapping):
@@ -79,12 +79,12 @@ def _root(path: str) -> str:
     return re.split(r"[.\[]", path, maxsplit=1)[0]
 
 
-def seconds_of(value: Any) -> Any:
+def to_seconds(value: Any) -> Any:
     """A timedelta in seconds; anything else as it is."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def whole_seconds_of(value: Any) -> Any:
+def to_whole_seconds(value: Any) -> Any:
     """A timedelta in whole seconds, as Kubernetes counts; anything else as it is."""
     return int(value.total_seconds()) if isinstance(value, timedelta) else value
 
@@ -111,22 +111,22 @@ def disruption_problems(max_disruptions: Any) -> list[Problem]:
     return [Problem("max_disruptions", what, "Say how often in a row a gang may be lost and submitted again")]
 
 
-def spec_of(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSpec:
+def build_spec(given: Mapping[str, Any], read: Callable[[str], bytes]) -> GangSpec:
     """What rendered parameters ask for; `None` means that nothing was given.
 
     Raises:
         InvalidGangSpec: a file could not be read. The rest is judged by the submission.
     """
     asked = {name: value for name, value in given.items() if value is not None}
-    asked |= {name: whole_number(asked[name]) for name in ("workers", "min_workers") if name in asked}
+    asked |= {name: parse_whole_number(asked[name]) for name in ("workers", "min_workers") if name in asked}
     if "files" in asked:
-        asked["files"], problems = file_contents(asked["files"], read)
+        asked["files"], problems = read_files(asked["files"], read)
         if problems:
             raise InvalidGangSpec(tuple(problems))
     return GangSpec(**asked)
 
 
-def whole_number(value: Any) -> Any:
+def parse_whole_number(value: Any) -> Any:
     """A number that a template rendered as text, as a number; anything else as it is."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value) else value
 
@@ -136,9 +136,7 @@ def is_file_path(value: Any) -> bool:
     return isinstance(value, os.PathLike) or (isinstance(value, str) and "\n" not in value)
 
 
-def file_contents(
-    files: Mapping[str, Any], read: Callable[[str], bytes]
-) -> tuple[dict[str, str | bytes], list[Problem]]:
+def read_files(files: Mapping[str, Any], read: Callable[[str], bytes]) -> tuple[dict[str, str | bytes], list[Problem]]:
     """Contents of `files`, where entries that name a file are read, and what could not be read."""
     contents: dict[str, str | bytes] = {}
     problems: list[Problem] = []

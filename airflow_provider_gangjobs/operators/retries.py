@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def unmendable_fails_for_good() -> Iterator[None]:
+def skip_retries_of_permanent_errors() -> Iterator[None]:
     """An error that another try with the same parameters must meet again takes the tries that are left."""
     try:
         yield
@@ -23,6 +23,6 @@ def unmendable_fails_for_good() -> Iterator[None]:
         raise AirflowFailException(str(error)) from error
 
 
-def will_be_retried(ti: Any) -> bool:
+def has_retries_left(ti: Any) -> bool:
     """Whether Airflow will run the task again if this try fails."""
     return bool(ti.max_tries and ti.try_number <= ti.max_tries)

@@ -15,25 +15,25 @@ DEFERRALS_MAX: Final = 5
 make up a quarter of an hour (`triggers.wait.pause_after_errors_s`)."""
 
 
-class Step(Enum):
+class RecoveryAction(Enum):
     """What to do next."""
 
     DEFER = auto()
     """Defer again: this or another triggerer may follow the gang now."""
-    FOLLOW_HERE = auto()
+    FOLLOW_IN_WORKER = auto()
     """Follow the gang in this worker."""
     FAIL = auto()
     """Fail the try, and leave the gang as it is."""
 
 
-def next_step(*, live: bool | None, errors: int, will_be_retried: bool) -> Step:
+def recovery_action(*, live: bool | None, errors: int, has_retries_left: bool) -> RecoveryAction:
     """What to do after a deferral that ended with an error.
 
     :param live: Whether the gang still runs, as the worker sees it; `None` if that is unknown.
     :param errors: How many deferrals in a row before this one had ended in the same way.
-    :param will_be_retried: Whether Airflow runs the task again if this try fails.
+    :param has_retries_left: Whether Airflow runs the task again if this try fails.
     """
     may_defer = errors < DEFERRALS_MAX
     if live is None:
-        return Step.DEFER if may_defer and not will_be_retried else Step.FAIL
-    return Step.DEFER if live and may_defer else Step.FOLLOW_HERE
+        return RecoveryAction.DEFER if may_defer and not has_retries_left else RecoveryAction.FAIL
+    return RecoveryAction.DEFER if live and may_defer else RecoveryAction.FOLLOW_IN_WORKER

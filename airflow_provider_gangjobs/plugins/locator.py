@@ -16,12 +16,12 @@ from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, UnreadableEventError
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.kube.names import is_dns_label, is_dns_subdomain
-from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 FINISHED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """Task states that change only if a user clears or marks the task."""
 _UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
-_TRIGGER_FIELDS: Final = frozenset(each.name for each in fields(Watch))
+_TRIGGER_FIELDS: Final = frozenset(each.name for each in fields(TriggerArgs))
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def parse_gang_ref(value: Any) -> GangRef | None:
     return GangRef(str(namespace), str(name), uid) if _UID.fullmatch(uid) else None
 
 
-def _trigger_args(trigger: Mapping[str, Any] | None) -> Watch | None:
+def _trigger_args(trigger: Mapping[str, Any] | None) -> TriggerArgs | None:
     """Return the trigger's arguments, without arguments that a later release has added."""
     if trigger is None:
         return None
     try:
-        return Watch(**{name: value for name, value in trigger.items() if name in _TRIGGER_FIELDS})
+        return TriggerArgs(**{name: value for name, value in trigger.items() if name in _TRIGGER_FIELDS})
     except TypeError:
         return None
 

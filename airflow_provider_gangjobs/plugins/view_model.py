@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.state.waiting import (
     pluralize,
 )
 from airflow_provider_gangjobs.kube.quantity import format_bytes, format_cpu, requests_of
-from airflow_provider_gangjobs.operators.messages import placed
+from airflow_provider_gangjobs.operators.messages import describe_placement
 from airflow_provider_gangjobs.plugins.rank_rows import (
     WITHOUT_POD,
     RankRow,
@@ -241,7 +241,7 @@ def _details(record: SubmissionRecord, requests: str, ranks: int) -> list[tuple[
     details = [
         ("Ranks", str(ranks)),
         ("Requests of each rank", requests),
-        ("Placement", placed(record.decision) if record.decision else ""),
+        ("Placement", describe_placement(record.decision) if record.decision else ""),
         ("Delivered to Airflow", f"{record.delivered_at:%Y-%m-%d %H:%M:%S} UTC" if record.delivered_at else ""),
     ]
     return [(name, value) for name, value in details if value]

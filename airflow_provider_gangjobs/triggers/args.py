@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class TriggerArgs:
     """Arguments of the triggers. A contract: deferred tasks of an earlier release bring them back."""
 
     kubernetes_conn_id: str

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.submission.ending import Killed
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.triggers.args import Watch
+    from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 KILL_TIMEOUT_S: Final = 120.0
 """Airflow waits 30 s for `on_kill`, and what has begun goes on without it. The first question about a task's state
@@ -31,19 +31,19 @@ _under_way: Final[set[asyncio.Task[Killed | None]]] = set()
 """A running task that nobody refers to may be collected as garbage."""
 
 
-async def kill_undisturbed(watch: Watch, task_instance: Any, log: Logger) -> None:
+async def kill_shielded(args: TriggerArgs, task_instance: Any, log: Logger) -> None:
     """As `kill`, but once begun it is carried on although the caller is cancelled.
 
     Airflow 3.3 repeats the cancellation at every sync, about once a second, until the trigger has ended
     (`to_cancel` of the triggerer's supervisor), and each one interrupts `on_kill` for good.
     """
-    task = asyncio.create_task(kill(watch, task_instance, log), name=f"kill {watch.ref}")
+    task = asyncio.create_task(kill(args, task_instance, log), name=f"kill {args.ref}")
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
     await asyncio.shield(task)
 
 
-async def kill(watch: Watch, task_instance: Any, log: Logger) -> Killed | None:
+async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> Killed | None:
     """Delete the gang if its task was killed, it is live, and its task instance still answers for it.
 
     A gang that has ended is kept, with its ledger. The outcomes that are not in the ledger yet are recorded, and the
@@ -51,23 +51,23 @@ async def kill(watch: Watch, task_instance: Any, log: Logger) -> Killed | None:
 
     Safe to repeat. Never raises, except for cancellation.
     """
-    if not watch.delete_on_kill:
-        log.info("Task killed; gang %s is kept, as on_kill says", watch.ref)
+    if not args.delete_on_kill:
+        log.info("Task killed; gang %s is kept, as on_kill says", args.ref)
         return None
     try:
         async with asyncio.timeout(KILL_TIMEOUT_S):
             state = await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
             if not is_kill(state):
-                log.info("The task is %s, so it was not killed: %s", state, _OWNERS.get(state, _OWNER) % watch.ref)
+                log.info("The task is %s, so it was not killed: %s", state, _OWNERS.get(state, _OWNER) % args.ref)
                 return None
-            async with watch.hook.connect() as gangs:
-                killed = await gangs.kill(watch.ref, watch.claim)
+            async with args.hook.connect() as gangs:
+                killed = await gangs.kill(args.ref, args.claim)
             if killed is Killed.ENDED:
-                await watch.hook.afollow(watch.ref)
+                await args.hook.afollow(args.ref)
     except Exception:
-        log.exception("Gang %s may still be there, because it is not certain that it may be deleted", watch.ref)
+        log.exception("Gang %s may still be there, because it is not certain that it may be deleted", args.ref)
         return None
-    log.info("Task killed; gang %s %s", watch.ref, _SAID[killed])
+    log.info("Task killed; gang %s %s", args.ref, _SAID[killed])
     return killed
 
 

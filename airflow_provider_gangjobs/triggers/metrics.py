@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 INTERVAL_S: Final = 15.0
 """As often as most metrics servers look."""
 PREFIX: Final = "gangjobs."
-INFORMER_SUMS: Final = (
+INFORMER_COUNTERS: Final = (
     "lists",
     "watches_opened",
     "events",
@@ -44,9 +44,9 @@ class Sink(Protocol):
     def gauge(self, stat: str, value: float, /) -> None: ...
 
 
-def emitting() -> AbstractContextManager[None]:
+def report_metrics() -> AbstractContextManager[None]:
     """For the length of the block a gang is waited for, and the loop's metrics are sent."""
-    return loop_local(_Emitter)
+    return loop_local(_PeriodicReporter)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Sample:
     """By who counts (an informer, a client) and what."""
 
 
-class Meter:
+class DeltaReporter:
     """Turns sums into what each interval has added."""
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class Meter:
                 sink.incr(PREFIX + name, count)
 
 
-class _Emitter(AbstractContextManager[None]):
+class _PeriodicReporter(AbstractContextManager[None]):
     """One a loop, entered by each gang. Its task lives while any gang is waited for, and sends once more at the end."""
 
     def __init__(self) -> None:
         self._waiting = 0
-        self._meter = Meter()
+        self._meter = DeltaReporter()
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -106,7 +106,7 @@ class _Emitter(AbstractContextManager[None]):
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), INTERVAL_S)
-            sample = sample_of_loop(self._waiting)
+            sample = collect_sample(self._waiting)
             try:
                 await asyncio.to_thread(_send, self._meter, sample)
             except Exception as error:  # a metrics library may raise anything, and gangs go on without it
@@ -116,7 +116,7 @@ class _Emitter(AbstractContextManager[None]):
                 return
 
 
-def _send(meter: Meter, sample: Sample) -> None:
+def _send(meter: DeltaReporter, sample: Sample) -> None:
     try:
         from airflow.observability.stats import Stats
     except ImportError:  # Airflow before 3.2
@@ -124,7 +124,7 @@ def _send(meter: Meter, sample: Sample) -> None:
     meter.send(sample, Stats)
 
 
-def sample_of_loop(waiting: int) -> Sample:
+def collect_sample(waiting: int) -> Sample:
     """The running loop's statistics."""
     from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
@@ -132,7 +132,7 @@ def sample_of_loop(waiting: int) -> Sample:
     watched = informers().statistics()
     harvest = harvest_totals().statistics()
     sums: dict[tuple[str, str], float] = {
-        (who, name): getattr(one, name) for who, one in watched.items() for name in INFORMER_SUMS
+        (who, name): getattr(one, name) for who, one in watched.items() for name in INFORMER_COUNTERS
     }
     sums |= {(who, "back_off_ms"): one.back_off_s * 1000 for who, one in watched.items()}
     for who, client in informers().client_statistics().items():

@@ -18,11 +18,11 @@ MARGIN_S: Final = 1.5
 """For the scheduler to read what the executor reported; its loop takes a second."""
 
 
-def earliest_s() -> float:
+def resume_delay_s() -> float:
     """How long after its deferral a task may go on, in seconds."""
     return conf.getfloat("workers", "min_heartbeat_interval", fallback=HEARTBEAT_S) + MARGIN_S
 
 
-async def until_resumable(deferred_at: float) -> None:
+async def sleep_until_resumable(deferred_at: float) -> None:
     """Sleep until then; `deferred_at` is a time of the running loop."""
-    await asyncio.sleep(max(0.0, deferred_at + earliest_s() - asyncio.get_running_loop().time()))
+    await asyncio.sleep(max(0.0, deferred_at + resume_delay_s() - asyncio.get_running_loop().time()))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.server_clock import ServerClock
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.tracking.follow import Until
-    from airflow_provider_gangjobs.triggers.args import Watch
+    from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 EXECUTION_TIMEOUT = "Deadline.execution"
 """Reason of the event when the task's own `execution_timeout` has passed."""
@@ -55,31 +55,33 @@ ERROR_PAUSE_CAP_S: Final = 600.0
 """How long a deferral that follows an error waits first: the base, doubled for each further error in a row."""
 
 
-async def event_of(
-    watch: Watch, until: Until, log: Logger, *, config: ClusterConfig | None = None, limit_s: float | None = None
+async def wait_for_event(
+    args: TriggerArgs, until: Until, log: Logger, *, config: ClusterConfig | None = None, limit_s: float | None = None
 ) -> GangEvent:
     """The event that the gang runs, or has ended, or that this cannot be found out; with what the watch knows.
 
     :param config: The cluster, if the connection was read already.
     :param limit_s: How long to wait at most, in seconds; by default until the deadline of `watch`.
     """
-    waiting = _Waiting(watch, until, log, config)
+    waiting = _Waiting(args, until, log, config)
     event = await waiting.event(limit_s)
-    attempt = watch.attempt if event.attempt is None else event.attempt
-    errors = 0 if waiting.has_progressed else watch.tracking_errors
-    return replace(event, attempt=attempt, disruptions=watch.disruptions, tracking_errors=errors)
+    attempt = args.attempt if event.attempt is None else event.attempt
+    errors = 0 if waiting.has_progressed else args.tracking_errors
+    return replace(event, attempt=attempt, disruptions=args.disruptions, tracking_errors=errors)
 
 
-def wait_in_worker(watch: Watch, log: Logger, *, config: ClusterConfig, limit_s: float | None) -> GangEvent:
+def wait_for_event_in_worker(
+    args: TriggerArgs, log: Logger, *, config: ClusterConfig, limit_s: float | None
+) -> GangEvent:
     """The event of the gang's end, waited for here, on a loop of its own."""
-    return run(_on_own_loop(watch, log, config, limit_s))
+    return run(_on_own_loop(args, log, config, limit_s))
 
 
-async def _on_own_loop(watch: Watch, log: Logger, config: ClusterConfig, limit_s: float | None) -> GangEvent:
+async def _on_own_loop(args: TriggerArgs, log: Logger, config: ClusterConfig, limit_s: float | None) -> GangEvent:
     from airflow_provider_gangjobs.cluster.informer import informers
 
     try:
-        return await event_of(watch, "ended", log, config=config, limit_s=limit_s)
+        return await wait_for_event(args, "ended", log, config=config, limit_s=limit_s)
     finally:
         await informers().aclose()  # they would linger for gangs to come, but this loop ends
 
@@ -92,14 +94,14 @@ def pause_after_errors_s(errors: int) -> float:
 class _Waiting:
     """One wait for one gang."""
 
-    def __init__(self, watch: Watch, until: Until, log: Logger, config: ClusterConfig | None) -> None:
-        self._watch = watch
+    def __init__(self, args: TriggerArgs, until: Until, log: Logger, config: ClusterConfig | None) -> None:
+        self._args = args
         self._until = until
         self._log = log
         self._config = config
-        self._hook = watch.hook
+        self._hook = args.hook
         self._phases = PhaseLog(log)
-        self._pause_s = pause_after_errors_s(watch.tracking_errors)
+        self._pause_s = pause_after_errors_s(args.tracking_errors)
         self._limit: asyncio.Timeout | None = None
         self._clock: ServerClock | None = None
         self._first_seen_at: float | None = None
@@ -110,7 +112,7 @@ class _Waiting:
         return self._first_seen_at is not None and _monotonic() - self._first_seen_at >= PROGRESS_S
 
     async def event(self, limit_s: float | None) -> GangEvent:
-        fixed = limit_s is not None or self._watch.deadline is None
+        fixed = limit_s is not None or self._args.deadline is None
         at_least_s = CLOCK_WITHIN_S
         while True:
             try:
@@ -119,15 +121,15 @@ class _Waiting:
                     return await self._persist()
             except TimeoutError:
                 if fixed or self._remaining_s() <= 0:
-                    return timed_out(self._watch, self._phases.last)
+                    return timed_out(self._args, self._phases.last)
                 # The local clock was ahead, which the API server's answers have shown since.
                 at_least_s = 0.0
 
     def _remaining_s(self) -> float:
         """Until the watch's deadline: by the API server's clock, or by the local one until that is known."""
-        assert self._watch.deadline is not None, "asked for only where there is one"
+        assert self._args.deadline is not None, "asked for only where there is one"
         now_s = self._clock.now().timestamp() if self._clock else time.time()
-        return max(0.0, self._watch.deadline - now_s)
+        return max(0.0, self._args.deadline - now_s)
 
     async def _persist(self) -> GangEvent:
         """Follow the gang, whatever goes wrong on this side, as the module says."""
@@ -151,16 +153,16 @@ class _Waiting:
                 failures += 1
                 if failures > RESTARTS_MAX:
                     return self._unknown("Waiting failed", error)
-                self._log.exception("Waiting for gang %s failed and begins anew", self._watch.ref)
+                self._log.exception("Waiting for gang %s failed and begins anew", self._args.ref)
             else:
                 if event.status is not Status.ERROR or not await self._has_new_connection():
                     return event
             await asyncio.sleep(backoff.next())
 
     async def _follow(self, config: ClusterConfig) -> GangEvent:
-        watch = self._watch
+        args = self._args
         return await self._hook.afollow(
-            watch.ref, until=self._until, deadlines=watch.deadlines, report=self._report, config=config
+            args.ref, until=self._until, deadlines=args.deadlines, report=self._report, config=config
         )
 
     def _report(self, observation: Observation) -> None:
@@ -186,29 +188,29 @@ class _Waiting:
             return False
         changed = self._config is None or config.key != self._config.key
         if changed:
-            self._log.info("The connection has changed; gang %s is followed by the new one", self._watch.ref)
+            self._log.info("The connection has changed; gang %s is followed by the new one", self._args.ref)
         self._config = config
         return changed
 
     def _unknown(self, what: str, error: Exception) -> GangEvent:
-        self._log.error("%s, so gang %s cannot be followed here", what, self._watch.ref, exc_info=error)
+        self._log.error("%s, so gang %s cannot be followed here", what, self._args.ref, exc_info=error)
         # Other libraries' messages may hold anything, credentials included; the log is where they belong.
         said = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
         phase = self._phases.last.phase if self._phases.last else Phase.SUBMITTED
-        return build_event(self._watch.ref, Status.ERROR, phase, reason=type(error).__name__, message=said)
+        return build_event(self._args.ref, Status.ERROR, phase, reason=type(error).__name__, message=said)
 
 
-def timed_out(watch: Watch, last: Observation | None = None) -> GangEvent:
+def timed_out(args: TriggerArgs, last: Observation | None = None) -> GangEvent:
     """The event that the task's `execution_timeout` has passed, with what was seen last of the gang."""
     return build_event(
-        watch.ref,
+        args.ref,
         Status.TIMEOUT,
         last.phase if last else Phase.SUBMITTED,
         reason=EXECUTION_TIMEOUT,
         message=last.line if last else "",
         remedy="Raise execution_timeout of the task.",
         since=last.since if last else None,
-        seconds=watch.execution_timeout_s,
+        seconds=args.execution_timeout_s,
         counts=last.counts if last else None,
     )
 

@@ -12,12 +12,14 @@ from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.plugins.locator import TaskRecord, locate, parse_gang_ref
-from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 KEY = TaskKey("dag", "run", "task")
 REF = GangRef("team", "train-0", "0c5e7f3a-1111-2222-3333-444455556666")
 OTHER = GangRef("secret", "other-0", "ffffffff-1111-2222-3333-444455556666")
-TRIGGER_ARGS = Watch(**asdict(REF), kubernetes_conn_id="gpu", must_exist=True, assemble_timeout_s=60, deadline=5.0)
+TRIGGER_ARGS = TriggerArgs(
+    **asdict(REF), kubernetes_conn_id="gpu", must_exist=True, assemble_timeout_s=60, deadline=5.0
+)
 
 
 def test_trigger_of_a_deferred_task_outranks_its_xcom() -> None:

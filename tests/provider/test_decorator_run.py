@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.waiting import wait_for
-from tests.provider.tries import event_of
+from tests.provider.tries import run_trigger
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
@@ -211,7 +211,7 @@ def test_resumed_task_returns_the_results_of_the_event(task: TaskMaker) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         sharing.operator(["a"]).execute(context)
 
-    event = event_of(deferred.value)
+    event = run_trigger(deferred.value)
     resumed = sharing.operator(["not", "rendered"])
 
     assert [
@@ -301,7 +301,7 @@ def test_attempt_after_a_disruption_has_the_same_arguments(task: TaskMaker, embe
     context = waiting.context(ds="2026-01-01")
     with pytest.raises(TaskDeferred) as first:
         waiting.operator().execute(context)
-    gang = first.value.trigger.watch.name
+    gang = first.value.trigger.args.name
 
     def running() -> list[str]:
         pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"{LABEL_GANG}={gang}"))
@@ -310,9 +310,9 @@ def test_attempt_after_a_disruption_has_the_same_arguments(task: TaskMaker, embe
     victim, *_ = wait_for("a running rank", running)
     embedded.call(lambda it: it.registry.evict(victim, "default"))
     with pytest.raises(TaskDeferred) as second:
-        waiting.operator().execute_complete(context, event_of(first.value))
+        waiting.operator().execute_complete(context, run_trigger(first.value))
 
-    value = waiting.operator().execute_complete(context, event_of(second.value))
+    value = waiting.operator().execute_complete(context, run_trigger(second.value))
     assert value == [[1, "2026-01-01"]] * 2
 
 
@@ -336,7 +336,7 @@ def test_next_try_adopts_the_gang_after_a_change_of_the_runner(
         monkeypatch.setattr(runner, "__file__", str(other))
         with pytest.raises(TaskDeferred) as deferred:
             ends.operator().execute(ends.context())
-        uids.append(deferred.value.trigger.watch.uid)
+        uids.append(deferred.value.trigger.args.uid)
 
     assert uids[0] == uids[1]
 
@@ -345,7 +345,7 @@ def test_other_arguments_conflict_with_the_running_gang(task: TaskMaker, embedde
     sharing = task(share, deferrable=True, files={"a.txt": "a\n"})
     with pytest.raises(TaskDeferred) as deferred:
         sharing.operator(["a"]).execute(sharing.context())
-    name = f"{deferred.value.trigger.watch.name}-files"
+    name = f"{deferred.value.trigger.args.name}-files"
     (files,) = [m for m in embedded.call(lambda it: it.registry.list(CONFIGMAPS)) if m["metadata"]["name"] == name]
 
     assert set(files["data"]) == {

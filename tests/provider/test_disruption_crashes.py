@@ -24,7 +24,7 @@ from tests.airflow.waiting import wait_for
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
 from tests.patience import AIRFLOW_PATIENCE_S
 from tests.provider.plane import loop_clock
-from tests.provider.tries import event_of
+from tests.provider.tries import run_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -96,10 +96,10 @@ def check_counted_once(train: Task, last: TaskDeferred) -> None:
     """One gang is live, the last try's own, with one disruption behind it."""
     (live,) = (job for job in train.jobs if state_of(read_job(job)) is JobState.LIVE)
     annotations = live["metadata"]["annotations"]
-    assert live["metadata"]["uid"] == last.trigger.watch.uid
+    assert live["metadata"]["uid"] == last.trigger.args.uid
     assert annotations[ANNOTATION_DISRUPTIONS] == "1"
-    assert annotations[ANNOTATION_CLAIM] == last.trigger.watch.claim
-    assert last.trigger.watch.disruptions == 1
+    assert annotations[ANNOTATION_CLAIM] == last.trigger.args.claim
+    assert last.trigger.args.disruptions == 1
     assert live["spec"]["suspend"] is False
 
 
@@ -109,7 +109,7 @@ def disrupted(task: TaskMaker, **parameters: Any) -> tuple[Task, Any, dict[str, 
     context = train.next_try()
     left = train.defer(context)
     evict(train)
-    return train, context, event_of(left)
+    return train, context, run_trigger(left)
 
 
 def remove(train: Task) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.exceptions import AppFailed, GangJobError, ImagePullFailed, JobDeleted, JobReplaced
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.operators.errors import error_of
+from airflow_provider_gangjobs.operators.errors import error_from_event
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.following import Following
@@ -26,7 +26,7 @@ START = (
 
 def raised(event: GangEvent) -> GangJobError:
     """What the task raises that is resumed with the event."""
-    return error_of(GangEvent.from_payload(event.to_payload()))
+    return error_from_event(GangEvent.from_payload(event.to_payload()))
 
 
 def wait_for_image(plane: Plane, *ranks: int) -> None:

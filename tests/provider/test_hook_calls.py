@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.triggers.args import Watch
-from airflow_provider_gangjobs.triggers.wait import wait_in_worker
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 from gangjobs_sandbox.resources import JOBS
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def test_halted_gang_is_kept_and_deleted_gang_is_not(hook: GangJobHook, embedded
 
 def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) -> None:
     ref = submitted(hook, TELL)
-    watch = Watch(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
-    wait_in_worker(watch, hook.log)
+    watch = TriggerArgs(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
+    wait_for_event_in_worker(watch, hook.log)
 
     assert [(outcome.rank, outcome.outcome) for outcome in hook.outcomes(ref)] == [
         (0, OutcomeKind.SUCCEEDED),

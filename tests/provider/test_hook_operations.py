@@ -14,8 +14,8 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.submission.record import OperationState
-from airflow_provider_gangjobs.triggers.args import Watch
-from airflow_provider_gangjobs.triggers.wait import wait_in_worker
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 from gangjobs_sandbox.resources import PODS
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trig
         uploads=[content_id],
     )
     ref = hook.submit(spec, trigger_id=trigger_id).ref
-    watch = Watch(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
-    wait_in_worker(watch, hook.log)
+    watch = TriggerArgs(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
+    wait_for_event_in_worker(watch, hook.log)
 
     assert [outcome.message for outcome in hook.outcomes(ref)] == ["1inline"] * 2
     assert content_id in {upload.content_id for upload in hook.uploads()}

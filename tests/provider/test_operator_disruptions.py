@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.waiting import wait_for
 from tests.provider.plane import is_held
-from tests.provider.tries import event_of
+from tests.provider.tries import run_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def evict(train: Task, attempt: int) -> None:
 def resume(train: Task, left: TaskDeferred, context: Any) -> Any:
     """Another worker goes on with what the trigger has told."""
     operator = train.operator()
-    value = operator.execute_complete(context, event_of(left))
+    value = operator.execute_complete(context, run_trigger(left))
     train.note_success(operator, context, value)
     return value
 
@@ -90,8 +90,8 @@ def test_gang_that_was_evicted_is_submitted_again_and_succeeds(task: TaskMaker) 
 
     second = deferred_again(train, first, context)
 
-    assert (second.trigger.watch.attempt, second.trigger.watch.disruptions) == (1, 1)
-    assert train.xcoms["gang"]["uid"] == second.trigger.watch.uid
+    assert (second.trigger.args.attempt, second.trigger.args.disruptions) == (1, 1)
+    assert train.xcoms["gang"]["uid"] == second.trigger.args.uid
     assert behind(train) == [None, "1"]
     assert resume(train, second, context) == {"rank": 0}
     assert train.tries == 1
@@ -145,7 +145,7 @@ def test_retry_after_the_last_disruption_begins_anew(task: TaskMaker) -> None:
 
     retry = train.defer()
 
-    assert (retry.trigger.watch.attempt, retry.trigger.watch.disruptions) == (2, 0)
+    assert (retry.trigger.args.attempt, retry.trigger.args.disruptions) == (2, 0)
 
 
 def test_nothing_is_submitted_again_unless_asked_for(task: TaskMaker) -> None:
@@ -199,13 +199,13 @@ def test_count_goes_on_where_the_lost_job_is_gone(task: TaskMaker) -> None:
     """Its time to live, or a person, removed it before a worker had time."""
     train = task(ENDLESS, deferrable=True, max_disruptions=3)
     context, first = lost_once(train)
-    event = event_of(first)
+    event = run_trigger(first)
     train.cluster.call(lambda it: it.registry.delete(JOBS, event["name"], "default", propagation="Background"))
 
     with pytest.raises(TaskDeferred) as again:
         train.operator().execute_complete(context, event)
 
-    watch = again.value.trigger.watch
+    watch = again.value.trigger.args
     assert (watch.attempt, watch.disruptions) == (1, 1)
 
 
@@ -214,7 +214,7 @@ def test_time_limit_of_the_try_holds_over_its_attempts(task: TaskMaker) -> None:
     context, first = lost_once(train)
     second = deferred_again(train, first, context)
 
-    assert second.trigger.watch.deadline == first.trigger.watch.deadline
+    assert second.trigger.args.deadline == first.trigger.args.deadline
 
 
 # -- when somebody else has come, or a kill -------------------------------------------------------------------
@@ -225,20 +225,20 @@ def test_worker_that_was_given_up_takes_nothing_from_the_next_try(task: TaskMake
     late = train.next_try()
     first = train.defer(late)
     evict(train, 0)
-    event = event_of(first)
+    event = run_trigger(first)
     second = train.defer()  # Airflow took the first try's worker for dead
 
     with pytest.raises(SubmissionFailed, match="Another try of the task answers for it now"):
         train.operator().execute_complete(late, event)
 
     assert behind(train) == [None, "1"]
-    assert second.trigger.watch.disruptions == 1
+    assert second.trigger.args.disruptions == 1
 
 
 def test_kill_while_the_next_attempt_is_submitted_leaves_nothing(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, max_disruptions=3)
     context, first = lost_once(train)
-    operator, event = train.operator(), event_of(first)
+    operator, event = train.operator(), run_trigger(first)
     with pytest.raises(TaskDeferred):
         operator.execute_complete(context, event)
 
@@ -267,7 +267,7 @@ def test_disruption_that_nobody_saw_counts_alike(task: TaskMaker, capsys: pytest
 
     second = train.defer()
 
-    assert (second.trigger.watch.attempt, second.trigger.watch.disruptions) == (1, 1)
+    assert (second.trigger.args.attempt, second.trigger.args.disruptions) == (1, 1)
     assert "(disruption 1, 3 allowed). Another attempt follows it" in capsys.readouterr().out
     assert held(train, 0) == []
 
@@ -280,7 +280,7 @@ def test_failure_that_nobody_saw_is_told_and_followed_by_another_attempt(
 
     second = train.defer()
 
-    assert (second.trigger.watch.attempt, second.trigger.watch.disruptions) == (1, 0)
+    assert (second.trigger.args.attempt, second.trigger.args.disruptions) == (1, 0)
     assert "no luck" in capsys.readouterr().out
 
 
@@ -294,7 +294,7 @@ def test_failure_that_was_told_is_not_looked_at_again(task: TaskMaker, capsys: p
 
     retry = train.defer()
 
-    assert retry.trigger.watch.attempt == 1
+    assert retry.trigger.args.attempt == 1
     assert "no luck" not in capsys.readouterr().out
 
 

@@ -16,11 +16,11 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.operators.deferral import ALARM_MARGIN_S, limit_in_worker_s
-from airflow_provider_gangjobs.operators.tracking_errors import DEFERRALS_MAX, Step, next_step
+from airflow_provider_gangjobs.operators.deferral import ALARM_MARGIN_S, worker_wait_limit_s
+from airflow_provider_gangjobs.operators.tracking_errors import DEFERRALS_MAX, RecoveryAction, recovery_action
 from tests.airflow.waiting import wait_for
 from tests.patience import PATIENCE_S
-from tests.provider.tries import event_of
+from tests.provider.tries import run_trigger
 
 if TYPE_CHECKING:
     from tests.provider.tries import Task, TaskMaker
@@ -40,7 +40,7 @@ def run_to_the_limit(train: Task, way: str) -> None:
     """One try to its time limit, as Airflow's task runner does it."""
     context = train.next_try()
     if way == "deferred":
-        train.operator().execute_complete(context, event_of(train.defer(context)))
+        train.operator().execute_complete(context, run_trigger(train.defer(context)))
     if way == "by the alarm":
         threading.Thread(target=sound_alarm_when_it_runs, args=(train,), daemon=True).start()
     with airflow_alarm(PATIENCE_S if way == "by the alarm" else LIMIT_S):
@@ -84,9 +84,9 @@ def test_worker_stops_waiting_before_the_alarm(
     limit_s: float, before_s: float, running_s: float, expected: float
 ) -> None:
     started = datetime.now(UTC) - timedelta(seconds=before_s)
-    left_s = limit_in_worker_s(timedelta(seconds=limit_s), started, running_s)
+    left_s = worker_wait_limit_s(timedelta(seconds=limit_s), started, running_s)
     assert left_s == pytest.approx(expected, abs=1)
-    assert limit_in_worker_s(None, started, running_s) is None
+    assert worker_wait_limit_s(None, started, running_s) is None
     assert ALARM_MARGIN_S == 5
 
 
@@ -96,22 +96,22 @@ def test_worker_stops_waiting_before_the_alarm(
 @pytest.mark.parametrize(
     ("live", "errors", "retried", "expected"),
     [
-        (True, 0, False, Step.DEFER),
-        (True, DEFERRALS_MAX - 1, True, Step.DEFER),
-        (True, DEFERRALS_MAX, True, Step.FOLLOW_HERE),
-        (False, 0, False, Step.FOLLOW_HERE),
-        (None, 0, True, Step.FAIL),
-        (None, 0, False, Step.DEFER),
-        (None, DEFERRALS_MAX, False, Step.FAIL),
+        (True, 0, False, RecoveryAction.DEFER),
+        (True, DEFERRALS_MAX - 1, True, RecoveryAction.DEFER),
+        (True, DEFERRALS_MAX, True, RecoveryAction.FOLLOW_IN_WORKER),
+        (False, 0, False, RecoveryAction.FOLLOW_IN_WORKER),
+        (None, 0, True, RecoveryAction.FAIL),
+        (None, 0, False, RecoveryAction.DEFER),
+        (None, DEFERRALS_MAX, False, RecoveryAction.FAIL),
     ],
 )
-def test_step_after_an_error(live: bool | None, errors: int, retried: bool, expected: Step) -> None:
-    assert next_step(live=live, errors=errors, will_be_retried=retried) is expected
+def test_step_after_an_error(live: bool | None, errors: int, retried: bool, expected: RecoveryAction) -> None:
+    assert recovery_action(live=live, errors=errors, has_retries_left=retried) is expected
 
 
-def error_of(left: TaskDeferred, errors: int = 0) -> dict[str, Any]:
+def error_event(left: TaskDeferred, errors: int = 0) -> dict[str, Any]:
     """What the trigger tells when it could not follow its gang."""
-    watch = left.trigger.watch
+    watch = left.trigger.args
     event = build_event(
         GangRef(watch.namespace, watch.name, watch.uid), Status.ERROR, Phase.RUNNING, reason="Forbidden"
     )
@@ -125,7 +125,7 @@ def test_live_gang_is_deferred_again_after_an_error(task: TaskMaker, retries_lef
     left = train.defer(context)
 
     with pytest.raises(TaskDeferred) as again:
-        train.operator().execute_complete(context, error_of(left, errors=1))
+        train.operator().execute_complete(context, error_event(left, errors=1))
 
     first, second = left.trigger.serialize(), again.value.trigger.serialize()
     assert second == (first[0], {**first[1], "tracking_errors": 2})
@@ -137,7 +137,7 @@ def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMak
     context = train.next_try()
     left = train.defer(context)
 
-    assert train.operator().execute_complete(context, error_of(left, DEFERRALS_MAX)) == {"rank": 0}
+    assert train.operator().execute_complete(context, error_event(left, DEFERRALS_MAX)) == {"rank": 0}
 
 
 @pytest.mark.parametrize(("retries_left", "errors"), [(True, 0), (False, DEFERRALS_MAX)])
@@ -151,6 +151,6 @@ def test_gang_that_nobody_can_see_is_left_as_it_is(
     monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", json.dumps(unusable))
 
     with pytest.raises(TrackingFailed, match="left as it is"):
-        train.operator().execute_complete(context, error_of(left, errors))
+        train.operator().execute_complete(context, error_event(left, errors))
 
     assert fate(train) == "running"

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import RankEnd, Status, build_event
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.operators.errors import error_of
+from airflow_provider_gangjobs.operators.errors import error_from_event
 
 REF = GangRef("team", "train-0", "job-uid")
 
@@ -52,18 +52,18 @@ SIBLING = rank(0, OutcomeKind.DELETED)
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_end_has_its_class(told: Any, kind: str) -> None:
-    assert type(error_of(told)) is getattr(exceptions, kind)
+    assert type(error_from_event(told)) is getattr(exceptions, kind)
 
 
 def test_disruption_before_a_crash_is_the_cause() -> None:
     told = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), OOM, SIBLING)
 
-    assert isinstance(error_of(told), exceptions.Preempted)
+    assert isinstance(error_from_event(told), exceptions.Preempted)
 
 
 def test_last_disruption_says_how_many_there_were() -> None:
     told = event(Status.FAILED, rank(1, OutcomeKind.LOST, node="a"), reason="NodeLost")
-    error = error_of(replace(told, disruptions=3), max_disruptions=3)
+    error = error_from_event(replace(told, disruptions=3), max_disruptions=3)
 
     assert isinstance(error, exceptions.Disrupted)
     assert (error.disruptions, error.max_disruptions, error.node) == (4, 3, "a")
@@ -72,12 +72,12 @@ def test_last_disruption_says_how_many_there_were() -> None:
 def test_deadline_of_the_job_is_not_the_disruption_that_came_before_it() -> None:
     told = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), reason="DeadlineExceeded")
 
-    assert type(error_of(told)) is exceptions.GangFailed
+    assert type(error_from_event(told)) is exceptions.GangFailed
 
 
 def test_app_failure_carries_what_a_policy_matches() -> None:
     told = event(Status.FAILED, OOM, SIBLING, reason="OOMKilled", message="rank 3 ran out of memory")
-    error = error_of(told, "loss 0.3\nloss 0.2")
+    error = error_from_event(told, "loss 0.3\nloss 0.2")
 
     assert isinstance(error, AppFailed)
     assert (error.ref, error.rank, error.exit_code, error.ranks) == ("team/train-0", 3, 137, (3, 0))
@@ -89,7 +89,7 @@ def test_message_has_evidence_remedy_and_last_lines_once() -> None:
         Status.FAILED, OOM, reason="OOMKilled", message="rank 3 ran out of memory", remedy="Raise resources.memory."
     )
 
-    assert str(error_of(told, "loss 0.3\nloss 0.2")) == (
+    assert str(error_from_event(told, "loss 0.3\nloss 0.2")) == (
         "Rank 3 of gang team/train-0 exited with code 137 (OOMKilled). "
         "rank 3 ran out of memory. Raise resources.memory.\n"
         "Last lines of rank 3:\nloss 0.3\nloss 0.2"
@@ -105,8 +105,8 @@ def test_deadline_says_what_was_waited_for() -> None:
         seconds=600.0,
     )
 
-    assert "was assembling for longer than 600 s" in str(error_of(told))
-    assert "Insufficient nvidia.com/gpu" in str(error_of(told))
+    assert "was assembling for longer than 600 s" in str(error_from_event(told))
+    assert "Insufficient nvidia.com/gpu" in str(error_from_event(told))
 
 
 def test_execution_timeout_is_not_taken_for_a_limit_of_the_phase() -> None:
@@ -118,6 +118,6 @@ def test_execution_timeout_is_not_taken_for_a_limit_of_the_phase() -> None:
         seconds=60.0,
     )
 
-    assert str(error_of(told)) == (
+    assert str(error_from_event(told)) == (
         "Gang team/train-0 was running when the execution_timeout of 60 s of its task passed. Raise execution_timeout."
     )

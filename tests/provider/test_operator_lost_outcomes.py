@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailExcept
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from tests.airflow.waiting import wait_for
 from tests.provider.plane import is_held
-from tests.provider.tries import event_of
+from tests.provider.tries import run_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ class Resumed:
         self.context = train.next_try()
         self.left = train.defer(self.context)
         self.operator = train.operator()
-        watch = self.left.trigger.watch
+        watch = self.left.trigger.args
         self.ref = GangRef(watch.namespace, watch.name, watch.uid)
 
     @property
@@ -76,7 +76,7 @@ class Resumed:
 
     def recorded(self) -> dict[str, Any]:
         """The event of a trigger that has recorded all outcomes."""
-        return event_of(self.left)
+        return run_trigger(self.left)
 
     def unrecorded(self, status: Status = Status.SUCCEEDED) -> dict[str, Any]:
         """The event of a trigger that could record nothing, when the Job has ended."""

@@ -14,11 +14,11 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.operators.parameters import (
-    file_contents,
     is_manifest_file,
     is_templated,
+    parse_whole_number,
     read_file,
-    whole_number,
+    read_files,
 )
 
 SOUND = {"task_id": "train", "image": "trainer:1", "command": ["train"], "workers": 2}
@@ -174,7 +174,7 @@ def test_entry_without_a_line_end_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('{{ not a template }}')\n")
     files = {"train.py": "train.py", "config": "a: 1\n", "again.py": Path("train.py")}
 
-    contents, problems = file_contents(files, lambda path: read_file(path, [str(tmp_path)]))
+    contents, problems = read_files(files, lambda path: read_file(path, [str(tmp_path)]))
 
     program = "print('{{ not a template }}')\n"
     assert (contents, problems) == ({"train.py": program, "config": "a: 1\n", "again.py": program}, [])
@@ -183,13 +183,13 @@ def test_entry_without_a_line_end_is_a_path(tmp_path: Path) -> None:
 def test_file_that_is_no_text_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"\xff\xfe\x00")
 
-    contents, _ = file_contents({"w": "weights", "v": b"\x00"}, lambda path: read_file(path, [str(tmp_path)]))
+    contents, _ = read_files({"w": "weights", "v": b"\x00"}, lambda path: read_file(path, [str(tmp_path)]))
 
     assert contents == {"w": b"\xff\xfe\x00", "v": b"\x00"}
 
 
 def test_unreadable_files_are_all_named(tmp_path: Path) -> None:
-    contents, problems = file_contents({"a": "nowhere.py", "b": "."}, lambda path: read_file(path, [str(tmp_path)]))
+    contents, problems = read_files({"a": "nowhere.py", "b": "."}, lambda path: read_file(path, [str(tmp_path)]))
 
     assert contents == {}
     assert [problem.path for problem in problems] == ["files.a", "files.b"]
@@ -209,7 +209,7 @@ def test_first_folder_that_has_a_file_wins(tmp_path: Path) -> None:
     ("value", "expected"), [("4", 4), (" 4 ", 4), ("-1", -1), (4, 4), ("four", "four"), ("4.0", "4.0"), (None, None)]
 )
 def test_number_rendered_as_text_is_a_number(value: Any, expected: Any) -> None:
-    assert whole_number(value) == expected
+    assert parse_whole_number(value) == expected
 
 
 def test_every_parameter_of_the_spec_can_be_given() -> None:

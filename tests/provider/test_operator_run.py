@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
 )
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.airflow.waiting import wait_for
-from tests.provider.tries import event_of
+from tests.provider.tries import run_trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +114,7 @@ def test_resumed_task_needs_nothing_but_the_event(task: TaskMaker) -> None:
     context = train.next_try()
     left = train.defer(context)
 
-    assert train.operator().resume_execution(left.method_name, {"event": event_of(left)}, context) == {"rank": 0}
+    assert train.operator().resume_execution(left.method_name, {"event": run_trigger(left)}, context) == {"rank": 0}
 
 
 def test_deferral_holds_no_secret(task: TaskMaker, embedded: SandboxThread) -> None:
@@ -131,7 +131,7 @@ def test_execution_timeout_goes_along_as_a_deadline(task: TaskMaker) -> None:
     left = train.defer(context)
 
     deadline = context["ti"].start_date.timestamp() + 300
-    assert deadline - 1.1 <= left.trigger.watch.deadline <= deadline + 0.1  # the API server tells whole seconds
+    assert deadline - 1.1 <= left.trigger.args.deadline <= deadline + 0.1  # the API server tells whole seconds
     assert left.timeout is not None
     assert left.timeout > timedelta(minutes=6)
 
@@ -187,17 +187,17 @@ def test_next_try_adopts_the_gang_that_runs(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True)
     first, second = train.defer(), train.defer()
 
-    assert first.trigger.watch.uid == second.trigger.watch.uid
-    assert first.trigger.watch.claim != second.trigger.watch.claim
+    assert first.trigger.args.uid == second.trigger.args.uid
+    assert first.trigger.args.claim != second.trigger.args.claim
 
 
 def test_next_try_delivers_what_was_not_delivered(task: TaskMaker) -> None:
     train = task(TELL, deferrable=True)
     first = train.defer()
-    event_of(first)
+    run_trigger(first)
     second = train.defer()
 
-    assert second.trigger.watch.uid == first.trigger.watch.uid
+    assert second.trigger.args.uid == first.trigger.args.uid
 
 
 def test_result_that_airflow_did_not_take_is_offered_again(task: TaskMaker) -> None:
@@ -279,11 +279,11 @@ def test_deleted_gang_is_an_error_of_its_own(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True)
     context = train.next_try()
     left = train.defer(context)
-    name = left.trigger.watch.name
+    name = left.trigger.args.name
     train.cluster.call(lambda it: it.registry.delete(JOBS, name, "default", propagation="Background"))
 
     with pytest.raises(JobDeleted):
-        train.operator().execute_complete(context, event_of(left))
+        train.operator().execute_complete(context, run_trigger(left))
 
 
 def test_event_of_another_release_is_refused(task: TaskMaker) -> None:
@@ -362,7 +362,7 @@ def test_kill_leaves_a_gang_that_has_succeeded(task: TaskMaker) -> None:
     operator = train.operator()
     with pytest.raises(TaskDeferred) as left:
         operator.execute(train.next_try())
-    event_of(left.value)
+    run_trigger(left.value)
 
     operator.on_kill()
 
@@ -378,4 +378,4 @@ def test_kill_keeps_the_gang_if_told_to(task: TaskMaker) -> None:
     operator.on_kill()
 
     assert len(train.jobs) == 1
-    assert left.value.trigger.watch.delete_on_kill is False
+    assert left.value.trigger.args.delete_on_kill is False

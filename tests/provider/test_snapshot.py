@@ -11,8 +11,8 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.tracking.read import snapshot
-from airflow_provider_gangjobs.triggers.args import Watch
-from airflow_provider_gangjobs.triggers.wait import wait_in_worker
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -40,8 +40,9 @@ def submit(hook: GangJobHook, spec: GangSpec, key: TaskKey) -> GangRef:
 
 
 def end(hook: GangJobHook, ref: GangRef) -> None:
-    wait_in_worker(
-        Watch(kubernetes_conn_id=hook.kubernetes_conn_id, namespace=ref.namespace, name=ref.name, uid=ref.uid), hook.log
+    wait_for_event_in_worker(
+        TriggerArgs(kubernetes_conn_id=hook.kubernetes_conn_id, namespace=ref.namespace, name=ref.name, uid=ref.uid),
+        hook.log,
     )
 
 

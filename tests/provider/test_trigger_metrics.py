@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
-from airflow_provider_gangjobs.triggers.metrics import Meter, Sample, emitting
+from airflow_provider_gangjobs.triggers.metrics import DeltaReporter, Sample, report_metrics
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_sink_that_raises_harms_nobody() -> None:
         raise RuntimeError("no route to the metrics server")
 
     stats.initialize(factory=broken, export_legacy_names=False)
-    with emitting():
+    with report_metrics():
         await asyncio.sleep(0)
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "metrics of gangs")
 
@@ -101,7 +101,7 @@ async def test_sink_that_raises_harms_nobody() -> None:
 
 
 def test_sum_is_sent_as_what_was_added() -> None:
-    meter, sink = Meter(), Recorder()
+    meter, sink = DeltaReporter(), Recorder()
 
     for value in (5, 5, 9):
         meter.send(Sample({}, {("a", "events"): value, ("b", "events"): 1}), sink)
@@ -110,7 +110,7 @@ def test_sum_is_sent_as_what_was_added() -> None:
 
 
 def test_informer_that_began_anew_is_counted_from_nothing() -> None:
-    meter, sink = Meter(), Recorder()
+    meter, sink = DeltaReporter(), Recorder()
 
     for value in (5, 2):
         meter.send(Sample({}, {("a", "events"): value}), sink)

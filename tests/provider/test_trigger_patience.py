@@ -15,15 +15,15 @@ from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.wait import (
     ERROR_PAUSE_BASE_S,
     ERROR_PAUSE_CAP_S,
     PROGRESS_S,
     RESTARTS_MAX,
-    event_of,
     pause_after_errors_s,
+    wait_for_event,
 )
 from tests.provider.plane import Plane
 from tests.provider.test_trigger_run import QUICK, submitted
@@ -52,12 +52,12 @@ def described(kube_config: Any) -> str:
     return json.dumps({"conn_type": "kubernetes", "extra": {"kube_config": kube_config}})
 
 
-def watch_of(ref: GangRef, **known: Any) -> Watch:
-    return Watch(kubernetes_conn_id="patient", namespace=ref.namespace, name=ref.name, uid=ref.uid, **known)
+def watch_of(ref: GangRef, **known: Any) -> TriggerArgs:
+    return TriggerArgs(kubernetes_conn_id="patient", namespace=ref.namespace, name=ref.name, uid=ref.uid, **known)
 
 
-async def told(watch: Watch, log: Any = None) -> GangEvent:
-    return await event_of(watch, "ended", log or logging.getLogger("test"))
+async def told(watch: TriggerArgs, log: Any = None) -> GangEvent:
+    return await wait_for_event(watch, "ended", log or logging.getLogger("test"))
 
 
 @in_virtual_time
@@ -159,5 +159,5 @@ def test_pause_grows_with_the_errors(errors: int, pause_s: float) -> None:
 
 def test_kwargs_of_an_earlier_release_still_load() -> None:
     earlier = {"kubernetes_conn_id": "c", "namespace": "n", "name": "j", "uid": "u"}
-    assert GangJobTrigger(**earlier).watch.tracking_errors == 0
+    assert GangJobTrigger(**earlier).args.tracking_errors == 0
     assert GangJobTrigger(**earlier).serialize()[1] == earlier

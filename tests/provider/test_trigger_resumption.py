@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_gangjobs.triggers.resume_delay import MARGIN_S, until_resumable
+from airflow_provider_gangjobs.triggers.resume_delay import MARGIN_S, sleep_until_resumable
 from tests.provider.virtual_time import in_virtual_time
 
 SETTING = "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"
@@ -29,5 +29,5 @@ async def resumed_after(ran_s: float) -> float:
     loop = asyncio.get_running_loop()
     started = loop.time()
     await asyncio.sleep(ran_s)
-    await until_resumable(started)
+    await sleep_until_resumable(started)
     return loop.time() - started

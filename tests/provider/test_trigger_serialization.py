@@ -10,7 +10,7 @@ from airflow.sdk.module_loading import import_string
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.triggers.args import Watch
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
 
 LEAST = {"kubernetes_conn_id": "gpus", "namespace": "team", "name": "train-0", "uid": "job-uid"}
@@ -37,20 +37,20 @@ def test_trigger_survives_serialization(kind: Any, kwargs: dict[str, Any]) -> No
     again = import_string(path)(**json.loads(json.dumps(stored)))
 
     assert stored == kwargs
-    assert (type(again), again.watch) == (kind, Watch(**kwargs))
+    assert (type(again), again.args) == (kind, TriggerArgs(**kwargs))
 
 
 def test_every_field_of_a_watch_is_in_the_full_example() -> None:
-    assert set(FULL) == set(Watch.__dataclass_fields__)
+    assert set(FULL) == set(TriggerArgs.__dataclass_fields__)
 
 
 def test_watch_of_an_earlier_release_loads() -> None:
     """Deferred tasks bring these back after an upgrade; fields are added with a default, never renamed."""
-    assert GangJobTrigger(**LEAST).watch.ref == GangRef("team", "train-0", "job-uid")
+    assert GangJobTrigger(**LEAST).args.ref == GangRef("team", "train-0", "job-uid")
 
 
 def test_watch_gives_the_deadlines() -> None:
-    assert Watch(**FULL).deadlines == Deadlines(queue_s=60.0, assemble_s=30.5, run_s=3600.0)
+    assert TriggerArgs(**FULL).deadlines == Deadlines(queue_s=60.0, assemble_s=30.5, run_s=3600.0)
 
 
 def test_unknown_argument_is_refused() -> None:

@@ -117,7 +117,7 @@ class Task:
 TaskMaker = Callable[..., Task]
 
 
-def event_of(left: TaskDeferred) -> dict[str, Any]:
+def run_trigger(left: TaskDeferred) -> dict[str, Any]:
     """What the trigger tells, as the resumed task gets it."""
 
     async def first() -> Any:
