@@ -11,7 +11,7 @@
     │   └── Disrupted            a rank was evicted, or its node was drained or lost
     │       └── Preempted        a pod of higher priority took the place of a rank
     ├── DeadlineExceeded         one of the three deadlines passed
-    │   └── Unschedulable        the pods were never placed, and the scheduler said why
+    │   └── Unschedulable        the scheduler never placed the pods, and reported why
     ├── JobDeleted               the Job was deleted before its end
     │   └── JobReplaced          another Job of the same name replaced the Job
     ├── TrackingFailed           the state of the gang is unknown

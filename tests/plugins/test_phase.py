@@ -76,8 +76,8 @@ def jobs(draw: Callable[..., Any]) -> JobBuilder:
 
 @given(jobs())
 def test_every_reader_says_the_same_phase(built: JobBuilder) -> None:
-    said = phases(built, pods_of(built))
-    assert len(set(said.values())) == 1, said
+    by_reader = phases(built, pods_of(built))
+    assert len(set(by_reader.values())) == 1, by_reader
 
 
 @given(jobs())

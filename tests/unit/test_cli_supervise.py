@@ -1,4 +1,4 @@
-"""Programs under a supervisor: nothing they start outlives the one who started them."""
+"""Programs under a supervisor: no process that they start outlives the program that called the supervisor."""
 
 import signal
 import subprocess
