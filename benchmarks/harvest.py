@@ -33,7 +33,7 @@ from benchmarks.world import admin_config, airflow_environment, control_plane, c
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
 NODES: Final = 40

@@ -30,7 +30,7 @@ from benchmarks.world import (
 )
 
 if TYPE_CHECKING:
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
 WITHIN_S = 10.0

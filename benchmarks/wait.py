@@ -33,7 +33,7 @@ from benchmarks.world import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
 

@@ -19,8 +19,8 @@ from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controlplane.build import binary
-from tests.cluster.plane import ControlPlane
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _running(kind: type[ControlPlane]) -> Iterator[ControlPlane]:
 @contextmanager
 def tenant_of(plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
     """A namespace, and an account with the documented rights and nothing more."""
-    with Tenant.admitted(plane, purpose) as tenant:
+    with Tenant.created(plane, purpose) as tenant:
         yield tenant
 
 

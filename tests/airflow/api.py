@@ -8,8 +8,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S, PATIENCE_S
+from tests.airflow.polling import wait_for
+from tests.timeouts import AIRFLOW_TIMEOUT_S, TIMEOUT_S
 
 FINISHED = ("success", "failed")
 
@@ -29,7 +29,7 @@ class Api:
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
             return json.load(reply)
 
     def is_healthy(self) -> bool:
@@ -88,11 +88,11 @@ class DagRun:
         entry = f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.api.call("GET", f"{entry}?deserialize=true&map_index={map_index}")["value"]
 
-    def wait(self, timeout_s: float = AIRFLOW_PATIENCE_S) -> str:
+    def wait(self, timeout_s: float = AIRFLOW_TIMEOUT_S) -> str:
         """The final state."""
         return wait_for(
             f"end of {self.run_id}", lambda: state if (state := self.state) in FINISHED else None, timeout_s
         )
 
-    def wait_for_task(self, task_id: str, state: str, timeout_s: float = AIRFLOW_PATIENCE_S) -> None:
+    def wait_for_task(self, task_id: str, state: str, timeout_s: float = AIRFLOW_TIMEOUT_S) -> None:
         wait_for(f"{task_id} {state}", lambda: self.task(task_id)["state"] == state, timeout_s)

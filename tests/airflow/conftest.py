@@ -8,16 +8,16 @@ import pytest
 
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import SandboxThread, running
-from tests.airflow.home import Home
+from tests.airflow.airflow_home import AirflowHome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+def home(tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
     """An Airflow home without processes."""
-    return Home.make(tmp_path_factory.mktemp("airflow") / "home")
+    return AirflowHome.make(tmp_path_factory.mktemp("airflow") / "home")
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def cluster() -> Iterator[SandboxThread]:
 
 
 @pytest.fixture(scope="session")
-def connected(home: Home, cluster: SandboxThread) -> Home:
+def connected(home: AirflowHome, cluster: SandboxThread) -> AirflowHome:
     """The home, with the cluster as `kubernetes_default`."""
     home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
     return home

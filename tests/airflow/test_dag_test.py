@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS, SERVICES
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.airflow.polling import wait_for
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
-    from tests.airflow.home import Home, Report
+    from tests.airflow.airflow_home import AirflowHome, DagTestResult
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="module")
-def reports(connected: Home) -> dict[str, Report]:
+def reports(connected: AirflowHome) -> dict[str, DagTestResult]:
     return connected.test_dags("three_ranks", "three_ranks_in_worker", "failing_rank", "functions", "failing_function")
 
 
-def test_deferred_gang_returns_results_of_all_ranks(reports: dict[str, Report]) -> None:
+def test_deferred_gang_returns_results_of_all_ranks(reports: dict[str, DagTestResult]) -> None:
     report = reports["three_ranks"]
 
     assert report.state == "success"
@@ -30,25 +30,25 @@ def test_deferred_gang_returns_results_of_all_ranks(reports: dict[str, Report]) 
     assert report.value("total") == 0 + 1 + 4
 
 
-def test_gang_waited_for_in_worker_returns_result_of_rank_0(reports: dict[str, Report]) -> None:
+def test_gang_waited_for_in_worker_returns_result_of_rank_0(reports: dict[str, DagTestResult]) -> None:
     report = reports["three_ranks_in_worker"]
 
     assert (report.state, report.value("gang")) == ("success", {"rank": 0, "square": 0})
 
 
-def test_log_of_rank_0_is_in_the_task_log(reports: dict[str, Report]) -> None:
+def test_log_of_rank_0_is_in_the_task_log(reports: dict[str, DagTestResult]) -> None:
     assert "[rank 0] rank 0 of 3" in reports["three_ranks"].log
     assert "[rank 1]" not in reports["three_ranks"].log
 
 
-def test_submission_and_phases_are_told_in_a_line_each(reports: dict[str, Report]) -> None:
+def test_submission_and_phases_are_told_in_a_line_each(reports: dict[str, DagTestResult]) -> None:
     log = reports["three_ranks"].log
 
     assert log.count("submitted: attempt 0, placed all together (v1beta1), running") == 1
     assert log.count("succeeded: 3 ranks succeeded, 0 failed") == 1
 
 
-def test_failed_rank_fails_the_task_and_says_why(reports: dict[str, Report]) -> None:
+def test_failed_rank_fails_the_task_and_says_why(reports: dict[str, DagTestResult]) -> None:
     report = reports["failing_rank"]
 
     assert report.state == "failed"
@@ -57,7 +57,7 @@ def test_failed_rank_fails_the_task_and_says_why(reports: dict[str, Report]) -> 
     assert "[rank 1] rank 1 gives up" in report.log
 
 
-def test_function_gets_what_other_tasks_and_templates_give(reports: dict[str, Report]) -> None:
+def test_function_gets_what_other_tasks_and_templates_give(reports: dict[str, DagTestResult]) -> None:
     report = reports["functions"]
 
     assert report.state == "success"
@@ -67,15 +67,15 @@ def test_function_gets_what_other_tasks_and_templates_give(reports: dict[str, Re
     assert report.value("before") == [None, None]
 
 
-def test_outputs_of_one_rank_are_unrolled(reports: dict[str, Report]) -> None:
+def test_outputs_of_one_rank_are_unrolled(reports: dict[str, DagTestResult]) -> None:
     assert reports["functions"].value("length") == 2
 
 
-def test_mapped_functions_return_in_order(reports: dict[str, Report]) -> None:
+def test_mapped_functions_return_in_order(reports: dict[str, DagTestResult]) -> None:
     assert reports["functions"].value("joined") == "x0 x1 y0 y1"
 
 
-def test_exception_of_a_rank_is_in_the_error_and_in_the_log(reports: dict[str, Report]) -> None:
+def test_exception_of_a_rank_is_in_the_error_and_in_the_log(reports: dict[str, DagTestResult]) -> None:
     report = reports["failing_function"]
 
     assert report.state == "failed"
@@ -84,7 +84,7 @@ def test_exception_of_a_rank_is_in_the_error_and_in_the_log(reports: dict[str, R
     assert "functions.py" in report.log
 
 
-def test_nothing_is_left_in_the_cluster(reports: dict[str, Report], cluster: SandboxThread) -> None:
+def test_nothing_is_left_in_the_cluster(reports: dict[str, DagTestResult], cluster: SandboxThread) -> None:
     kinds = (JOBS, PODS, SERVICES, CONFIGMAPS)
 
     def left() -> list[str]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def is_alive(process):
 
 
 def wait_until(condition, what):
-    deadline = time.monotonic() + AIRFLOW_PATIENCE_S
+    deadline = time.monotonic() + AIRFLOW_TIMEOUT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.1)
@@ -76,7 +76,7 @@ def wait_until(condition, what):
 
 
 def test_model_is_trained_by_a_gang(start, home):
-    output, _ = start().communicate(timeout=AIRFLOW_PATIENCE_S)
+    output, _ = start().communicate(timeout=AIRFLOW_TIMEOUT_S)
     accuracy = re.search(r"accuracy of the gang of 4: ([0-9.]+)  \(one process: ([0-9.]+)\)", output)
     assert accuracy, output
     gang, alone = map(float, accuracy.groups())
@@ -93,7 +93,7 @@ def test_nothing_is_left_of_a_demo_stopped_half_way(start, home, number):
     # Only the scheduler's and the triggerer's grandchildren make it this many.
     processes = wait_until(lambda: found if len(found := family(demo.pid)) >= 12 else None, "Airflow's processes")
     os.kill(demo.pid, number)
-    code = demo.wait(AIRFLOW_PATIENCE_S)
+    code = demo.wait(AIRFLOW_TIMEOUT_S)
     assert code == {signal.SIGKILL: -9}.get(number, 130)
     wait_until(lambda: not any(map(is_alive, processes)), "the end of all processes")
     wait_until(lambda: not mentioning(home), "the end of those that had just been started")
@@ -102,6 +102,6 @@ def test_nothing_is_left_of_a_demo_stopped_half_way(start, home, number):
 def test_second_demo_in_one_folder_is_refused(start, home):
     first = start()
     wait_until((home / "airflow.cfg").exists, "the first demo at work")
-    output, _ = start().communicate(timeout=AIRFLOW_PATIENCE_S)
+    output, _ = start().communicate(timeout=AIRFLOW_TIMEOUT_S)
     assert first.poll() is None, first.stdout.read()
     assert "another demo is running" in output

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tests.airflow.home import Home, Report
+    from tests.airflow.airflow_home import AirflowHome, DagTestResult
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 HEAVY = {"numpy", "sklearn", "matplotlib", "aiohttp", "kubernetes", "kubernetes_asyncio"}
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="module")
-def examples(connected: Home, tmp_path_factory: pytest.TempPathFactory) -> Home:
+def examples(connected: AirflowHome, tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
     more = {
         "AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES),
         "GANGJOBS_OUTPUT_DIR": str(tmp_path_factory.mktemp("output")),
@@ -32,11 +32,11 @@ def examples(connected: Home, tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture(scope="module")
-def report(examples: Home) -> Report:
+def report(examples: AirflowHome) -> DagTestResult:
     return examples.test_dags("train_digits_gang")["train_digits_gang"]
 
 
-def test_gang_learns_what_one_process_learns(report: Report) -> None:
+def test_gang_learns_what_one_process_learns(report: DagTestResult) -> None:
     assert report.state == "success"
     result = report.value("report")
     assert result["accuracy"] >= 0.90
@@ -44,14 +44,14 @@ def test_gang_learns_what_one_process_learns(report: Report) -> None:
     assert Path(result["plot"]).read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_rank_tells_its_share(report: Report) -> None:
+def test_every_rank_tells_its_share(report: DagTestResult) -> None:
     ranks = report.value("train")
     assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
     assert [rank["shard_samples"] for rank in ranks] == [337, 337, 337, 336]
     assert all(len(json.dumps(rank)) < 4096 for rank in ranks)
 
 
-def test_mapped_gangs_exchange_their_edges_in_every_step(examples: Home) -> None:
+def test_mapped_gangs_exchange_their_edges_in_every_step(examples: AirflowHome) -> None:
     report = examples.test_dags("simulate_heat_gangs")["simulate_heat_gangs"]
     assert report.state == "success"
     errors = report.value("report")
@@ -59,7 +59,7 @@ def test_mapped_gangs_exchange_their_edges_in_every_step(examples: Home) -> None
     assert all(0 < error < 0.001 for error in errors.values())
 
 
-def test_function_on_every_rank_counts_what_one_process_counts(examples: Home) -> None:
+def test_function_on_every_rank_counts_what_one_process_counts(examples: AirflowHome) -> None:
     report = examples.test_dags("count_visitors_gang")["count_visitors_gang"]
     assert report.state == "success"
     assert report.value("report") == [visitors_of(site) for site in ("shop", "blog")]
@@ -73,7 +73,7 @@ def visitors_of(site: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["train_digits_gang", "simulate_heat_gangs", "count_visitors_gang"])
-def test_parsing_the_file_imports_nothing_heavy(examples: Home, name: str) -> None:
+def test_parsing_the_file_imports_nothing_heavy(examples: AirflowHome, name: str) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(EXAMPLES)!r})

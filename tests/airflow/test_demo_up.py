@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.test_demo import mentioning, wait_until
-from tests.patience import AIRFLOW_PATIENCE_S, PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S, TIMEOUT_S
 
 UP = Path(__file__).parents[2] / "scripts" / "up.py"
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def home(tmp_path_factory):
 
 def up(action, home):
     argv = [sys.executable, str(UP), action, "--home", str(home)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=AIRFLOW_PATIENCE_S, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=AIRFLOW_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -39,14 +39,14 @@ def url_in(output):
 
 def test_ui_answers_without_a_password_and_knows_the_examples(home):
     url = url_in(up("start", home))
-    with urllib.request.urlopen(f"{url}/auth/token", timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(f"{url}/auth/token", timeout=TIMEOUT_S) as answer:
         token = json.load(answer)["access_token"]
     request = urllib.request.Request(f"{url}/api/v2/dags", headers={"Authorization": f"Bearer {token}"})
-    deadline = time.monotonic() + AIRFLOW_PATIENCE_S
+    deadline = time.monotonic() + AIRFLOW_TIMEOUT_S
     dags = set()
     while "train_digits_gang" not in dags:
         assert time.monotonic() < deadline
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             dags = {dag["dag_id"] for dag in json.load(answer)["dags"]}
         time.sleep(0.2)
 

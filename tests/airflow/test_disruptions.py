@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.disrupting import evict_one_of
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.airflow.disruptions import evict_one_of
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
-    from tests.airflow.home import Home
+    from tests.airflow.airflow_home import AirflowHome
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
-def test_gang_that_was_evicted_is_submitted_again(connected: Home, cluster: SandboxThread) -> None:
+def test_gang_that_was_evicted_is_submitted_again(connected: AirflowHome, cluster: SandboxThread) -> None:
     drain = threading.Thread(target=evict_one_of, args=(cluster, 3), daemon=True)
     drain.start()
     report = connected.test_dags("evicted")["evicted"]

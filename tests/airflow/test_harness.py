@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tests.airflow.home import Home
+    from tests.airflow.airflow_home import AirflowHome
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
-def test_plain_dag_runs_by_itself(home: Home) -> None:
+def test_plain_dag_runs_by_itself(home: AirflowHome) -> None:
     report = home.test_dags("plain")["plain"]
 
     assert (report.state, report.value("answer")) == ("success", 42)

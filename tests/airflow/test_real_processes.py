@@ -10,21 +10,21 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import SandboxThread, running
-from tests.airflow.disrupting import lose_a_node_of
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.airflow.disruptions import lose_a_node_of
+from tests.airflow.polling import wait_for
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.airflow.airflow_home import AirflowHome
     from tests.airflow.api import Api
-    from tests.airflow.home import Home
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="module")
-def shaky(home: Home) -> Iterator[SandboxThread]:
+def shaky(home: AirflowHome) -> Iterator[SandboxThread]:
     """A cluster of its own for a test that takes a node away."""
     with running(SandboxConfig(nodes=2)) as sandbox:
         home.add_cluster("kubernetes_shaky", sandbox.kubeconfig_path)
@@ -32,7 +32,7 @@ def shaky(home: Home) -> Iterator[SandboxThread]:
 
 
 @pytest.fixture(scope="module")
-def api(connected: Home, shaky: SandboxThread) -> Iterator[Api]:
+def api(connected: AirflowHome, shaky: SandboxThread) -> Iterator[Api]:
     with connected.running() as airflow:
         yield airflow.api
 
@@ -78,7 +78,7 @@ def test_gang_that_lost_a_node_is_run_again_within_the_same_try(api: Api, shaky:
     assert lost.endswith("-0")
 
 
-def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: Home, cluster: SandboxThread) -> None:
+def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: AirflowHome, cluster: SandboxThread) -> None:
     run = api.trigger("endless")
     run.wait_for_task("gang", "deferred")
     # Before a triggerer has taken the trigger up, a kill reaches nobody.

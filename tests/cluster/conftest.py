@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cluster.control_plane import running_plane
 from tests.cluster.controlplane.build import RELEASES
-from tests.cluster.farm import Farm
-from tests.cluster.plane import running_plane
+from tests.cluster.node_pool import NodePool
 from tests.cluster.releases import NONE
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
 
 
 OWN_PLANES = {"native_plane": "native-1.37", "bare_plane": NONE}
@@ -45,16 +45,16 @@ def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def farm(plane: ControlPlane) -> Iterator[Farm]:
+def node_pool(plane: ControlPlane) -> Iterator[NodePool]:
     """Two nodes of 4 CPUs that have joined the control plane."""
-    with Farm.running(plane, nodes=2, cpu=4) as farm:
-        yield farm
+    with NodePool.running(plane, nodes=2, cpu=4) as node_pool:
+        yield node_pool
 
 
 @pytest.fixture
-def tenant(plane: ControlPlane, farm: Farm, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+def tenant(plane: ControlPlane, node_pool: NodePool, request: pytest.FixtureRequest) -> Iterator[Tenant]:
     """A namespace of the test's own, as a ServiceAccount that is bound to exactly the documented Role."""
-    with Tenant.admitted(plane, request.node.name) as tenant:
+    with Tenant.created(plane, request.node.name) as tenant:
         yield tenant
 
 
@@ -62,26 +62,26 @@ def tenant(plane: ControlPlane, farm: Farm, request: pytest.FixtureRequest) -> I
 def native_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """1.37 whose Job controller makes Workloads and PodGroups itself, with nodes."""
     folder = tmp_path_factory.mktemp("native-1.37-")
-    with running_plane("1.37", folder, workload_with_job=True) as plane, Farm.running(plane, nodes=1, cpu=4):
+    with running_plane("1.37", folder, workload_with_job=True) as plane, NodePool.running(plane, nodes=1, cpu=4):
         yield plane
 
 
 @pytest.fixture
 def native_tenant(native_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
     """As `tenant`, on the native plane."""
-    with Tenant.admitted(native_plane, request.node.name) as tenant:
+    with Tenant.created(native_plane, request.node.name) as tenant:
         yield tenant
 
 
 @pytest.fixture(scope="session")
 def bare_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane as it comes: gang scheduling is off; with a node."""
-    with running_plane(NONE, tmp_path_factory.mktemp("bare-")) as plane, Farm.running(plane, nodes=1, cpu=4):
+    with running_plane(NONE, tmp_path_factory.mktemp("bare-")) as plane, NodePool.running(plane, nodes=1, cpu=4):
         yield plane
 
 
 @pytest.fixture
 def bare_tenant(bare_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
     """As `tenant`, on the plane without gang scheduling."""
-    with Tenant.admitted(bare_plane, request.node.name) as tenant:
+    with Tenant.created(bare_plane, request.node.name) as tenant:
         yield tenant

@@ -38,15 +38,15 @@ open(os.environ["GANG_RESULT_PATH"], "w").write(json.dumps(sorted(met)))
 """
 
 
-def a_gang(workers: int = 3, *, code: str = MEET, cpu: str = "1", **changes: Any) -> GangSpec:
+def gang_spec(workers: int = 3, *, code: str = MEET, cpu: str = "1", **changes: Any) -> GangSpec:
     """Ranks that find each other, unless `code` says otherwise."""
     command = ["python", "-c", code]
     return GangSpec(image="python:3.12", command=command, workers=workers, resources={"cpu": cpu}, **changes)
 
 
-async def submitted(gangs: Gangs, spec: GangSpec, run: str = "run") -> Submission:
+async def submit_gang(gangs: Gangs, spec: GangSpec, run: str = "run") -> Submission:
     return await gangs.submit(spec, key=TaskKey("dag", run, "task", -1), claim="somebody")
 
 
-async def followed(tenant: Tenant, submission: Submission, deadlines: Deadlines | None = None) -> GangEvent:
+async def follow_gang(tenant: Tenant, submission: Submission, deadlines: Deadlines | None = None) -> GangEvent:
     return await follow(tenant.config, submission.ref, deadlines=deadlines or Deadlines(), report=lambda _: None)

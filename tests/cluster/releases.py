@@ -52,13 +52,13 @@ RELEASES: dict[str, ReleaseFlags] = {
 }
 
 NONE = "none"
-NONE_IS = "1.37"
-AS_IT_COMES = ReleaseFlags(api_gates=(), scheduler_gates=(), runtime_config=())
+NONE_RELEASE = "1.37"
+DEFAULT_FLAGS = ReleaseFlags(api_gates=(), scheduler_gates=(), runtime_config=())
 
 
-def flags_of(name: str) -> tuple[str, ReleaseFlags]:
+def release_flags(name: str) -> tuple[str, ReleaseFlags]:
     """The release to run for this name, and its settings."""
-    return (NONE_IS, AS_IT_COMES) if name == NONE else (name, RELEASES[name])
+    return (NONE_RELEASE, DEFAULT_FLAGS) if name == NONE else (name, RELEASES[name])
 
 
 COMMON_CONTROLLERS = (

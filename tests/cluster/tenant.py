@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
 
 ROLE = Path(__file__).resolve().parents[2] / "docs" / "rbac.yaml"
 ACCOUNT = "airflow"
@@ -44,7 +44,7 @@ class Tenant:
         extras = {"kube_config_path": str(self.kubeconfig), "namespace": self.namespace}
         return ClusterConfig.from_extras("kubernetes_default", extras)
 
-    def refused(self) -> list[str]:
+    def forbidden_requests(self) -> list[str]:
         """Requests of the ServiceAccount that RBAC refused, as `verb resource`."""
         return [
             f"{event['verb']} {event['requestURI']}"
@@ -53,7 +53,7 @@ class Tenant:
             and event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
         ]
 
-    def used(self) -> set[tuple[str, str, str]]:
+    def used_permissions(self) -> set[tuple[str, str, str]]:
         """What the ServiceAccount did: (API group, resource with subresource, verb)."""
         used = set()
         for event in self.plane.audited():
@@ -65,7 +65,7 @@ class Tenant:
 
     @classmethod
     @contextmanager
-    def admitted(cls, plane: ControlPlane, purpose: str) -> Iterator[Self]:
+    def created(cls, plane: ControlPlane, purpose: str) -> Iterator[Self]:
         """Make the namespace, the account and its binding; delete the namespace at the end."""
         name = f"{re.sub('[^a-z0-9]+', '-', purpose.lower()).strip('-')[:40]}-{uuid.uuid4().hex[:6]}"
         with plane.client() as admin:
@@ -77,7 +77,7 @@ class Tenant:
                 gone = admin.delete(f"/api/v1/namespaces/{name}")
                 assert gone.is_success or gone.status_code == httpx.codes.NOT_FOUND, gone.text
 
-    def beside(self, account: str, rules: list[dict[str, Any]]) -> Tenant:
+    def with_account(self, account: str, rules: list[dict[str, Any]]) -> Tenant:
         """Another ServiceAccount of the namespace, which may do what these rules say."""
         with self.plane.client() as admin:
             token = _account(admin, self.namespace, account, {"metadata": {"name": account}, "rules": rules})

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.service import Gangs
-from tests.cluster.gangs import a_gang, followed, submitted
-from tests.cluster.stored import SERVED, manifests
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
+from tests.cluster.stored_manifests import SERVED, manifests
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
@@ -37,9 +37,9 @@ def is_documented(name: str, stored: str) -> bool:
 async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> None:
     version, _ = SERVED[tenant.plane.release]
     async with Gangs.of(tenant.config) as gangs:
-        submission = await submitted(gangs, a_gang(3, code=BRIEF))
+        submission = await submit_gang(gangs, gang_spec(3, code=BRIEF))
         assert submission.decision == f"gang:{version}"
-        event = await followed(tenant, submission)
+        event = await follow_gang(tenant, submission)
         assert event.status is Status.SUCCEEDED, event
         stored = manifests(tenant, submission.ref.name)
         pods = await gangs.client.list(PODS, tenant.namespace)
@@ -50,10 +50,10 @@ async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> 
 @pytest.mark.representative
 async def test_native_gang_is_made_by_the_job_controller(native_tenant: Tenant) -> None:
     async with Gangs.of(native_tenant.config) as gangs:
-        submission = await submitted(gangs, a_gang(3, code=BRIEF, dialect="native"))
+        submission = await submit_gang(gangs, gang_spec(3, code=BRIEF, dialect="native"))
         assert submission.decision == "gang:native"
-        event = await followed(native_tenant, submission)
+        event = await follow_gang(native_tenant, submission)
         assert event.status is Status.SUCCEEDED, event
     stored = manifests(native_tenant, submission.ref.name)
     assert is_documented("1.37-native.yaml", stored)
-    assert native_tenant.refused() == []
+    assert native_tenant.forbidden_requests() == []

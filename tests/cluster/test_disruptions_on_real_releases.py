@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission.adopt import Lost
 from airflow_provider_gangjobs.tracking.follow import follow
-from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,13 +44,13 @@ async def runs(tenant: Tenant, submission: Submission) -> None:
 
 
 async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(tenant: Tenant, urgent: str) -> None:
-    spec = a_gang(2, code=FIRST_ATTEMPT_IS_ENDLESS, cpu=CPU)
-    important = a_gang(2, code="import time; time.sleep(3000)", cpu=CPU, priority_class=urgent)
+    spec = gang_spec(2, code=FIRST_ATTEMPT_IS_ENDLESS, cpu=CPU)
+    important = gang_spec(2, code="import time; time.sleep(3000)", cpu=CPU, priority_class=urgent)
     async with Gangs.of(tenant.config) as gangs:
-        first = await submitted(gangs, spec)
+        first = await submit_gang(gangs, spec)
         await runs(tenant, first)
-        other = await submitted(gangs, important, run="important")
-        event = await followed(tenant, first)
+        other = await submit_gang(gangs, important, run="important")
+        event = await follow_gang(tenant, first)
         await runs(tenant, other)
 
         lost = disruption_of(event, allowed=1)
@@ -65,7 +65,7 @@ async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(ten
         )
         assert (second.attempt, second.disruptions, second.adopted) == (1, 1, False)
         await gangs.kill(other.ref, "somebody")
-        end = await followed(tenant, second)
+        end = await follow_gang(tenant, second)
 
     assert end.status is Status.SUCCEEDED, end
-    assert tenant.refused() == []
+    assert tenant.forbidden_requests() == []

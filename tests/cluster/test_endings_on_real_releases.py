@@ -19,15 +19,15 @@ from airflow_provider_gangjobs.cluster.resources import NAMESPACES
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from tests.cluster.tenant import Tenant
-from tests.endings.kubelets import Kubelets
-from tests.endings.running import play, told
+from tests.endings.fake_kubelets import FakeKubelets
+from tests.endings.gang_under_test import GangUnderTest
+from tests.endings.scenario_runner import play, told
 from tests.endings.scenarios import SCENARIOS
-from tests.endings.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
 
 ALL_ON = "1.36"
 """On the other releases those that take a minute are left out."""
@@ -44,13 +44,13 @@ def played(plane: ControlPlane) -> Mapping[str, BaseException | None]:
 
 
 @asynccontextmanager
-async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[Kubelets]:
+async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[FakeKubelets]:
     """Kubelets at work, and an end to all informers."""
     config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(Client(config))
         stack.push_async_callback(informers().aclose)
-        kubelets = Kubelets(admin)
+        kubelets = FakeKubelets(admin)
         await stack.enter_async_context(kubelets.playing())
         yield kubelets
 
@@ -58,16 +58,16 @@ async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[Kubelets]:
 async def play_all(plane: ControlPlane, names: list[str]) -> dict[str, BaseException | None]:
     async with AsyncExitStack() as stack:
         kubelets = await stack.enter_async_context(hollow_nodes(plane))
-        tenants = {name: stack.enter_context(Tenant.admitted(plane, name)) for name in names}
+        tenants = {name: stack.enter_context(Tenant.created(plane, name)) for name in names}
 
         async def one(name: str) -> None:
             scenario, tenant = SCENARIOS[name], tenants[name]
-            trial = Trial.begun(
+            gang = GangUnderTest.begun(
                 kubelets.admin, tenant.config, tenant.namespace, kubelets, nodes=scenario.nodes, **scenario.spec
             )
-            async with trial as begun:
+            async with gang as begun:
                 await play(begun, scenario)
-            assert tenant.refused() == []
+            assert tenant.forbidden_requests() == []
 
         ends = await asyncio.gather(*map(one, names), return_exceptions=True)
     return dict(zip(names, ends, strict=True))
@@ -88,9 +88,9 @@ async def test_namespace_that_is_deleted_waits_until_all_is_told(plane: ControlP
     """Its pods go first (OrderedNamespaceDeletion), so the Role is still there when their finalizers are taken off."""
     async with hollow_nodes(plane) as kubelets:
         admin = kubelets.admin
-        async with Trial.begun(admin, tenant.config, tenant.namespace, kubelets) as trial:
-            following = asyncio.create_task(trial.follow())
-            await trial.running()
+        async with GangUnderTest.begun(admin, tenant.config, tenant.namespace, kubelets) as gang:
+            following = asyncio.create_task(gang.follow())
+            await gang.running()
             await admin.delete(NAMESPACES, tenant.namespace)
             event = await following
             assert event.status in {Status.FAILED, Status.DELETED}
@@ -99,4 +99,4 @@ async def test_namespace_that_is_deleted_waits_until_all_is_told(plane: ControlP
             async def is_gone() -> bool:
                 return tenant.namespace not in {one["metadata"]["name"] for one in await admin.list(NAMESPACES)}
 
-            await trial.until(is_gone)
+            await gang.until(is_gone)

@@ -16,14 +16,14 @@ from airflow_provider_gangjobs.gang.spec import Validate
 from airflow_provider_gangjobs.service import Gangs
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
-from tests.cluster.gangs import a_gang, followed, submitted
-from tests.cluster.releases import NONE, NONE_IS
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
+from tests.cluster.releases import NONE, NONE_RELEASE
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.capabilities import Abilities
     from tests.cluster.tenant import Tenant
 
-REASON = f"Kubernetes {NONE_IS} does not serve the Workload API here, only no version of it"
+REASON = f"Kubernetes {NONE_RELEASE} does not serve the Workload API here, only no version of it"
 BRIEF = "print('done')"
 
 
@@ -45,7 +45,7 @@ def made(tenant: Tenant) -> list[str]:
 
 async def test_it_is_known_that_no_gang_can_be_had(bare_tenant: Tenant) -> None:
     found = await abilities_of(bare_tenant.config)
-    assert (found.release, found.dialects, found.scheduling_versions) == (NONE_IS, (), ())
+    assert (found.release, found.dialects, found.scheduling_versions) == (NONE_RELEASE, (), ())
     assert (found.holds_gangs, found.unknown) == (False, {})
     assert found.fields == {"spec.scheduling": False}
     assert [(gate.name, gate.is_on) for gate in found.gates if gate.component == "kube-apiserver"] == [
@@ -66,7 +66,7 @@ async def test_the_sandbox_without_gangs_tells_the_same(bare_tenant: Tenant) -> 
 async def test_required_gang_is_refused_before_anything_is_created(bare_tenant: Tenant, validate: Validate) -> None:
     async with Gangs.of(bare_tenant.config) as gangs:
         with pytest.raises(GangUnsupported) as refused:
-            await gangs.submit_operation(a_gang(3, code=BRIEF), "op", validate=validate)
+            await gangs.submit_operation(gang_spec(3, code=BRIEF), "op", validate=validate)
     assert refused.value.reason == REASON
     assert 'gang="preferred"' in refused.value.remedy
     assert made(bare_tenant) == []
@@ -74,9 +74,9 @@ async def test_required_gang_is_refused_before_anything_is_created(bare_tenant: 
 
 async def test_preferred_gang_runs_as_plain_pods_and_says_so(bare_tenant: Tenant) -> None:
     async with Gangs.of(bare_tenant.config) as gangs:
-        submission = await submitted(gangs, a_gang(3, cpu="100m", gang="preferred"))
+        submission = await submit_gang(gangs, gang_spec(3, cpu="100m", gang="preferred"))
         assert (submission.decision, submission.notes) == (f"basic:{REASON}", (f"Not a gang: {REASON}",))
-        event = await followed(bare_tenant, submission)
+        event = await follow_gang(bare_tenant, submission)
         assert event.status is Status.SUCCEEDED, event
         assert [outcome.result for outcome in await gangs.outcomes(submission.ref)] == [[1, 2], [0], [0]]
         job = await gangs.client.get(JOBS, submission.ref.name, bare_tenant.namespace)

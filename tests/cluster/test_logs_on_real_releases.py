@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.service import Gangs
-from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
@@ -22,8 +22,8 @@ KUBECTL = shutil.which("kubectl")
 
 async def test_logs_of_all_ranks_come_back(tenant: Tenant) -> None:
     async with Gangs.of(tenant.config) as gangs:
-        submission = await submitted(gangs, a_gang(2, code=SPEAK))
-        await followed(tenant, submission)
+        submission = await submit_gang(gangs, gang_spec(2, code=SPEAK))
+        await follow_gang(tenant, submission)
         logs = await gangs.logs(submission.ref, Logs.ALL)
     assert [(log.rank, log.text, log.problem) for log in logs] == [
         (rank, f"rank {rank} speaks\nand ends\n", "") for rank in (0, 1)
@@ -33,8 +33,8 @@ async def test_logs_of_all_ranks_come_back(tenant: Tenant) -> None:
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed (Debian: kubernetes-client)")
 async def test_kubectl_reads_them_too(tenant: Tenant) -> None:
     async with Gangs.of(tenant.config) as gangs:
-        submission = await submitted(gangs, a_gang(2, code=SPEAK))
-        await followed(tenant, submission)
+        submission = await submit_gang(gangs, gang_spec(2, code=SPEAK))
+        await follow_gang(tenant, submission)
     command = [str(KUBECTL), f"--kubeconfig={tenant.kubeconfig}", "logs", f"job/{submission.ref.name}", "--tail=1"]
     said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
     assert said.stdout == "and ends\n"

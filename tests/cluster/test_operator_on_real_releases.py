@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.home import Home
+from tests.airflow.airflow_home import AirflowHome
 from tests.cluster.releases import RELEASES
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
-pytestmark = pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)
+pytestmark = pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home.make(tmp_path_factory.mktemp("airflow") / "home")
+def home(tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
+    return AirflowHome.make(tmp_path_factory.mktemp("airflow") / "home")
 
 
-def test_dag_author_gets_results_and_reasons(home: Home, tenant: Tenant) -> None:
+def test_dag_author_gets_results_and_reasons(home: AirflowHome, tenant: Tenant) -> None:
     extra = {"kube_config_path": str(tenant.kubeconfig), "namespace": tenant.namespace}
     connection = {"conn_type": "kubernetes", "extra": extra}
     home.environment["AIRFLOW_CONN_KUBERNETES_DEFAULT"] = json.dumps(connection)
@@ -39,4 +39,4 @@ def test_dag_author_gets_results_and_reasons(home: Home, tenant: Tenant) -> None
     assert reports["functions"].state == "success", reports["functions"].log
     assert reports["functions"].value("joined") == "x0 x1 y0 y1"
     assert ": ValueError: no rows in shard 1" in reports["failing_function"].log
-    assert tenant.refused() == []
+    assert tenant.forbidden_requests() == []

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import Gangs
-from tests.cluster.gangs import a_gang, submitted
+from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.test_submission_faults import until
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kube
 @pytest.mark.parametrize("release", [by_command, by_hook, pytest.param(by_kubectl, marks=needs_kubectl)])
 async def test_pods_that_nobody_harvests_are_let_go(tenant: Tenant, release: Callable[[Tenant], None]) -> None:
     async with Gangs.of(tenant.config) as gangs:
-        submission = await submitted(gangs, a_gang(WORKERS, code=SLEEP, cpu="100m", termination_grace_s=1))
+        submission = await submit_gang(gangs, gang_spec(WORKERS, code=SLEEP, cpu="100m", termination_grace_s=1))
 
         async def phases() -> list[str]:
             return [pod["status"]["phase"] for pod in await gangs.client.list(PODS, tenant.namespace)]
@@ -102,4 +102,4 @@ async def test_pods_that_nobody_harvests_are_let_go(tenant: Tenant, release: Cal
         assert all(FINALIZER_HARVEST in pod["metadata"]["finalizers"] for pod in held)
         await asyncio.to_thread(release, tenant)
         await until(are_gone)
-    assert tenant.refused() == []
+    assert tenant.forbidden_requests() == []

@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission.ending import Killed
-from tests.cluster.gangs import a_gang, followed, submitted
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ def granted() -> set[tuple[str, str, str]]:
 
 
 def assert_within_role(tenant: Tenant) -> None:
-    assert tenant.refused() == []
-    assert tenant.used()
-    assert tenant.used() <= granted()
+    assert tenant.forbidden_requests() == []
+    assert tenant.used_permissions()
+    assert tenant.used_permissions() <= granted()
 
 
 async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: Gangs) -> None:
     async def ended(run: str, code: str) -> Status:
-        submission = await submitted(gangs, a_gang(2, code=code, cpu=SMALL, files={"a.txt": "a"}), run)
-        event = await followed(tenant, submission)
+        submission = await submit_gang(gangs, gang_spec(2, code=code, cpu=SMALL, files={"a.txt": "a"}), run)
+        event = await follow_gang(tenant, submission)
         await gangs.outcomes(submission.ref)
         await gangs.logs(submission.ref, Logs.ALL)
         await gangs.mark_delivered(submission.ref)
@@ -68,7 +68,7 @@ async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: Gangs) -> Non
 
 async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gangs: Gangs) -> None:
     async def too_long(run: str, cpu: str, deadlines: Deadlines) -> Status:
-        event = await followed(tenant, await submitted(gangs, a_gang(2, code=SLEEP, cpu=cpu), run), deadlines)
+        event = await follow_gang(tenant, await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=cpu), run), deadlines)
         return event.status
 
     ends = await asyncio.gather(
@@ -79,11 +79,11 @@ async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gang
 
 
 async def test_gangs_that_are_killed(tenant: Tenant, gangs: Gangs) -> None:
-    deleted = await submitted(gangs, a_gang(2, code=SLEEP, cpu=SMALL), "deleted")
-    halted = await submitted(gangs, a_gang(2, code=SLEEP, cpu=SMALL), "halted")
+    deleted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "deleted")
+    halted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "halted")
     assert await gangs.kill(deleted.ref, "somebody") is Killed.DELETED
     assert await gangs.halt(halted.ref, reason="the task was cleared")
-    assert (await followed(tenant, deleted)).status is Status.DELETED
+    assert (await follow_gang(tenant, deleted)).status is Status.DELETED
     await gangs.release_finalizers(namespace=tenant.namespace)
     await gangs.tidy(older_than=timedelta(0))
     assert_within_role(tenant)
@@ -91,17 +91,17 @@ async def test_gangs_that_are_killed(tenant: Tenant, gangs: Gangs) -> None:
 
 async def test_preferred_gang_that_cannot_be_one_says_so(tenant: Tenant, gangs: Gangs) -> None:
     retried = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"backoffLimit": 1}}
-    spec = a_gang(2, code="print('done')", cpu=SMALL, gang="preferred", manifest=retried)
-    submission = await submitted(gangs, spec)
+    spec = gang_spec(2, code="print('done')", cpu=SMALL, gang="preferred", manifest=retried)
+    submission = await submit_gang(gangs, spec)
     assert submission.decision.startswith("basic:backoffLimit is 1")
-    assert (await followed(tenant, submission)).status is Status.SUCCEEDED
-    assert ("", "events", "create") in tenant.used()
+    assert (await follow_gang(tenant, submission)).status is Status.SUCCEEDED
+    assert ("", "events", "create") in tenant.used_permissions()
     assert_within_role(tenant)
 
 
 async def test_submissions_by_id_and_uploads(tenant: Tenant, gangs: Gangs) -> None:
     content = await gangs.upload({"train.py": "print('done')"})
-    spec = a_gang(2, code="print('done')", cpu=SMALL)
+    spec = gang_spec(2, code="print('done')", cpu=SMALL)
     await gangs.submit_operation(spec, "by-id", validate=Validate.SERVER)
     assert await gangs.submission("by-id")
     await gangs.submissions()
@@ -121,4 +121,4 @@ async def test_what_the_role_does_not_grant_is_refused_and_noticed(tenant: Tenan
     """The audit log would tell of any other verb."""
     with pytest.raises(Forbidden):
         await gangs.client.list(SECRETS, tenant.namespace)
-    assert tenant.refused() == [f"list /api/v1/namespaces/{tenant.namespace}/secrets?limit=500"]
+    assert tenant.forbidden_requests() == [f"list /api/v1/namespaces/{tenant.namespace}/secrets?limit=500"]

@@ -13,8 +13,8 @@ import yaml
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.tracking.read import snapshot
-from tests.cluster.gangs import a_gang, followed, submitted
-from tests.patience import PATIENCE_S
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -37,7 +37,7 @@ def documented_rules() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def viewer(tenant: Tenant) -> Tenant:
-    return tenant.beside("viewer", documented_rules())
+    return tenant.with_account("viewer", documented_rules())
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def looked_at(
 ) -> GangSnapshot:
     """What the viewer sees once it is so."""
     key = TaskKey("dag", run, "task", -1)
-    async with asyncio.timeout(PATIENCE_S), Gangs.of(viewer.config) as gangs:
+    async with asyncio.timeout(TIMEOUT_S), Gangs.of(viewer.config) as gangs:
         while not until(seen := await gangs.snapshot(key, uid=submission.ref.uid)):  # noqa: ASYNC110 - the server changes
             await asyncio.sleep(LOOK_AGAIN_S)
         return seen
@@ -62,7 +62,7 @@ def is_refused_a_node(seen: GangSnapshot) -> bool:
 
 
 async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: Tenant, gangs: Gangs) -> None:
-    submission = await submitted(gangs, a_gang(2, cpu="5"))
+    submission = await submit_gang(gangs, gang_spec(2, cpu="5"))
 
     seen = await looked_at(viewer, submission, is_refused_a_node)
 
@@ -72,8 +72,8 @@ async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: T
 
 
 async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant, gangs: Gangs) -> None:
-    submission = await submitted(gangs, a_gang(2, code=FAIL, cpu="100m"))
-    await followed(tenant, submission)
+    submission = await submit_gang(gangs, gang_spec(2, code=FAIL, cpu="100m"))
+    await follow_gang(tenant, submission)
 
     seen = await looked_at(viewer, submission, lambda it: len(it.outcomes) == 2)
 
@@ -86,7 +86,7 @@ async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(
     viewer: Tenant, gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "WHOLE_RANKS_MAX", 1)
-    submission = await submitted(gangs, a_gang(2, cpu="5"))
+    submission = await submit_gang(gangs, gang_spec(2, cpu="5"))
 
     seen = await looked_at(viewer, submission, is_refused_a_node)
 

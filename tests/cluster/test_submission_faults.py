@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.submission.capabilities import abilities
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.record import OperationState
 from tests.crashes import Crash, CrashingClient, ProcessDied
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,7 +92,7 @@ async def _placed(gangs: Gangs, ref: GangRef) -> bool:
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait for real processes; a control plane has no clock of ours."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             if await holds():
                 return
@@ -166,7 +166,7 @@ async def test_deleting_an_ongoing_submission_ends_its_pods_and_keeps_the_job(te
         assert job["metadata"]["uid"] == submission.ref.uid
         again = await submit(gangs, "op")
         assert (again.attempt, again.adopted) == (1, False)
-    assert tenant.refused() == []
+    assert tenant.forbidden_requests() == []
 
 
 async def test_deleting_with_the_job_leaves_nothing(tenant: Tenant) -> None:
@@ -193,7 +193,7 @@ async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
         assert await gangs.delete_upload(content_id)
         assert await gangs.uploads() == []
         await gangs.delete_submission("op", job=True)
-    assert tenant.refused() == []
+    assert tenant.forbidden_requests() == []
 
 
 async def test_a_dry_run_proves_what_the_release_keeps(tenant: Tenant) -> None:

@@ -25,10 +25,10 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.tracking.follow import follow
 from gangjobs_sandbox.api.faults import Fault, FaultKind
-from tests.cluster.gateway import Gateway, Trouble
-from tests.endings.kubelets import Kubelets
-from tests.endings.running import check, told
-from tests.endings.trial import Trial
+from tests.cluster.fault_proxy import FaultProxy, InjectedFault
+from tests.endings.fake_kubelets import FakeKubelets
+from tests.endings.gang_under_test import GangUnderTest
+from tests.endings.scenario_runner import check, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.http.transport import Request
     from tests.cluster.tenant import Tenant
 
-PATIENCE_S = 3.0
+TIMEOUT_S = 3.0
 HURRIED = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0)
 """A watch that has fallen silent is noticed soon."""
 
@@ -64,7 +64,7 @@ TROUBLES: dict[str, tuple[Fault, bool]] = {
     "dropped before": (Fault(FaultKind.DROP_BEFORE), False),
     "dropped after": (Fault(FaultKind.DROP_AFTER), False),
     "no answer": (Fault(FaultKind.HALF_OPEN), False),
-    "carried out too late": (Fault(FaultKind.DELAY, delay_s=PATIENCE_S + 1), False),
+    "carried out too late": (Fault(FaultKind.DELAY, delay_s=TIMEOUT_S + 1), False),
 }
 """What befalls a request, and whether it is the process's last."""
 
@@ -89,14 +89,14 @@ def concerned(release: str, trouble: str) -> list[str]:
 
 
 class Impatient(Client):
-    """Waits for an answer for `PATIENCE_S`, instead of half a minute and more."""
+    """Waits for an answer for `TIMEOUT_S`, instead of half a minute and more."""
 
     def __init__(self, config: ClusterConfig) -> None:
         super().__init__(config)
         send = self._transport.send
 
         async def send_impatiently(request: Request, *, timeout_s: float) -> bytes:
-            return await send(request, timeout_s=min(timeout_s, PATIENCE_S))
+            return await send(request, timeout_s=min(timeout_s, TIMEOUT_S))
 
         self._transport.send = send_impatiently  # type: ignore[method-assign]
 
@@ -106,8 +106,8 @@ class World:
     """A tenant's namespace with hollow nodes, and a gateway for those who follow its gangs, whose informers hurry."""
 
     tenant: Tenant
-    kubelets: Kubelets
-    gateway: Gateway
+    kubelets: FakeKubelets
+    proxy: FaultProxy
 
     @classmethod
     @asynccontextmanager
@@ -117,67 +117,67 @@ class World:
         hurried = InformerFactory(connect=Impatient, config=HURRIED, linger_s=0)
         loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = hurried
         async with AsyncExitStack() as stack:
-            gateway = await stack.enter_async_context(Gateway.opened(plane))
-            kubelets = Kubelets(await stack.enter_async_context(Client(config)))
+            proxy = await stack.enter_async_context(FaultProxy.opened(plane))
+            kubelets = FakeKubelets(await stack.enter_async_context(Client(config)))
             stack.push_async_callback(hurried.aclose)
             await stack.enter_async_context(kubelets.playing())
-            yield cls(tenant, kubelets, gateway)
+            yield cls(tenant, kubelets, proxy)
 
     @asynccontextmanager
-    async def a_gang(self, workers: int = 2) -> AsyncIterator[Trial]:
+    async def gang_spec(self, workers: int = 2) -> AsyncIterator[GangUnderTest]:
         tenant, kubelets = self.tenant, self.kubelets
-        async with Trial.begun(
+        async with GangUnderTest.begun(
             kubelets.admin, tenant.config, tenant.namespace, kubelets, nodes=(workers,), workers=workers
-        ) as trial:
-            yield trial
+        ) as gang:
+            yield gang
 
-    def follow(self, trial: Trial, trouble: Trouble, **options: Any) -> asyncio.Task[GangEvent]:
+    def follow(self, gang: GangUnderTest, trouble: InjectedFault, **options: Any) -> asyncio.Task[GangEvent]:
         """A process that follows the gang, by way of the gateway."""
-        config = self.gateway.for_one(self.tenant, trouble)
-        return asyncio.create_task(follow(config, trial.ref, report=lambda _: None, **options))
+        config = self.proxy.config_with_fault(self.tenant, trouble)
+        return asyncio.create_task(follow(config, gang.ref, report=lambda _: None, **options))
 
 
-async def one_ends(trial: Trial, trouble: Trouble) -> None:
+async def one_ends(gang: GangUnderTest, trouble: InjectedFault) -> None:
     """A rank succeeds and is recorded, or who should have done so is dead."""
-    await trial.running()
-    await trial.end(0)
-    await trial.until(lambda: _is_recorded(trial, trouble))
+    await gang.running()
+    await gang.end(0)
+    await gang.until(lambda: _is_recorded(gang, trouble))
 
 
-async def ends_in_two_steps(trial: Trial, trouble: Trouble) -> None:
+async def ends_in_two_steps(gang: GangUnderTest, trouble: InjectedFault) -> None:
     """One rank succeeds and is recorded, then the other fails: so the ledger is created, and then added to."""
-    await one_ends(trial, trouble)
-    await trial.end(1, 42)
+    await one_ends(gang, trouble)
+    await gang.end(1, 42)
 
 
-async def _is_recorded(trial: Trial, trouble: Trouble) -> bool:
+async def _is_recorded(gang: GangUnderTest, trouble: InjectedFault) -> bool:
     if trouble.is_dead:
         return True
-    selector = f"{LABEL_JOB_UID}={trial.ref.uid}"
-    return bool(await trial.admin.list(CONFIGMAPS, trial.namespace, label_selector=selector))
+    selector = f"{LABEL_JOB_UID}={gang.ref.uid}"
+    return bool(await gang.admin.list(CONFIGMAPS, gang.namespace, label_selector=selector))
 
 
-async def tracked(world: World, trial: Trial, trouble: Trouble) -> GangEvent:
+async def tracked(world: World, gang: GangUnderTest, trouble: InjectedFault) -> GangEvent:
     """The event of the gang's follower, or of the next one if that dies."""
     if trouble.kind == OF_A_SUCCESSOR:
-        return await tracked_by_a_successor(world, trial, trouble)
-    following = world.follow(trial, trouble)
-    return await told_by_it_or_the_next(trial, trouble, following, ends_in_two_steps(trial, trouble))
+        return await tracked_by_a_successor(world, gang, trouble)
+    following = world.follow(gang, trouble)
+    return await told_by_it_or_the_next(gang, trouble, following, ends_in_two_steps(gang, trouble))
 
 
-async def tracked_by_a_successor(world: World, trial: Trial, trouble: Trouble) -> GangEvent:
+async def tracked_by_a_successor(world: World, gang: GangUnderTest, trouble: InjectedFault) -> GangEvent:
     """As `tracked`, but the first follower is without trouble, and ends after it has begun the ledger."""
-    first = world.follow(trial, Trouble())
-    await one_ends(trial, Trouble())
+    first = world.follow(gang, InjectedFault())
+    await one_ends(gang, InjectedFault())
     await ended(first)
-    return await told_by_it_or_the_next(trial, trouble, world.follow(trial, trouble), trial.end(1, 42))
+    return await told_by_it_or_the_next(gang, trouble, world.follow(gang, trouble), gang.end(1, 42))
 
 
 async def told_by_it_or_the_next(
-    trial: Trial, trouble: Trouble, following: asyncio.Task[GangEvent], acts: Awaitable[None]
+    gang: GangUnderTest, trouble: InjectedFault, following: asyncio.Task[GangEvent], acts: Awaitable[None]
 ) -> GangEvent:
     """The event of this follower or, if that dies, of the next one."""
-    striking = asyncio.create_task(trouble.has_struck.wait())
+    striking = asyncio.create_task(trouble.was_injected.wait())
     try:
         await acts
         await asyncio.wait([following, striking], return_when=asyncio.FIRST_COMPLETED)
@@ -185,7 +185,7 @@ async def told_by_it_or_the_next(
             return await following
     finally:
         await ended(following, striking)
-    return await trial.follow()
+    return await gang.follow()
 
 
 async def ended(*tasks: asyncio.Task[Any]) -> None:
@@ -196,13 +196,13 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
 
 async def survives(world: World, kind: str, trouble: str) -> None:
     fault, is_fatal = TROUBLES[trouble]
-    armed = Trouble(kind, fault, is_fatal=is_fatal)
-    async with world.a_gang() as trial:
-        event = await tracked(world, trial, armed)
-        assert armed.has_struck.is_set(), f"no {kind} was made: {armed.made}"
+    armed = InjectedFault(kind, fault, is_fatal=is_fatal)
+    async with world.gang_spec() as gang:
+        event = await tracked(world, gang, armed)
+        assert armed.was_injected.is_set(), f"no {kind} was made: {armed.made}"
         assert (event.status, event.reason, event.notes) == (Status.FAILED, "AppFailed", ()), event
         assert told(event) == ENDS, event
-        await check(trial, event)
+        await check(gang, event)
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -215,36 +215,36 @@ async def test_each_request_may_go_wrong_and_nothing_is_lost_or_doubled(tenant: 
         errors = dict(zip(tries, await asyncio.gather(*tries.values(), return_exceptions=True), strict=True))
     failed = {kind: error for kind, error in errors.items() if error is not None}
     assert not failed, failed
-    assert tenant.refused() == []
+    assert tenant.forbidden_requests() == []
 
 
 async def test_requests_of_a_whole_run_are_those_that_go_wrong_here(tenant: Tenant) -> None:
-    async with World.of(tenant) as world, world.a_gang() as trial:
-        nothing = Trouble()
-        await check(trial, await tracked(world, trial, nothing))
+    async with World.of(tenant) as world, world.gang_spec() as gang:
+        nothing = InjectedFault()
+        await check(gang, await tracked(world, gang, nothing))
         assert {*nothing.made, OF_A_SUCCESSOR} == set(kinds(tenant.plane.release))
 
 
 async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> None:
-    async with World.of(tenant) as world, world.a_gang(workers=12) as trial:
-        followers = [world.follow(trial, Trouble()) for _ in range(2)]
-        await trial.running(12)
-        await trial.end_all()
+    async with World.of(tenant) as world, world.gang_spec(workers=12) as gang:
+        followers = [world.follow(gang, InjectedFault()) for _ in range(2)]
+        await gang.running(12)
+        await gang.end_all()
         for event in await asyncio.gather(*followers):
             assert event.status is Status.SUCCEEDED
-            await check(trial, event)
+            await check(gang, event)
 
 
 async def test_two_harvesters_of_which_one_dies(tenant: Tenant) -> None:
     fault, _ = TROUBLES["dies after"]
-    async with World.of(tenant) as world, world.a_gang() as trial:
-        mortal = world.follow(trial, Trouble("POST configmaps", fault, is_fatal=True))
-        living = world.follow(trial, Trouble())
-        await ends_in_two_steps(trial, Trouble())
+    async with World.of(tenant) as world, world.gang_spec() as gang:
+        mortal = world.follow(gang, InjectedFault("POST configmaps", fault, is_fatal=True))
+        living = world.follow(gang, InjectedFault())
+        await ends_in_two_steps(gang, InjectedFault())
         event = await living
         await ended(mortal)
         assert told(event) == ENDS
-        await check(trial, event)
+        await check(gang, event)
 
 
 @pytest.mark.parametrize("trouble", ["dies before", "dies after", "409", "500 after", "no answer"])
@@ -253,16 +253,16 @@ async def test_halt_may_go_wrong(tenant: Tenant, trouble: str) -> None:
     if tenant.plane.release != ALL_ON:
         pytest.skip(f"tried on {ALL_ON}")
     fault, is_fatal = TROUBLES[trouble]
-    armed = Trouble("PATCH jobs", fault, is_fatal=is_fatal)
+    armed = InjectedFault("PATCH jobs", fault, is_fatal=is_fatal)
     deadlines = Deadlines(run_s=1)
-    async with World.of(tenant) as world, world.a_gang() as trial:
-        following = world.follow(trial, armed, deadlines=deadlines)
-        await armed.has_struck.wait()
+    async with World.of(tenant) as world, world.gang_spec() as gang:
+        following = world.follow(gang, armed, deadlines=deadlines)
+        await armed.was_injected.wait()
         if is_fatal:
             await ended(following)
-            following = asyncio.create_task(trial.follow(deadlines=deadlines))
+            following = asyncio.create_task(gang.follow(deadlines=deadlines))
         event = await following
         assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.running.ranks")
         assert told(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
-        await check(trial, event)
-        assert (await trial.job())["spec"]["suspend"] is True
+        await check(gang, event)
+        assert (await gang.job())["spec"]["suspend"] is True

@@ -1,7 +1,7 @@
 """One boot of each chosen control plane a session (see `targets.py`); a namespace for each test.
 
-`world` is what tests of the API alone take: for the sandbox it is an API server without controllers.
-`space` is a namespace in a whole control plane, for tests of what controllers do.
+`server` is what tests of the API alone take: for the sandbox it is an API server without controllers.
+`namespace` is a namespace in a whole control plane, for tests of what controllers do.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.space import Space
+from tests.conformance.api_server import ApiServer, embedded, existing, fresh_namespace
+from tests.conformance.namespace import Namespace
 from tests.conformance.targets import NEWEST_SANDBOX, SANDBOXES, chosen, started
-from tests.conformance.world import World, embedded, existing, fresh_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if target := parameters.get("target_name"):
             item.add_marker(pytest.mark.xdist_group(target))
-            if "world" in getattr(item, "fixturenames", ()) and target in SANDBOXES and target != NEWEST_SANDBOX:
+            if "server" in getattr(item, "fixturenames", ()) and target in SANDBOXES and target != NEWEST_SANDBOX:
                 item.add_marker(pytest.mark.slow)
 
 
@@ -56,26 +56,26 @@ def api(target: Target) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def space(target: Target, api: httpx.Client) -> Iterator[Space]:
+def namespace(target: Target, api: httpx.Client) -> Iterator[Namespace]:
     """A namespace of the test's own in a whole control plane without nodes."""
-    with Space.opened(target, api) as space:
-        yield space
+    with Namespace.opened(target, api) as namespace:
+        yield namespace
 
 
 @pytest.fixture
-async def each_release(target_name: str, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def each_release(target_name: str, request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
     """An API server of each release, and a fresh namespace in it."""
     if target_name.startswith("sandbox-"):
-        server = embedded(target_name.partition("-")[2])
+        api_server = embedded(target_name.partition("-")[2])
     else:
-        server = existing(request.getfixturevalue("target").kubeconfig)
-    async with server as world:
-        await fresh_namespace(world)
-        yield world
+        api_server = existing(request.getfixturevalue("target").kubeconfig)
+    async with api_server as server:
+        await fresh_namespace(server)
+        yield server
 
 
 @pytest.fixture
-def grouped(each_release: World) -> World:
+def grouped(each_release: ApiServer) -> ApiServer:
     """A release that serves Workloads."""
     if each_release.release.scheduling_version is None:
         pytest.skip("serves no Workloads")
@@ -83,6 +83,6 @@ def grouped(each_release: World) -> World:
 
 
 @pytest.fixture
-def world(each_release: World) -> World:
+def server(each_release: ApiServer) -> ApiServer:
     """For what is the same in all releases."""
     return each_release

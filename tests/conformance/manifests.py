@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.conformance.builders import pod_group, workload
 
 if TYPE_CHECKING:
-    from tests.conformance.space import Obj, Space
+    from tests.conformance.namespace import Namespace, Obj
 
 
 def indexed(name: str = "j", size: int = 2, *, finalizers: tuple[str, ...] = (), cpu: str = "1", **spec: Any) -> Obj:
@@ -20,38 +20,40 @@ def indexed(name: str = "j", size: int = 2, *, finalizers: tuple[str, ...] = (),
     return {"metadata": {"name": name}, "spec": {**shape, "template": template, **spec}}
 
 
-def link(space: Space, name: str) -> Obj:
+def link(namespace: Namespace, name: str) -> Obj:
     """What makes a pod a member of the group `name`, as part of its spec."""
-    if space.release.has_pod_groups:
+    if namespace.release.has_pod_groups:
         return {"schedulingGroup": {"podGroupName": name}}
     return {"workloadRef": {"name": name, "podGroup": "workers"}}
 
 
 def gang(
-    space: Space, name: str, size: int, *, least: int | None = None, priority: str | None = None, **spec: Any
+    namespace: Namespace, name: str, size: int, *, least: int | None = None, priority: str | None = None, **spec: Any
 ) -> Obj:
     """Create a gang: its Job, suspended; its group; then let it run. Returns the Job as first stored."""
-    pod_spec = {**link(space, name), **spec.pop("pod_spec", {})}
+    pod_spec = {**link(namespace, name), **spec.pop("pod_spec", {})}
     if priority is not None:
         pod_spec["priorityClassName"] = priority
-    job = space.create("jobs", indexed(name, size, suspend=True, pod_spec=pod_spec, **spec))
-    group(space, name, size if least is None else least, owner=job, priority=priority)
-    space.patch("jobs", name, {"spec": {"suspend": False}})
+    job = namespace.create("jobs", indexed(name, size, suspend=True, pod_spec=pod_spec, **spec))
+    group(namespace, name, size if least is None else least, owner=job, priority=priority)
+    namespace.patch("jobs", name, {"spec": {"suspend": False}})
     return job
 
 
-def group(space: Space, name: str, least: int, *, owner: Obj | None = None, priority: str | None = None) -> None:
+def group(
+    namespace: Namespace, name: str, least: int, *, owner: Obj | None = None, priority: str | None = None
+) -> None:
     """Create the Workload and, where the release has it, the PodGroup `name`."""
-    objects = {"workloads": workload(space.release, name, least)}
-    if space.release.has_pod_groups:
-        objects["podgroups"] = pod_group(space.release, name, name, least)
-    if priority is not None and space.release.schedules_groups:
+    objects = {"workloads": workload(namespace.release, name, least)}
+    if namespace.release.has_pod_groups:
+        objects["podgroups"] = pod_group(namespace.release, name, name, least)
+    if priority is not None and namespace.release.schedules_groups:
         objects["workloads"]["spec"]["podGroupTemplates"][0]["priorityClassName"] = priority
         objects["podgroups"]["spec"]["priorityClassName"] = priority
     for plural, obj in objects.items():
         if owner is not None:
             obj["metadata"]["ownerReferences"] = [owner_reference(owner)]
-        space.create(plural, obj)
+        namespace.create(plural, obj)
 
 
 def owner_reference(job: Obj) -> Obj:

@@ -20,8 +20,8 @@ import yaml
 
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
-from tests.cluster.plane import running_plane
-from tests.patience import PATIENCE_S
+from tests.cluster.control_plane import running_plane
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class Target:
     def client(self, token: str | None = None) -> httpx.Client:
         """A bare HTTP client; the administrator's unless `token` is given."""
         headers = {"Authorization": f"Bearer {token or self.token}"}
-        return httpx.Client(base_url=self.url, verify=self.trust, headers=headers, timeout=PATIENCE_S, trust_env=False)
+        return httpx.Client(base_url=self.url, verify=self.trust, headers=headers, timeout=TIMEOUT_S, trust_env=False)
 
     @classmethod
     def of(cls, name: str, kubeconfig: Path) -> Self:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.api_server import STRATEGIC, ApiServer, invalid_fields, refused
 from tests.conformance.builders import config_map, job, pod
-from tests.conformance.world import STRATEGIC, World, fields_refused, refused
 
 HOLD = "example.org/hold"
 RELEASE = {"metadata": {"$deleteFromPrimitiveList/finalizers": [HOLD]}}
@@ -22,74 +22,74 @@ def held_job() -> dict[str, Any]:
     return obj
 
 
-async def test_deleted_object_is_gone(world: World) -> None:
-    created = await world.create(world.core("configmaps"), config_map())
-    status = await world.delete(world.core("configmaps", "a"))
+async def test_deleted_object_is_gone(server: ApiServer) -> None:
+    created = await server.create(server.core("configmaps"), config_map())
+    status = await server.delete(server.core("configmaps", "a"))
     details = {"name": "a", "kind": "configmaps", "uid": created["metadata"]["uid"]}
     assert (status["kind"], status["status"], status["details"]) == ("Status", "Success", details)
-    assert not await world.exists(world.core("configmaps", "a"))
+    assert not await server.exists(server.core("configmaps", "a"))
 
 
-async def test_deleting_nothing_is_not_found(world: World) -> None:
-    refused(await world.send_delete(world.core("configmaps", "a")), 404, "NotFound")
+async def test_deleting_nothing_is_not_found(server: ApiServer) -> None:
+    refused(await server.send_delete(server.core("configmaps", "a")), 404, "NotFound")
 
 
-async def test_finalizer_holds_a_deleted_object(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map(finalizers=[HOLD]))
-    path = world.core("configmaps", "a")
-    marked = await world.delete(path)
+async def test_finalizer_holds_a_deleted_object(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map(finalizers=[HOLD]))
+    path = server.core("configmaps", "a")
+    marked = await server.delete(path)
     assert (marked["kind"], marked["metadata"]["deletionGracePeriodSeconds"]) == ("ConfigMap", 0)
-    assert (await world.get(path))["metadata"]["deletionTimestamp"] == marked["metadata"]["deletionTimestamp"]
-    await world.patch(path, RELEASE, STRATEGIC)
-    assert not await world.exists(path)
+    assert (await server.get(path))["metadata"]["deletionTimestamp"] == marked["metadata"]["deletionTimestamp"]
+    await server.patch(path, RELEASE, STRATEGIC)
+    assert not await server.exists(path)
 
 
-async def test_deleting_again_changes_nothing(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map(finalizers=[HOLD]))
-    path = world.core("configmaps", "a")
-    first = await world.delete(path)
-    assert await world.delete(path) == first
-    await world.patch(path, RELEASE, STRATEGIC)
+async def test_deleting_again_changes_nothing(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map(finalizers=[HOLD]))
+    path = server.core("configmaps", "a")
+    first = await server.delete(path)
+    assert await server.delete(path) == first
+    await server.patch(path, RELEASE, STRATEGIC)
 
 
-async def test_finalizers_cannot_be_added_to_a_deleted_object(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map(finalizers=[HOLD]))
-    path = world.core("configmaps", "a")
-    await world.delete(path)
-    response = await world.send_patch(path, {"metadata": {"finalizers": ["example.org/late"]}}, STRATEGIC)
-    assert fields_refused(response) == ["metadata.finalizers"]
+async def test_finalizers_cannot_be_added_to_a_deleted_object(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map(finalizers=[HOLD]))
+    path = server.core("configmaps", "a")
+    await server.delete(path)
+    response = await server.send_patch(path, {"metadata": {"finalizers": ["example.org/late"]}}, STRATEGIC)
+    assert invalid_fields(response) == ["metadata.finalizers"]
     assert "no new finalizers can be added" in response.json()["message"]
-    await world.patch(path, RELEASE, STRATEGIC)
+    await server.patch(path, RELEASE, STRATEGIC)
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "another"}, {"resourceVersion": "1"}], ids=["uid", "version"])
-async def test_unmet_precondition_conflicts(world: World, precondition: dict[str, str]) -> None:
-    await world.create(world.core("configmaps"), config_map())
-    response = await world.send_delete(world.core("configmaps", "a"), preconditions=precondition)
+async def test_unmet_precondition_conflicts(server: ApiServer, precondition: dict[str, str]) -> None:
+    await server.create(server.core("configmaps"), config_map())
+    response = await server.send_delete(server.core("configmaps", "a"), preconditions=precondition)
     assert "in the precondition" in refused(response, 409, "Conflict")["message"]
-    assert await world.exists(world.core("configmaps", "a"))
+    assert await server.exists(server.core("configmaps", "a"))
 
 
-async def test_object_that_changed_is_not_deleted_in_its_former_version(world: World) -> None:
-    former = (await world.create(world.core("configmaps"), config_map()))["metadata"]
-    path = world.core("configmaps", "a")
-    changed = (await world.patch(path, {"data": {"more": "1"}}, STRATEGIC))["metadata"]
+async def test_object_that_changed_is_not_deleted_in_its_former_version(server: ApiServer) -> None:
+    former = (await server.create(server.core("configmaps"), config_map()))["metadata"]
+    path = server.core("configmaps", "a")
+    changed = (await server.patch(path, {"data": {"more": "1"}}, STRATEGIC))["metadata"]
     expected = {"uid": former["uid"], "resourceVersion": former["resourceVersion"]}
-    refused(await world.send_delete(path, preconditions=expected), 409, "Conflict")
-    await world.delete(path, preconditions={**expected, "resourceVersion": changed["resourceVersion"]})
-    assert not await world.exists(path)
+    refused(await server.send_delete(path, preconditions=expected), 409, "Conflict")
+    await server.delete(path, preconditions={**expected, "resourceVersion": changed["resourceVersion"]})
+    assert not await server.exists(path)
 
 
-async def test_met_precondition_deletes(world: World) -> None:
-    created = await world.create(world.core("configmaps"), config_map())
-    await world.delete(world.core("configmaps", "a"), preconditions={"uid": created["metadata"]["uid"]})
-    assert not await world.exists(world.core("configmaps", "a"))
+async def test_met_precondition_deletes(server: ApiServer) -> None:
+    created = await server.create(server.core("configmaps"), config_map())
+    await server.delete(server.core("configmaps", "a"), preconditions={"uid": created["metadata"]["uid"]})
+    assert not await server.exists(server.core("configmaps", "a"))
 
 
-async def test_dry_run_deletes_nothing(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map())
-    await world.delete(world.core("configmaps", "a"), dryRun=["All"])
-    assert await world.exists(world.core("configmaps", "a"))
+async def test_dry_run_deletes_nothing(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map())
+    await server.delete(server.core("configmaps", "a"), dryRun=["All"])
+    assert await server.exists(server.core("configmaps", "a"))
 
 
 @pytest.mark.parametrize(
@@ -102,57 +102,61 @@ async def test_dry_run_deletes_nothing(world: World) -> None:
         pytest.param({"orphanDependents": True}, "orphan", id="the old way"),
     ],
 )
-async def test_propagation_is_left_to_the_garbage_collector(world: World, options: Any, expected: str | None) -> None:
-    await world.create(world.jobs(), held_job())
-    marked = await world.delete(world.jobs("a"), **options)
+async def test_propagation_is_left_to_the_garbage_collector(
+    server: ApiServer, options: Any, expected: str | None
+) -> None:
+    await server.create(server.jobs(), held_job())
+    marked = await server.delete(server.jobs("a"), **options)
     orders = [name for name in marked["metadata"]["finalizers"] if name != HOLD]
     assert orders == ([expected] if expected else [])
-    await world.patch(world.jobs("a"), {"metadata": {"finalizers": None}})
+    await server.patch(server.jobs("a"), {"metadata": {"finalizers": None}})
 
 
-async def test_job_deleted_without_a_policy_warns(world: World) -> None:
-    await world.create(world.jobs(), job())
-    response = await world.send_delete(world.jobs("a"))
+async def test_job_deleted_without_a_policy_warns(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
+    response = await server.send_delete(server.jobs("a"))
     assert "child pods are preserved by default" in response.headers["Warning"]
 
 
-async def test_background_is_the_default_of_other_kinds(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map(finalizers=[HOLD]))
-    marked = await world.delete(world.core("configmaps", "a"))
+async def test_background_is_the_default_of_other_kinds(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map(finalizers=[HOLD]))
+    marked = await server.delete(server.core("configmaps", "a"))
     assert marked["metadata"]["finalizers"] == [HOLD]
-    await world.patch(world.core("configmaps", "a"), RELEASE, STRATEGIC)
+    await server.patch(server.core("configmaps", "a"), RELEASE, STRATEGIC)
 
 
-async def test_unknown_propagation_is_refused(world: World) -> None:
-    await world.create(world.jobs(), job())
-    assert fields_refused(await world.send_delete(world.jobs("a"), propagationPolicy="Never")) == ["propagationPolicy"]
+async def test_unknown_propagation_is_refused(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
+    assert invalid_fields(await server.send_delete(server.jobs("a"), propagationPolicy="Never")) == [
+        "propagationPolicy"
+    ]
 
 
-async def test_policy_and_its_old_form_exclude_each_other(world: World) -> None:
-    await world.create(world.jobs(), job())
-    response = await world.send_delete(world.jobs("a"), propagationPolicy="Background", orphanDependents=True)
-    assert fields_refused(response) == ["propagationPolicy"]
+async def test_policy_and_its_old_form_exclude_each_other(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
+    response = await server.send_delete(server.jobs("a"), propagationPolicy="Background", orphanDependents=True)
+    assert invalid_fields(response) == ["propagationPolicy"]
 
 
-async def test_options_may_be_parameters(world: World) -> None:
-    await world.create(world.jobs(), held_job())
-    response = await world.http.delete(world.jobs("a"), params={"propagationPolicy": "Foreground"})
-    assert "foregroundDeletion" in world.accepted(response)["metadata"]["finalizers"]
-    await world.patch(world.jobs("a"), {"metadata": {"finalizers": None}})
+async def test_options_may_be_parameters(server: ApiServer) -> None:
+    await server.create(server.jobs(), held_job())
+    response = await server.http.delete(server.jobs("a"), params={"propagationPolicy": "Foreground"})
+    assert "foregroundDeletion" in server.accepted(response)["metadata"]["finalizers"]
+    await server.patch(server.jobs("a"), {"metadata": {"finalizers": None}})
 
 
-async def test_deletion_of_a_job_is_a_new_generation(world: World) -> None:
-    created = await world.create(world.jobs(), held_job())
-    marked = await world.delete(world.jobs("a"), propagationPolicy="Background")
+async def test_deletion_of_a_job_is_a_new_generation(server: ApiServer) -> None:
+    created = await server.create(server.jobs(), held_job())
+    marked = await server.delete(server.jobs("a"), propagationPolicy="Background")
     assert marked["metadata"]["generation"] == created["metadata"]["generation"] + 1
-    await world.patch(world.jobs("a"), {"metadata": {"finalizers": None}})
+    await server.patch(server.jobs("a"), {"metadata": {"finalizers": None}})
 
 
-async def test_pod_without_a_node_goes_at_once(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    last = await world.delete(world.core("pods", "a"))
+async def test_pod_without_a_node_goes_at_once(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    last = await server.delete(server.core("pods", "a"))
     assert (last["kind"], last["metadata"]["deletionGracePeriodSeconds"]) == ("Pod", 0)
-    assert not await world.exists(world.core("pods", "a"))
+    assert not await server.exists(server.core("pods", "a"))
 
 
 @pytest.mark.parametrize(
@@ -163,70 +167,70 @@ async def test_pod_without_a_node_goes_at_once(world: World) -> None:
         pytest.param({}, {"gracePeriodSeconds": 3}, 3, id="of the request"),
     ],
 )
-async def test_pod_on_a_node_gets_its_grace_period(world: World, spec: Any, options: Any, grace_s: int) -> None:
-    await world.create(world.core("pods"), pod(nodeName="n1", **spec))
-    marked = await world.delete(world.core("pods", "a"), **options)
+async def test_pod_on_a_node_gets_its_grace_period(server: ApiServer, spec: Any, options: Any, grace_s: int) -> None:
+    await server.create(server.core("pods"), pod(nodeName="n1", **spec))
+    marked = await server.delete(server.core("pods", "a"), **options)
     assert marked["metadata"]["deletionGracePeriodSeconds"] == grace_s
-    assert await world.exists(world.core("pods", "a"))
-    await world.delete(world.core("pods", "a"), gracePeriodSeconds=0)
+    assert await server.exists(server.core("pods", "a"))
+    await server.delete(server.core("pods", "a"), gracePeriodSeconds=0)
 
 
-async def test_grace_period_can_be_shortened_but_not_prolonged(world: World) -> None:
-    await world.create(world.core("pods"), pod(nodeName="n1"))
-    path = world.core("pods", "a")
-    await world.delete(path)
-    longer = await world.delete(path, gracePeriodSeconds=60)
-    shorter = await world.delete(path, gracePeriodSeconds=5)
+async def test_grace_period_can_be_shortened_but_not_prolonged(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod(nodeName="n1"))
+    path = server.core("pods", "a")
+    await server.delete(path)
+    longer = await server.delete(path, gracePeriodSeconds=60)
+    shorter = await server.delete(path, gracePeriodSeconds=5)
     assert longer["metadata"]["deletionGracePeriodSeconds"] == 30
     assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
     assert shorter["metadata"]["deletionTimestamp"] < longer["metadata"]["deletionTimestamp"]
-    await world.delete(path, gracePeriodSeconds=0)
-    assert not await world.exists(path)
+    await server.delete(path, gracePeriodSeconds=0)
+    assert not await server.exists(path)
 
 
-async def test_finalizer_outlives_the_grace_period(world: World) -> None:
+async def test_finalizer_outlives_the_grace_period(server: ApiServer) -> None:
     obj = pod(nodeName="n1")
     obj["metadata"]["finalizers"] = [HOLD]
-    await world.create(world.core("pods"), obj)
-    path = world.core("pods", "a")
-    await world.delete(path, gracePeriodSeconds=0)
-    assert await world.exists(path)
-    await world.patch(path, RELEASE, STRATEGIC)
-    assert not await world.exists(path)
+    await server.create(server.core("pods"), obj)
+    path = server.core("pods", "a")
+    await server.delete(path, gracePeriodSeconds=0)
+    assert await server.exists(path)
+    await server.patch(path, RELEASE, STRATEGIC)
+    assert not await server.exists(path)
 
 
-async def test_end_of_a_held_pod_overwrites_when_its_deletion_was_asked_for(world: World) -> None:
+async def test_end_of_a_held_pod_overwrites_when_its_deletion_was_asked_for(server: ApiServer) -> None:
     """Its kubelet deletes it with no grace period once its containers have ended, and that is the time that stays."""
     obj = pod(nodeName="n1")
     obj["metadata"]["finalizers"] = [HOLD]
-    await world.create(world.core("pods"), obj)
-    path = world.core("pods", "a")
-    asked = await world.delete(path)
+    await server.create(server.core("pods"), obj)
+    path = server.core("pods", "a")
+    asked = await server.delete(path)
     await asyncio.sleep(1.1)  # times have whole seconds
-    ended = await world.delete(path, gracePeriodSeconds=0)
+    ended = await server.delete(path, gracePeriodSeconds=0)
     assert ended["metadata"]["deletionGracePeriodSeconds"] == 0
     assert _time(ended) > _time(asked) - timedelta(seconds=30)
-    await world.patch(path, RELEASE, STRATEGIC)
-    assert not await world.exists(path)
+    await server.patch(path, RELEASE, STRATEGIC)
+    assert not await server.exists(path)
 
 
 def _time(obj: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(obj["metadata"]["deletionTimestamp"])
 
 
-async def test_pod_waits_for_its_grace_period_without_finalizers_too(world: World) -> None:
+async def test_pod_waits_for_its_grace_period_without_finalizers_too(server: ApiServer) -> None:
     obj = pod(nodeName="n1")
     obj["metadata"]["finalizers"] = [HOLD]
-    await world.create(world.core("pods"), obj)
-    path = world.core("pods", "a")
-    await world.delete(path)
-    await world.patch(path, RELEASE, STRATEGIC)
-    assert (await world.get(path))["metadata"]["deletionGracePeriodSeconds"] == 30
-    await world.delete(path, gracePeriodSeconds=0)
+    await server.create(server.core("pods"), obj)
+    path = server.core("pods", "a")
+    await server.delete(path)
+    await server.patch(path, RELEASE, STRATEGIC)
+    assert (await server.get(path))["metadata"]["deletionGracePeriodSeconds"] == 30
+    await server.delete(path, gracePeriodSeconds=0)
 
 
-async def test_finished_pod_goes_at_once(world: World) -> None:
-    await world.create(world.core("pods"), pod(nodeName="n1"))
-    await world.patch(world.core("pods", "a", "status"), {"status": {"phase": "Succeeded"}})
-    await world.delete(world.core("pods", "a"))
-    assert not await world.exists(world.core("pods", "a"))
+async def test_finished_pod_goes_at_once(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod(nodeName="n1"))
+    await server.patch(server.core("pods", "a", "status"), {"status": {"phase": "Succeeded"}})
+    await server.delete(server.core("pods", "a"))
+    assert not await server.exists(server.core("pods", "a"))

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.world import World, refused
+from tests.conformance.api_server import ApiServer, refused
 
 
-async def test_version_names_the_release(each_release: World) -> None:
+async def test_version_names_the_release(each_release: ApiServer) -> None:
     version = await each_release.get("/version")
     assert (version["major"], version["minor"]) == ("1", each_release.release.minor)
     assert version["gitVersion"].startswith(f"v1.{each_release.release.minor}.")
 
 
-async def test_scheduling_versions_are_those_of_the_release(each_release: World) -> None:
+async def test_scheduling_versions_are_those_of_the_release(each_release: ApiServer) -> None:
     group = await each_release.get("/apis/scheduling.k8s.io")
     served = [version["version"] for version in group["versions"]]
     assert served == ["v1", *each_release.release.scheduling_versions]
     assert group["preferredVersion"]["version"] == "v1"
 
 
-async def test_scheduling_resources_are_those_of_the_release(each_release: World) -> None:
+async def test_scheduling_resources_are_those_of_the_release(each_release: ApiServer) -> None:
     release = each_release.release
     for version in release.scheduling_versions:
         listed = await each_release.get(f"/apis/scheduling.k8s.io/{version}")
@@ -29,7 +29,7 @@ async def test_scheduling_resources_are_those_of_the_release(each_release: World
         assert ({"podgroups", "podgroups/status"} <= names) is release.has_pod_groups
 
 
-async def test_version_that_is_not_served_is_not_found(each_release: World) -> None:
+async def test_version_that_is_not_served_is_not_found(each_release: ApiServer) -> None:
     others = {"v1alpha1", "v1alpha2", "v1alpha3", "v1beta1"} - set(each_release.release.scheduling_versions)
     for version in others:
         response = await each_release.http.get(f"/apis/scheduling.k8s.io/{version}/workloads")
@@ -47,32 +47,32 @@ async def test_version_that_is_not_served_is_not_found(each_release: World) -> N
     ],
     ids=lambda value: str(value),
 )
-async def test_resource_is_described(world: World, path: str, name: str, kind: str, namespaced: bool) -> None:
-    listed = await world.get(path)
+async def test_resource_is_described(server: ApiServer, path: str, name: str, kind: str, namespaced: bool) -> None:
+    listed = await server.get(path)
     found = next(resource for resource in listed["resources"] if resource["name"] == name)
     assert (found["kind"], found["namespaced"]) == (kind, namespaced)
     assert {"create", "delete", "get", "list", "patch", "update", "watch"} <= set(found["verbs"])
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/livez", "/healthz"])
-async def test_health_is_plain_text(world: World, path: str) -> None:
-    response = await world.http.get(path)
+async def test_health_is_plain_text(server: ApiServer, path: str) -> None:
+    response = await server.http.get(path)
     assert (response.status_code, response.text) == (200, "ok")
 
 
-async def test_unknown_resource_is_not_found(world: World) -> None:
-    refused(await world.http.get(world.core("podz")), 404, "NotFound")
+async def test_unknown_resource_is_not_found(server: ApiServer) -> None:
+    refused(await server.http.get(server.core("podz")), 404, "NotFound")
 
 
-async def test_missing_or_wrong_token_is_unauthorized(world: World) -> None:
+async def test_missing_or_wrong_token_is_unauthorized(server: ApiServer) -> None:
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}):
-        response = await world.http.get("/api/v1/nodes", headers=headers)
+        response = await server.http.get("/api/v1/nodes", headers=headers)
         # A cluster with anonymous access answers 403 to the first.
         assert response.status_code in {401, 403}
     refused(response, 401, "Unauthorized")
 
 
-async def test_access_review_allows(world: World) -> None:
-    review = {"spec": {"resourceAttributes": {"namespace": world.namespace, "verb": "create", "resource": "pods"}}}
+async def test_access_review_allows(server: ApiServer) -> None:
+    review = {"spec": {"resourceAttributes": {"namespace": server.namespace, "verb": "create", "resource": "pods"}}}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    assert (await world.create(path, review))["status"]["allowed"] is True
+    assert (await server.create(path, review))["status"]["allowed"] is True

@@ -6,40 +6,40 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.api_server import ApiServer, refused
 from tests.conformance.builders import config_map, job, pod
-from tests.conformance.world import World, refused
 
 
-async def test_strict_refuses_unknown_fields(world: World) -> None:
+async def test_strict_refuses_unknown_fields(server: ApiServer) -> None:
     obj = job(wrong=1, pod_spec={"odd": True})
-    response = await world.http.post(world.jobs(), json=obj, params={"fieldValidation": "Strict"})
+    response = await server.http.post(server.jobs(), json=obj, params={"fieldValidation": "Strict"})
     message = refused(response, 400, "BadRequest")["message"]
     assert message.startswith('Job in version "v1" cannot be handled as a Job: strict decoding error: ')
     assert 'unknown field "spec.wrong"' in message
     assert 'unknown field "spec.template.spec.odd"' in message
 
 
-async def test_unknown_field_in_a_list_is_named_with_its_index(world: World) -> None:
+async def test_unknown_field_in_a_list_is_named_with_its_index(server: ApiServer) -> None:
     obj = pod(container={"wrong": 1})
-    response = await world.http.post(world.core("pods"), json=obj, params={"fieldValidation": "Strict"})
+    response = await server.http.post(server.core("pods"), json=obj, params={"fieldValidation": "Strict"})
     assert 'unknown field "spec.containers[0].wrong"' in refused(response, 400, "BadRequest")["message"]
 
 
 @pytest.mark.parametrize("query", [{}, {"fieldValidation": "Warn"}], ids=["by default", "asked for"])
-async def test_unknown_field_is_dropped_with_a_warning(world: World, query: dict[str, str]) -> None:
-    response = await world.http.post(world.jobs(), json=job(wrong=1), params=query)
-    assert "wrong" not in world.accepted(response)["spec"]
+async def test_unknown_field_is_dropped_with_a_warning(server: ApiServer, query: dict[str, str]) -> None:
+    response = await server.http.post(server.jobs(), json=job(wrong=1), params=query)
+    assert "wrong" not in server.accepted(response)["spec"]
     assert response.headers.get_list("Warning") == ['299 - "unknown field \\"spec.wrong\\""']
 
 
-async def test_unknown_field_is_dropped_silently_if_ignored(world: World) -> None:
-    response = await world.http.post(world.jobs(), json=job(wrong=1), params={"fieldValidation": "Ignore"})
-    assert "wrong" not in world.accepted(response)["spec"]
+async def test_unknown_field_is_dropped_silently_if_ignored(server: ApiServer) -> None:
+    response = await server.http.post(server.jobs(), json=job(wrong=1), params={"fieldValidation": "Ignore"})
+    assert "wrong" not in server.accepted(response)["spec"]
     assert "Warning" not in response.headers
 
 
-async def test_unknown_mode_is_refused(world: World) -> None:
-    response = await world.http.post(world.jobs(), json=job(), params={"fieldValidation": "Maybe"})
+async def test_unknown_mode_is_refused(server: ApiServer) -> None:
+    response = await server.http.post(server.jobs(), json=job(), params={"fieldValidation": "Maybe"})
     refused(response, 422, "Invalid")
 
 
@@ -83,21 +83,21 @@ async def test_unknown_mode_is_refused(world: World) -> None:
         ),
     ],
 )
-async def test_wrong_type_is_a_bad_request(world: World, obj: dict[str, Any], complaint: str) -> None:
-    response = await world.http.post(world.core("pods"), json=obj)
+async def test_wrong_type_is_a_bad_request(server: ApiServer, obj: dict[str, Any], complaint: str) -> None:
+    response = await server.http.post(server.core("pods"), json=obj)
     assert complaint in refused(response, 400, "BadRequest")["message"]
 
 
-async def test_wrong_type_is_refused_in_every_mode(world: World) -> None:
+async def test_wrong_type_is_refused_in_every_mode(server: ApiServer) -> None:
     obj = config_map(k=1)  # type: ignore[arg-type]
-    response = await world.http.post(world.core("configmaps"), json=obj, params={"fieldValidation": "Ignore"})
+    response = await server.http.post(server.core("configmaps"), json=obj, params={"fieldValidation": "Ignore"})
     refused(response, 400, "BadRequest")
 
 
-async def test_null_is_absence(world: World) -> None:
+async def test_null_is_absence(server: ApiServer) -> None:
     obj = config_map(k="v")
     obj["metadata"]["labels"] = None
-    created = await world.create(world.core("configmaps"), obj)
+    created = await server.create(server.core("configmaps"), obj)
     assert "labels" not in created["metadata"]
 
 
@@ -114,11 +114,11 @@ async def test_null_is_absence(world: World) -> None:
     ],
     ids=str,
 )
-async def test_quantities_are_kept_in_canonical_form(world: World, sent: Any, kept: str) -> None:
+async def test_quantities_are_kept_in_canonical_form(server: ApiServer, sent: Any, kept: str) -> None:
     obj = pod(
         container={
             "resources": {"requests": {"example.org/thing": "1", "memory": sent}, "limits": {"example.org/thing": "1"}}
         }
     )
-    created = await world.create(world.core("pods"), obj)
+    created = await server.create(server.core("pods"), obj)
     assert created["spec"]["containers"][0]["resources"]["requests"]["memory"] == kept

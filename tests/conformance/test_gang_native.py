@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conformance.manifests import group, indexed, link
-from tests.conformance.space import Space
+from tests.conformance.namespace import Namespace
 from tests.conformance.targets import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conformance.space import Obj
+    from tests.conformance.namespace import Obj
 
 NATIVE_RELEASES = ("1.36", "1.37")
 
@@ -31,24 +31,24 @@ def native(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
-def space(native: Any) -> Iterator[Space]:
+def namespace(native: Any) -> Iterator[Namespace]:
     """Two nodes of two CPUs."""
-    with Space.opened(*native) as space:
-        space.add_nodes(2, cpu=2)
-        yield space
+    with Namespace.opened(*native) as namespace:
+        namespace.add_nodes(2, cpu=2)
+        yield namespace
 
 
-def gang_asked_for(space: Space, name: str = "g", size: int = 3, **spec: Any) -> Obj:
+def gang_asked_for(namespace: Namespace, name: str = "g", size: int = 3, **spec: Any) -> Obj:
     """In 1.36 the shape of the Job asks for it."""
-    if space.target.release == "1.37":
+    if namespace.target.release == "1.37":
         spec["scheduling"] = {"schedulingPolicy": {"gang": {"minCount": size}}}
-    return space.create("jobs", indexed(name, size, **spec))
+    return namespace.create("jobs", indexed(name, size, **spec))
 
 
-def made(space: Space) -> tuple[Obj, Obj]:
+def made(namespace: Namespace) -> tuple[Obj, Obj]:
     """The one Workload and the one PodGroup."""
-    (pod_group,) = space.until(lambda: space.listed("podgroups"), lambda: "a PodGroup")
-    (workload,) = space.listed("workloads")
+    (pod_group,) = namespace.wait_until(lambda: namespace.list_objects("podgroups"), lambda: "a PodGroup")
+    (workload,) = namespace.list_objects("workloads")
     return workload, pod_group
 
 
@@ -56,19 +56,19 @@ def owners(obj: Obj) -> list[tuple[str, str, bool]]:
     return [(ref["kind"], ref["name"], ref.get("controller", False)) for ref in obj["metadata"]["ownerReferences"]]
 
 
-def test_gang_is_made_and_placed(space: Space) -> None:
-    gang_asked_for(space)
-    pods = space.wait_bound(3, "g")
-    workload, pod_group = made(space)
+def test_gang_is_made_and_placed(namespace: Namespace) -> None:
+    gang_asked_for(namespace)
+    pods = namespace.wait_bound(3, "g")
+    workload, pod_group = made(namespace)
     name = pod_group["metadata"]["name"]
     assert [pod["spec"]["schedulingGroup"] for pod in pods] == [{"podGroupName": name}] * 3
     assert workload["metadata"]["name"].startswith("g-")
     assert name.startswith(f"{workload['metadata']['name']}-g-pgt-0-")
 
 
-def test_made_objects_belong_to_the_job_and_say_so(space: Space) -> None:
-    gang_asked_for(space)
-    workload, pod_group = made(space)
+def test_made_objects_belong_to_the_job_and_say_so(namespace: Namespace) -> None:
+    gang_asked_for(namespace)
+    workload, pod_group = made(namespace)
     assert owners(workload) == [("Job", "g", True)]
     assert owners(pod_group) == [("Job", "g", True), ("Workload", workload["metadata"]["name"], False)]
     assert workload["spec"]["controllerRef"] == {"apiGroup": "batch", "kind": "Job", "name": "g"}
@@ -77,57 +77,59 @@ def test_made_objects_belong_to_the_job_and_say_so(space: Space) -> None:
     assert pod_group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
 
 
-def test_creation_is_told_by_events(space: Space) -> None:
-    gang_asked_for(space)
-    workload, pod_group = made(space)
+def test_creation_is_told_by_events(namespace: Namespace) -> None:
+    gang_asked_for(namespace)
+    workload, pod_group = made(namespace)
     name = workload["metadata"]["name"]
-    assert space.wait_event("WorkloadCreated", "Job")["message"] == f"Created Workload {name} for Job g"
-    if space.target.release == "1.37":
+    assert namespace.wait_event("WorkloadCreated", "Job")["message"] == f"Created Workload {name} for Job g"
+    if namespace.target.release == "1.37":
         group_name = pod_group["metadata"]["name"]
-        assert space.wait_event("PodGroupCreated", "Job")["message"] == f"Created PodGroup {group_name} for Job g"
+        assert namespace.wait_event("PodGroupCreated", "Job")["message"] == f"Created PodGroup {group_name} for Job g"
 
 
-def test_gang_that_cannot_fit_places_nothing(space: Space) -> None:
-    gang_asked_for(space, size=6)
-    _, pod_group = made(space)
-    space.wait_condition("podgroups", pod_group["metadata"]["name"], space.release.pod_group_condition or "", "False")
-    assert not any("nodeName" in pod["spec"] for pod in space.pods("g"))
+def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
+    gang_asked_for(namespace, size=6)
+    _, pod_group = made(namespace)
+    namespace.wait_condition(
+        "podgroups", pod_group["metadata"]["name"], namespace.release.pod_group_condition or "", "False"
+    )
+    assert not any("nodeName" in pod["spec"] for pod in namespace.pods("g"))
 
 
-def test_job_that_asks_for_no_gang(space: Space) -> None:
+def test_job_that_asks_for_no_gang(namespace: Namespace) -> None:
     """1.36 leaves it alone; 1.37 gives it a group whose pods need not start together."""
-    space.create("jobs", indexed("g", 6, completionMode="NonIndexed"))
-    space.wait_bound(4, "g")
-    if space.target.release == "1.36":
-        assert space.listed("workloads") == []
+    namespace.create("jobs", indexed("g", 6, completionMode="NonIndexed"))
+    namespace.wait_bound(4, "g")
+    if namespace.target.release == "1.36":
+        assert namespace.list_objects("workloads") == []
         return
-    _, pod_group = made(space)
+    _, pod_group = made(namespace)
     assert pod_group["spec"]["schedulingPolicy"] == {"basic": {}}
 
 
-def test_pods_that_name_their_group_are_left_to_it(space: Space) -> None:
-    group(space, "own", 2)
-    space.create("jobs", indexed("g", 2, pod_spec=link(space, "own")))
-    space.wait_bound(2, "g")
-    assert [workload["metadata"]["name"] for workload in space.listed("workloads")] == ["own"]
+def test_pods_that_name_their_group_are_left_to_it(namespace: Namespace) -> None:
+    group(namespace, "own", 2)
+    namespace.create("jobs", indexed("g", 2, pod_spec=link(namespace, "own")))
+    namespace.wait_bound(2, "g")
+    assert [workload["metadata"]["name"] for workload in namespace.list_objects("workloads")] == ["own"]
 
 
-def test_suspended_job_has_its_group_before_it_runs(space: Space) -> None:
-    gang_asked_for(space, suspend=True)
-    workload, _ = made(space)
-    space.patch("jobs", "g", {"spec": {"suspend": False}})
-    space.wait_bound(3, "g")
-    assert [workload["metadata"]["uid"]] == [one["metadata"]["uid"] for one in space.listed("workloads")]
+def test_suspended_job_has_its_group_before_it_runs(namespace: Namespace) -> None:
+    gang_asked_for(namespace, suspend=True)
+    workload, _ = made(namespace)
+    namespace.patch("jobs", "g", {"spec": {"suspend": False}})
+    namespace.wait_bound(3, "g")
+    assert [workload["metadata"]["uid"]] == [one["metadata"]["uid"] for one in namespace.list_objects("workloads")]
 
 
-def test_made_objects_go_with_the_job(space: Space) -> None:
-    gang_asked_for(space)
-    workload, pod_group = made(space)
-    pods = space.wait_bound(3, "g")
-    space.delete("jobs", "g", propagationPolicy="Background")
-    space.until(
-        lambda: all("deletionTimestamp" in pod["metadata"] for pod in space.pods("g")), lambda: "pods being deleted"
+def test_made_objects_go_with_the_job(namespace: Namespace) -> None:
+    gang_asked_for(namespace)
+    workload, pod_group = made(namespace)
+    pods = namespace.wait_bound(3, "g")
+    namespace.delete("jobs", "g", propagationPolicy="Background")
+    namespace.wait_until(
+        lambda: all("deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")), lambda: "pods being deleted"
     )
-    space.ends(*pods, exit_code=143)
-    space.wait_gone("workloads", workload["metadata"]["name"])
-    space.wait_gone("podgroups", pod_group["metadata"]["name"])
+    namespace.set_terminated(*pods, exit_code=143)
+    namespace.wait_gone("workloads", workload["metadata"]["name"])
+    namespace.wait_gone("podgroups", pod_group["metadata"]["name"])

@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.manifests import gang, group, indexed, link
-from tests.conformance.space import FOREIGN
+from tests.conformance.namespace import FOREIGN
 
 if TYPE_CHECKING:
-    from tests.conformance.space import Space
+    from tests.conformance.namespace import Namespace
 
 PROTECTION = "scheduling.k8s.io/podgroup-protection"
 
 
 @pytest.fixture
-def space(space: Space) -> Space:
+def namespace(namespace: Namespace) -> Namespace:
     """Two nodes of two CPUs, in a release that has gangs."""
-    if space.release.scheduling_version is None:
+    if namespace.release.scheduling_version is None:
         pytest.skip("serves no Workloads")
-    space.add_nodes(2, cpu=2)
-    return space
+    namespace.add_nodes(2, cpu=2)
+    return namespace
 
 
 @pytest.fixture
-def grouped(space: Space) -> Space:
-    if not space.release.has_pod_groups:
+def grouped(namespace: Namespace) -> Namespace:
+    if not namespace.release.has_pod_groups:
         pytest.skip("has no PodGroups")
-    return space
+    return namespace
 
 
-def test_group_is_protected_while_its_pods_may_run(grouped: Space) -> None:
+def test_group_is_protected_while_its_pods_may_run(grouped: Namespace) -> None:
     gang(grouped, "g", 2)
     pods = grouped.wait_bound(2, "g")
     assert grouped.get("podgroups", "g")["metadata"]["finalizers"] == [PROTECTION]
@@ -41,7 +41,7 @@ def test_group_is_protected_while_its_pods_may_run(grouped: Space) -> None:
     grouped.wait_gone("podgroups", "g")
 
 
-def test_held_pods_that_have_ended_do_not_keep_the_group(grouped: Space) -> None:
+def test_held_pods_that_have_ended_do_not_keep_the_group(grouped: Namespace) -> None:
     gang(grouped, "g", 2, finalizers=(FOREIGN,))
     grouped.ends(*grouped.wait_bound(2, "g"))
     grouped.wait_job("Complete", job="g")
@@ -50,66 +50,68 @@ def test_held_pods_that_have_ended_do_not_keep_the_group(grouped: Space) -> None
     assert len(grouped.pods("g")) == 2
 
 
-def test_group_that_nobody_uses_goes_at_once(grouped: Space) -> None:
+def test_group_that_nobody_uses_goes_at_once(grouped: Namespace) -> None:
     group(grouped, "g", 2)
     grouped.delete("podgroups", "g")
     grouped.wait_gone("podgroups", "g")
 
 
-def test_group_goes_with_its_job(space: Space) -> None:
-    gang(space, "g", 2)
-    pods = space.wait_bound(2, "g")
-    space.delete("jobs", "g", propagationPolicy="Background")
-    space.until(
-        lambda: all("deletionTimestamp" in pod["metadata"] for pod in space.pods("g")), lambda: "pods being deleted"
+def test_group_goes_with_its_job(namespace: Namespace) -> None:
+    gang(namespace, "g", 2)
+    pods = namespace.wait_bound(2, "g")
+    namespace.delete("jobs", "g", propagationPolicy="Background")
+    namespace.wait_until(
+        lambda: all("deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")), lambda: "pods being deleted"
     )
-    space.ends(*pods, exit_code=143)
-    space.wait_gone("workloads", "g")
-    if space.release.has_pod_groups:
-        space.wait_gone("podgroups", "g")
+    namespace.set_terminated(*pods, exit_code=143)
+    namespace.wait_gone("workloads", "g")
+    if namespace.release.has_pod_groups:
+        namespace.wait_gone("podgroups", "g")
 
 
-def test_pods_of_a_placed_gang_stay_when_their_group_goes(space: Space) -> None:
-    gang(space, "g", 2)
-    space.runs(*space.wait_bound(2, "g"))
-    space.delete("workloads", "g")
-    space.wait_gone("workloads", "g")
-    assert ["deletionTimestamp" in pod["metadata"] for pod in space.pods("g")] == [False, False]
+def test_pods_of_a_placed_gang_stay_when_their_group_goes(namespace: Namespace) -> None:
+    gang(namespace, "g", 2)
+    namespace.set_running(*namespace.wait_bound(2, "g"))
+    namespace.delete("workloads", "g")
+    namespace.wait_gone("workloads", "g")
+    assert ["deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")] == [False, False]
 
 
-def test_gang_completes_as_any_job(space: Space) -> None:
-    gang(space, "g", 3, finalizers=(FOREIGN,))
-    space.ends(*space.wait_bound(3, "g"))
-    job = space.wait_job("Complete", job="g")
+def test_gang_completes_as_any_job(namespace: Namespace) -> None:
+    gang(namespace, "g", 3, finalizers=(FOREIGN,))
+    namespace.set_terminated(*namespace.wait_bound(3, "g"))
+    job = namespace.wait_job("Complete", job="g")
     assert job["status"]["completedIndexes"] == "0-2"
 
 
-def test_link_to_the_group_is_kept_in_the_pods(space: Space) -> None:
-    gang(space, "g", 2)
-    wanted = link(space, "g")
-    for pod in space.wait_bound(2, "g"):
+def test_link_to_the_group_is_kept_in_the_pods(namespace: Namespace) -> None:
+    gang(namespace, "g", 2)
+    wanted = link(namespace, "g")
+    for pod in namespace.wait_bound(2, "g"):
         assert {field: pod["spec"].get(field) for field in wanted} == wanted
 
 
-def test_replacement_waits_for_ever_once_a_rank_has_ended(space: Space) -> None:
+def test_replacement_waits_for_ever_once_a_rank_has_ended(namespace: Namespace) -> None:
     """kubernetes#142330: the scheduler forgets members that have ended, so a lost rank cannot be replaced."""
-    gang(space, "g", 2, backoffLimitPerIndex=1, backoffLimit=None)
-    first, second = space.wait_bound(2, "g")
-    space.ends(first)
-    space.until(lambda: space.job("g")["status"].get("succeeded"), lambda: f"one success: {space.job('g')['status']}")
-    space.ends(second, exit_code=1)
-    space.wait_pods(3, "g")
-    space.create("jobs", indexed("witness", 1))
-    space.wait_bound(1, "witness")
-    (waiting,) = [pod for pod in space.pods("g") if "nodeName" not in pod["spec"]]
+    gang(namespace, "g", 2, backoffLimitPerIndex=1, backoffLimit=None)
+    first, second = namespace.wait_bound(2, "g")
+    namespace.set_terminated(first)
+    namespace.wait_until(
+        lambda: namespace.job("g")["status"].get("succeeded"), lambda: f"one success: {namespace.job('g')['status']}"
+    )
+    namespace.set_terminated(second, exit_code=1)
+    namespace.wait_pods(3, "g")
+    namespace.create("jobs", indexed("witness", 1))
+    namespace.wait_bound(1, "witness")
+    (waiting,) = [pod for pod in namespace.pods("g") if "nodeName" not in pod["spec"]]
     assert waiting["status"]["phase"] == "Pending"
     assert "conditions" not in waiting["status"]
 
 
-def test_scheduling_of_a_job_is_dropped_without_its_gate(space: Space) -> None:
+def test_scheduling_of_a_job_is_dropped_without_its_gate(namespace: Namespace) -> None:
     """Silently; so a client has to look at what was stored."""
     policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
-    job = space.create("jobs", indexed("g", 2, scheduling=policy))
+    job = namespace.create("jobs", indexed("g", 2, scheduling=policy))
     assert "scheduling" not in job["spec"]
-    space.wait_bound(2, "g")
-    assert space.listed("workloads") == []
+    namespace.wait_bound(2, "g")
+    assert namespace.list_objects("workloads") == []

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conformance.manifests import indexed
-from tests.conformance.space import FOREIGN, TRACKING
-from tests.patience import PATIENCE_S
+from tests.conformance.namespace import FOREIGN, TRACKING
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tests.conformance.space import Obj, Space
+    from tests.conformance.namespace import Namespace, Obj
 
 UNCOUNTED_MAX = 500
 CLIENTS = 8
@@ -59,15 +59,15 @@ def is_tracked(pod: Obj) -> bool:
     return TRACKING in pod["metadata"].get("finalizers", ())
 
 
-def released_at(space: Space, pod: Obj) -> int:
+def released_at(namespace: Namespace, pod: Obj) -> int:
     """The version of the pod that first was without the tracking finalizer, as a watch from its creation tells."""
     query = {
         "watch": "1",
         "fieldSelector": f"metadata.name={pod['metadata']['name']}",
         "resourceVersion": pod["metadata"]["resourceVersion"],
-        "timeoutSeconds": str(int(PATIENCE_S)),
+        "timeoutSeconds": str(int(TIMEOUT_S)),
     }
-    with space.api.stream("GET", space.path("pods"), params=query) as response:
+    with namespace.api.stream("GET", namespace.path("pods"), params=query) as response:
         for line in response.iter_lines():
             state = json.loads(line)["object"]
             if not is_tracked(state):
@@ -76,124 +76,135 @@ def released_at(space: Space, pod: Obj) -> int:
 
 
 @pytest.mark.parametrize(("exit_code", "outcome"), [(0, "succeeded"), (1, "failed")], ids=["success", "failure"])
-def test_uid_is_listed_before_the_finalizer_goes_and_counted_after(space: Space, exit_code: int, outcome: str) -> None:
-    created = space.create("jobs", numbered(1, backoffLimit=3))
-    (pod,) = space.wait_pods(1)
-    space.ends(pod, exit_code=exit_code)
-    space.until(lambda: space.job()["status"].get(outcome), lambda: f"a count: {space.job()['status']}")
-    states = space.history("jobs", created)
+def test_uid_is_listed_before_the_finalizer_goes_and_counted_after(
+    namespace: Namespace, exit_code: int, outcome: str
+) -> None:
+    created = namespace.create("jobs", numbered(1, backoffLimit=3))
+    (pod,) = namespace.wait_pods(1)
+    namespace.set_terminated(pod, exit_code=exit_code)
+    namespace.wait_until(
+        lambda: namespace.job()["status"].get(outcome), lambda: f"a count: {namespace.job()['status']}"
+    )
+    states = namespace.history("jobs", created)
     with_uid = [revision(state) for state in states if listed(state, outcome) == [pod["metadata"]["uid"]]]
     with_count = [revision(state) for state in states if (state.get("status") or {}).get(outcome) == 1]
-    released = released_at(space, pod)
+    released = released_at(namespace, pod)
     assert with_uid
     assert max(with_uid) < min(with_count), "never listed and counted at once"
     assert min(with_uid) < released < min(with_count)
 
 
-def test_indexes_need_no_list_of_uids(space: Space) -> None:
+def test_indexes_need_no_list_of_uids(namespace: Namespace) -> None:
     """To note an index twice changes nothing."""
-    created = space.create("jobs", indexed())
-    space.ends(*space.wait_pods(2))
-    space.wait_job("Complete")
-    assert {len(listed(state)) for state in space.history("jobs", created)} == {0}
+    created = namespace.create("jobs", indexed())
+    namespace.set_terminated(*namespace.wait_pods(2))
+    namespace.wait_job("Complete")
+    assert {len(listed(state)) for state in namespace.history("jobs", created)} == {0}
 
 
-def test_counted_pod_that_is_deleted_stays_counted(space: Space) -> None:
-    space.create("jobs", numbered(2))
-    first, second = space.wait_pods(2)
-    space.ends(first)
-    space.until(lambda: space.job()["status"].get("succeeded") == 1, lambda: f"one: {space.job()['status']}")
-    space.delete("pods", first["metadata"]["name"], gracePeriodSeconds=0)
-    space.wait_gone("pods", first["metadata"]["name"])
-    space.ends(second)
-    assert space.wait_job("Complete")["status"]["succeeded"] == 2
-    assert uids(space.pods()) == {second["metadata"]["uid"]}
+def test_counted_pod_that_is_deleted_stays_counted(namespace: Namespace) -> None:
+    namespace.create("jobs", numbered(2))
+    first, second = namespace.wait_pods(2)
+    namespace.set_terminated(first)
+    namespace.wait_until(
+        lambda: namespace.job()["status"].get("succeeded") == 1, lambda: f"one: {namespace.job()['status']}"
+    )
+    namespace.delete("pods", first["metadata"]["name"], gracePeriodSeconds=0)
+    namespace.wait_gone("pods", first["metadata"]["name"])
+    namespace.set_terminated(second)
+    assert namespace.wait_job("Complete")["status"]["succeeded"] == 2
+    assert uids(namespace.pods()) == {second["metadata"]["uid"]}
 
 
-def test_pod_whose_finalizer_was_taken_away_counts_for_nothing(space: Space) -> None:
+def test_pod_whose_finalizer_was_taken_away_counts_for_nothing(namespace: Namespace) -> None:
     """A success that could not be counted safely is repeated."""
-    space.create("jobs", numbered(1))
-    (pod,) = space.wait_pods(1)
-    space.patch("pods", pod["metadata"]["name"], {"metadata": {"finalizers": None}})
-    space.ends(pod)
-    pods = space.wait_pods(2)
-    assert space.job()["status"].get("succeeded", 0) == 0
-    space.ends(next(one for one in pods if one["metadata"]["uid"] != pod["metadata"]["uid"]))
-    assert space.wait_job("Complete")["status"]["succeeded"] == 1
+    namespace.create("jobs", numbered(1))
+    (pod,) = namespace.wait_pods(1)
+    namespace.patch("pods", pod["metadata"]["name"], {"metadata": {"finalizers": None}})
+    namespace.set_terminated(pod)
+    pods = namespace.wait_pods(2)
+    assert namespace.job()["status"].get("succeeded", 0) == 0
+    namespace.set_terminated(next(one for one in pods if one["metadata"]["uid"] != pod["metadata"]["uid"]))
+    assert namespace.wait_job("Complete")["status"]["succeeded"] == 1
 
 
-def test_matching_pod_that_nobody_owns_is_adopted(space: Space) -> None:
-    space.create("pods", stray("found"))
-    job = space.create("jobs", choosing(1))
-    pod = space.until(
-        lambda: next((one for one in space.listed("pods") if is_tracked(one)), None), lambda: "a pod that is tracked"
+def test_matching_pod_that_nobody_owns_is_adopted(namespace: Namespace) -> None:
+    namespace.create("pods", stray("found"))
+    job = namespace.create("jobs", choosing(1))
+    pod = namespace.wait_until(
+        lambda: next((one for one in namespace.list_objects("pods") if is_tracked(one)), None),
+        lambda: "a pod that is tracked",
     )
     assert pod["metadata"]["name"] == "found"
     (owner,) = pod["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
-    space.until(lambda: space.job()["status"].get("active") == 1, lambda: f"one active: {space.job()['status']}")
-    assert len(space.listed("pods")) == 1, "what it has found it need not make"
-    space.ends(pod)
-    assert space.wait_job("Complete")["status"]["succeeded"] == 1
+    namespace.wait_until(
+        lambda: namespace.job()["status"].get("active") == 1, lambda: f"one active: {namespace.job()['status']}"
+    )
+    assert len(namespace.list_objects("pods")) == 1, "what it has found it need not make"
+    namespace.set_terminated(pod)
+    assert namespace.wait_job("Complete")["status"]["succeeded"] == 1
 
 
-def test_pod_that_does_not_match_any_more_is_given_up(space: Space) -> None:
-    space.create("jobs", choosing(1))
-    (pod,) = space.until(lambda: space.listed("pods"), lambda: "a pod")
+def test_pod_that_does_not_match_any_more_is_given_up(namespace: Namespace) -> None:
+    namespace.create("jobs", choosing(1))
+    (pod,) = namespace.wait_until(lambda: namespace.list_objects("pods"), lambda: "a pod")
     name = pod["metadata"]["name"]
-    space.patch("pods", name, {"metadata": {"labels": {"set": "other"}}})
-    space.until(lambda: not is_tracked(space.get("pods", name)), lambda: f"{name} without the finalizer")
-    assert "ownerReferences" not in space.get("pods", name)["metadata"]
-    space.until(lambda: len(space.listed("pods")) == 2, lambda: "a pod in its place")
+    namespace.patch("pods", name, {"metadata": {"labels": {"set": "other"}}})
+    namespace.wait_until(lambda: not is_tracked(namespace.get("pods", name)), lambda: f"{name} without the finalizer")
+    assert "ownerReferences" not in namespace.get("pods", name)["metadata"]
+    namespace.wait_until(lambda: len(namespace.list_objects("pods")) == 2, lambda: "a pod in its place")
 
 
-def test_pod_that_comes_after_the_end_is_let_go_when_it_is_deleted(space: Space) -> None:
+def test_pod_that_comes_after_the_end_is_let_go_when_it_is_deleted(namespace: Namespace) -> None:
     """No sync counts it any more, and the Job itself does not look for it."""
-    job = space.create("jobs", choosing(1))
-    (pod,) = space.until(lambda: space.listed("pods"), lambda: "a pod")
-    space.ends(pod)
-    space.wait_job("Complete")
+    job = namespace.create("jobs", choosing(1))
+    (pod,) = namespace.wait_until(lambda: namespace.list_objects("pods"), lambda: "a pod")
+    namespace.set_terminated(pod)
+    namespace.wait_job("Complete")
     late = stray("late")
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job["metadata"]["uid"], "controller": True}
     late["metadata"] |= {"ownerReferences": [owner], "finalizers": [TRACKING]}
-    space.create("pods", late)
-    space.delete("pods", "late")
-    space.wait_gone("pods", "late")
-    assert space.job()["status"]["succeeded"] == 1
+    namespace.create("pods", late)
+    namespace.delete("pods", "late")
+    namespace.wait_gone("pods", "late")
+    assert namespace.job()["status"]["succeeded"] == 1
 
 
-def test_pods_of_an_earlier_job_of_the_name_are_not_its_own(space: Space) -> None:
-    space.create("jobs", indexed(size=1, finalizers=(FOREIGN,)))
-    (old,) = space.wait_pods(1)
-    space.delete("jobs", "j", propagationPolicy="Background")
-    space.wait_gone("jobs", "j")
-    space.create("jobs", indexed(size=1))
-    (new,) = space.wait_pods(1)
-    space.ends(old)
-    space.until(lambda: not is_tracked(space.get("pods", old["metadata"]["name"])), lambda: "no finalizer")
-    space.runs(new)
-    job = space.until(lambda: job if (job := space.job())["status"].get("ready") else None, lambda: "a ready pod")
+def test_pods_of_an_earlier_job_of_the_name_are_not_its_own(namespace: Namespace) -> None:
+    namespace.create("jobs", indexed(size=1, finalizers=(FOREIGN,)))
+    (old,) = namespace.wait_pods(1)
+    namespace.delete("jobs", "j", propagationPolicy="Background")
+    namespace.wait_gone("jobs", "j")
+    namespace.create("jobs", indexed(size=1))
+    (new,) = namespace.wait_pods(1)
+    namespace.set_terminated(old)
+    namespace.wait_until(lambda: not is_tracked(namespace.get("pods", old["metadata"]["name"])), lambda: "no finalizer")
+    namespace.set_running(new)
+    job = namespace.wait_until(
+        lambda: job if (job := namespace.job())["status"].get("ready") else None, lambda: "a ready pod"
+    )
     assert job["status"].get("succeeded", 0) == 0
-    space.lets_go(old)
-    space.ends(new)
-    assert space.wait_job("Complete")["status"]["completedIndexes"] == "0"
+    namespace.remove_finalizer(old)
+    namespace.set_terminated(new)
+    assert namespace.wait_job("Complete")["status"]["completedIndexes"] == "0"
 
 
 @pytest.mark.slow
-def test_at_most_500_pods_are_counted_at_once(space: Space) -> None:
+def test_at_most_500_pods_are_counted_at_once(namespace: Namespace) -> None:
     """They have all ended when the Job first sees them, so that only the limit keeps it from counting all."""
     count = UNCOUNTED_MAX + 10
 
     def ended(number: int) -> None:
-        space.create("pods", stray(f"p{number}"))
-        space.patch("pods", f"p{number}", {"status": {"phase": "Succeeded"}}, "status")
+        namespace.create("pods", stray(f"p{number}"))
+        namespace.patch("pods", f"p{number}", {"status": {"phase": "Succeeded"}}, "status")
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         list(clients.map(ended, range(count)))
-    created = space.create("jobs", choosing(count))
-    job = space.wait_job("Complete")
-    states = space.history("jobs", created)
+    created = namespace.create("jobs", choosing(count))
+    job = namespace.wait_job("Complete")
+    states = namespace.history("jobs", created)
     assert max(len(listed(state)) for state in states) == UNCOUNTED_MAX
     assert job["status"]["succeeded"] == count
     assert job["status"]["uncountedTerminatedPods"] == {}
-    assert not any(is_tracked(pod) for pod in space.listed("pods"))
+    assert not any(is_tracked(pod) for pod in namespace.list_objects("pods"))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.conformance.manifests import indexed
-from tests.conformance.space import FOREIGN, TRACKING
+from tests.conformance.namespace import FOREIGN, TRACKING
 
 if TYPE_CHECKING:
-    from tests.conformance.space import Space
+    from tests.conformance.namespace import Namespace
 
 
-def test_pods_of_an_indexed_job_are_told_apart(space: Space) -> None:
-    job = space.create("jobs", indexed("train", 2))
-    pods = space.wait_pods(2, "train")
+def test_pods_of_an_indexed_job_are_told_apart(namespace: Namespace) -> None:
+    job = namespace.create("jobs", indexed("train", 2))
+    pods = namespace.wait_pods(2, "train")
     uid = job["metadata"]["uid"]
     for index, pod in enumerate(pods):
         metadata = pod["metadata"]
@@ -31,17 +31,17 @@ def test_pods_of_an_indexed_job_are_told_apart(space: Space) -> None:
         assert pod["spec"]["hostname"] == f"train-{index}"
 
 
-def test_pods_know_their_index_from_the_environment(space: Space) -> None:
-    space.create("jobs", indexed())
-    container = space.wait_pods(2)[0]["spec"]["containers"][0]
+def test_pods_know_their_index_from_the_environment(namespace: Namespace) -> None:
+    namespace.create("jobs", indexed())
+    container = namespace.wait_pods(2)[0]["spec"]["containers"][0]
     field = "metadata.labels['batch.kubernetes.io/job-completion-index']"
     assert container["env"] == [
         {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
     ]
 
 
-def test_pods_belong_to_their_job(space: Space) -> None:
-    job = space.create("jobs", indexed())
+def test_pods_belong_to_their_job(namespace: Namespace) -> None:
+    job = namespace.create("jobs", indexed())
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -50,34 +50,34 @@ def test_pods_belong_to_their_job(space: Space) -> None:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    assert [pod["metadata"]["ownerReferences"] for pod in space.wait_pods(2)] == [[owner], [owner]]
+    assert [pod["metadata"]["ownerReferences"] for pod in namespace.wait_pods(2)] == [[owner], [owner]]
 
 
-def test_foreign_finalizer_of_the_template_is_on_every_pod(space: Space) -> None:
-    space.create("jobs", indexed(finalizers=(FOREIGN,)))
-    assert [pod["metadata"]["finalizers"] for pod in space.wait_pods(2)] == [[FOREIGN, TRACKING]] * 2
+def test_foreign_finalizer_of_the_template_is_on_every_pod(namespace: Namespace) -> None:
+    namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
+    assert [pod["metadata"]["finalizers"] for pod in namespace.wait_pods(2)] == [[FOREIGN, TRACKING]] * 2
 
 
-def test_unusable_finalizer_of_the_template_is_noticed_at_the_pods(space: Space) -> None:
+def test_unusable_finalizer_of_the_template_is_noticed_at_the_pods(namespace: Namespace) -> None:
     """The Job is accepted, so it has to be checked before it is sent."""
-    space.create("jobs", indexed(finalizers=("example.org/not a name",)))
-    event = space.wait_event("FailedCreate", "Job")
+    namespace.create("jobs", indexed(finalizers=("example.org/not a name",)))
+    event = namespace.wait_event("FailedCreate", "Job")
     assert event["type"] == "Warning"
     assert "metadata.finalizers: Invalid value" in event["message"]
-    assert space.pods("j") == []
+    assert namespace.pods("j") == []
 
 
-def test_job_tells_which_pods_it_made(space: Space) -> None:
-    space.create("jobs", indexed(size=1))
-    (pod,) = space.wait_pods(1)
-    event = space.wait_event("SuccessfulCreate", "Job")
+def test_job_tells_which_pods_it_made(namespace: Namespace) -> None:
+    namespace.create("jobs", indexed(size=1))
+    (pod,) = namespace.wait_pods(1)
+    event = namespace.wait_event("SuccessfulCreate", "Job")
     assert (event["type"], event["message"]) == ("Normal", f"Created pod: {pod['metadata']['name']}")
 
 
-def test_pods_that_nobody_can_place_say_so(space: Space) -> None:
-    space.create("jobs", indexed(size=1))
-    (pod,) = space.wait_pods(1)
-    pod = space.wait_condition("pods", pod["metadata"]["name"], "PodScheduled", "False")
+def test_pods_that_nobody_can_place_say_so(namespace: Namespace) -> None:
+    namespace.create("jobs", indexed(size=1))
+    (pod,) = namespace.wait_pods(1)
+    pod = namespace.wait_condition("pods", pod["metadata"]["name"], "PodScheduled", "False")
     (condition,) = pod["status"]["conditions"]
     assert condition["reason"] == "Unschedulable"
     assert condition["message"] == "no nodes available to schedule pods"

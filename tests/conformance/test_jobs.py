@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.api_server import STRATEGIC, ApiServer, invalid_fields, refused
 from tests.conformance.builders import INDEXED, job
-from tests.conformance.world import STRATEGIC, World, fields_refused, refused
 
 UID, NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 START = "2026-01-01T00:00:00Z"
@@ -24,22 +24,22 @@ START = "2026-01-01T00:00:00Z"
         ("manualSelector", False),
     ],
 )
-async def test_job_default(world: World, field: str, value: Any) -> None:
-    assert (await world.create(world.jobs(), job()))["spec"][field] == value
+async def test_job_default(server: ApiServer, field: str, value: Any) -> None:
+    assert (await server.create(server.jobs(), job()))["spec"][field] == value
 
 
-async def test_parallelism_alone_leaves_completions_open(world: World) -> None:
-    assert "completions" not in (await world.create(world.jobs(), job(parallelism=3)))["spec"]
+async def test_parallelism_alone_leaves_completions_open(server: ApiServer) -> None:
+    assert "completions" not in (await server.create(server.jobs(), job(parallelism=3)))["spec"]
 
 
-async def test_failure_policy_waits_for_failed_pods(world: World) -> None:
+async def test_failure_policy_waits_for_failed_pods(server: ApiServer) -> None:
     policy = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]}
-    created = await world.create(world.jobs(), job(podFailurePolicy=policy))
+    created = await server.create(server.jobs(), job(podFailurePolicy=policy))
     assert created["spec"]["podReplacementPolicy"] == "Failed"
 
 
-async def test_selector_and_labels_are_generated(world: World) -> None:
-    created = await world.create(world.jobs(), job())
+async def test_selector_and_labels_are_generated(server: ApiServer) -> None:
+    created = await server.create(server.jobs(), job())
     uid = created["metadata"]["uid"]
     expected = {UID: uid, NAME: "a", "controller-uid": uid, "job-name": "a"}
     assert created["spec"]["selector"] == {"matchLabels": {UID: uid}}
@@ -47,20 +47,20 @@ async def test_selector_and_labels_are_generated(world: World) -> None:
     assert created["metadata"]["labels"] == expected
 
 
-async def test_labels_of_the_job_are_its_own_if_it_has_some(world: World) -> None:
+async def test_labels_of_the_job_are_its_own_if_it_has_some(server: ApiServer) -> None:
     obj = job()
     obj["metadata"]["labels"] = {"mine": "1"}
-    assert (await world.create(world.jobs(), obj))["metadata"]["labels"] == {"mine": "1"}
+    assert (await server.create(server.jobs(), obj))["metadata"]["labels"] == {"mine": "1"}
 
 
-async def test_new_job_has_generation_one_and_no_status(world: World) -> None:
-    created = await world.create(world.jobs(), job() | {"status": {"succeeded": 3}})
+async def test_new_job_has_generation_one_and_no_status(server: ApiServer) -> None:
+    created = await server.create(server.jobs(), job() | {"status": {"succeeded": 3}})
     assert (created["metadata"]["generation"], created["status"]) == (1, {})
 
 
-async def test_bad_finalizer_in_the_template_is_accepted(world: World) -> None:
+async def test_bad_finalizer_in_the_template_is_accepted(server: ApiServer) -> None:
     """Nobody looks at it before a pod is made, so the Job would hang: a client has to check."""
-    await world.create(world.jobs(), job(template={"metadata": {"finalizers": ["bad finalizer"]}}))
+    await server.create(server.jobs(), job(template={"metadata": {"finalizers": ["bad finalizer"]}}))
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ async def test_bad_finalizer_in_the_template_is_accepted(world: World) -> None:
         ),
     ],
 )
-async def test_wrong_job_is_refused(world: World, obj: dict[str, Any], field: str) -> None:
-    assert field in fields_refused(await world.http.post(world.jobs(), json=obj))
+async def test_wrong_job_is_refused(server: ApiServer, obj: dict[str, Any], field: str) -> None:
+    assert field in invalid_fields(await server.http.post(server.jobs(), json=obj))
 
 
-async def test_name_that_is_no_label_warns(world: World) -> None:
-    response = await world.http.post(world.jobs(), json=job("with.dots"))
+async def test_name_that_is_no_label_warns(server: ApiServer) -> None:
+    response = await server.http.post(server.jobs(), json=job("with.dots"))
     assert response.status_code == 201
     assert "a DNS label is recommended" in response.headers["Warning"]
 
@@ -109,54 +109,54 @@ async def test_name_that_is_no_label_warns(world: World) -> None:
         pytest.param({"podFailurePolicy": {"rules": []}}, "spec.podFailurePolicy", id="failure policy"),
     ],
 )
-async def test_immutable_field(world: World, change: dict[str, Any], field: str) -> None:
-    await world.create(world.jobs(), job())
-    assert field in fields_refused(await world.send_patch(world.jobs("a"), {"spec": change}))
+async def test_immutable_field(server: ApiServer, change: dict[str, Any], field: str) -> None:
+    await server.create(server.jobs(), job())
+    assert field in invalid_fields(await server.send_patch(server.jobs("a"), {"spec": change}))
 
 
-async def test_what_may_change_is_a_new_generation(world: World) -> None:
-    await world.create(world.jobs(), job())
+async def test_what_may_change_is_a_new_generation(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
     change = {"backoffLimit": 2, "activeDeadlineSeconds": 9, "ttlSecondsAfterFinished": 5, "parallelism": 3}
-    patched = await world.patch(world.jobs("a"), {"spec": change})
+    patched = await server.patch(server.jobs("a"), {"spec": change})
     assert change.items() <= patched["spec"].items()
     assert patched["metadata"]["generation"] == 2
 
 
-async def test_metadata_is_no_new_generation(world: World) -> None:
-    await world.create(world.jobs(), job())
-    patched = await world.patch(world.jobs("a"), {"metadata": {"annotations": {"x": "y"}}})
+async def test_metadata_is_no_new_generation(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
+    patched = await server.patch(server.jobs("a"), {"metadata": {"annotations": {"x": "y"}}})
     assert patched["metadata"]["generation"] == 1
 
 
-async def test_template_of_a_running_job_is_immutable(world: World) -> None:
-    await world.create(world.jobs(), job(suspend=False, parallelism=0))
+async def test_template_of_a_running_job_is_immutable(server: ApiServer) -> None:
+    await server.create(server.jobs(), job(suspend=False, parallelism=0))
     change = {"template": {"metadata": {"finalizers": ["example.org/hold"]}}}
-    assert fields_refused(await world.send_patch(world.jobs("a"), {"spec": change}, STRATEGIC)) == ["spec.template"]
+    assert invalid_fields(await server.send_patch(server.jobs("a"), {"spec": change}, STRATEGIC)) == ["spec.template"]
 
 
-async def test_suspended_job_may_be_sent_elsewhere(world: World) -> None:
-    await world.create(world.jobs(), job())
+async def test_suspended_job_may_be_sent_elsewhere(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
     place = {"nodeSelector": {"zone": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     change = {"template": {"spec": place, "metadata": {"annotations": {"x": "y"}}}}
-    patched = await world.patch(world.jobs("a"), {"spec": change}, STRATEGIC)
+    patched = await server.patch(server.jobs("a"), {"spec": change}, STRATEGIC)
     assert place.items() <= patched["spec"]["template"]["spec"].items()
 
 
-async def test_image_of_a_suspended_job_is_immutable(world: World) -> None:
-    await world.create(world.jobs(), job())
+async def test_image_of_a_suspended_job_is_immutable(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
     change = {"template": {"spec": {"containers": [{"name": "main", "image": "other"}]}}}
-    response = await world.send_patch(world.jobs("a"), {"spec": change}, STRATEGIC)
-    assert fields_refused(response)[0].startswith("spec.template")
+    response = await server.send_patch(server.jobs("a"), {"spec": change}, STRATEGIC)
+    assert invalid_fields(response)[0].startswith("spec.template")
 
 
-async def test_indexes_grow_with_parallelism(each_release: World) -> None:
+async def test_indexes_grow_with_parallelism(each_release: ApiServer) -> None:
     """Except in 1.36 for a Job whose pods are a gang, which this one is where the controller makes it one."""
-    world = each_release
-    await world.create(world.jobs(), job(**INDEXED))
-    response = await world.send_patch(world.jobs("a"), {"spec": {"completions": 3}})
-    assert fields_refused(response) == ["spec.completions"]
-    grown = await world.send_patch(world.jobs("a"), {"spec": {"completions": 3, "parallelism": 3}})
-    assert grown.status_code == 200 or (world.release.infers_gangs and grown.status_code == 403)
+    server = each_release
+    await server.create(server.jobs(), job(**INDEXED))
+    response = await server.send_patch(server.jobs("a"), {"spec": {"completions": 3}})
+    assert invalid_fields(response) == ["spec.completions"]
+    grown = await server.send_patch(server.jobs("a"), {"spec": {"completions": 3, "parallelism": 3}})
+    assert grown.status_code == 200 or (server.release.infers_gangs and grown.status_code == 403)
 
 
 def conditions(*names: str) -> dict[str, Any]:
@@ -192,34 +192,34 @@ FAILED = conditions("FailureTarget", "Failed") | {"startTime": START}
         pytest.param({"completedIndexes": "1,0"}, "status.completedIndexes", id="indexes out of order"),
     ],
 )
-async def test_impossible_status_is_refused(world: World, status: dict[str, Any], field: str) -> None:
-    await world.create(world.jobs(), job(**INDEXED))
-    response = await world.send_patch(world.jobs("a", "status"), {"status": status})
-    assert field in fields_refused(response)
+async def test_impossible_status_is_refused(server: ApiServer, status: dict[str, Any], field: str) -> None:
+    await server.create(server.jobs(), job(**INDEXED))
+    response = await server.send_patch(server.jobs("a", "status"), {"status": status})
+    assert field in invalid_fields(response)
 
 
-async def test_finished_job_stays_finished(world: World) -> None:
-    await world.create(world.jobs(), job(**INDEXED))
-    path = world.jobs("a", "status")
-    await world.patch(path, {"status": FAILED})
-    assert fields_refused(await world.send_patch(path, {"status": conditions("FailureTarget")})) == [
+async def test_finished_job_stays_finished(server: ApiServer) -> None:
+    await server.create(server.jobs(), job(**INDEXED))
+    path = server.jobs("a", "status")
+    await server.patch(path, {"status": FAILED})
+    assert invalid_fields(await server.send_patch(path, {"status": conditions("FailureTarget")})) == [
         "status.conditions"
     ]
 
 
-async def test_failures_are_not_taken_back(world: World) -> None:
-    await world.create(world.jobs(), job())
-    path = world.jobs("a", "status")
-    await world.patch(path, {"status": {"failed": 2}})
-    assert fields_refused(await world.send_patch(path, {"status": {"failed": 1}})) == ["status.failed"]
+async def test_failures_are_not_taken_back(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
+    path = server.jobs("a", "status")
+    await server.patch(path, {"status": {"failed": 2}})
+    assert invalid_fields(await server.send_patch(path, {"status": {"failed": 1}})) == ["status.failed"]
 
 
-async def test_status_write_leaves_the_spec_alone(world: World) -> None:
-    await world.create(world.jobs(), job())
-    patched = await world.patch(world.jobs("a", "status"), {"spec": {"suspend": False}, "status": {"failed": 1}})
+async def test_status_write_leaves_the_spec_alone(server: ApiServer) -> None:
+    await server.create(server.jobs(), job())
+    patched = await server.patch(server.jobs("a", "status"), {"spec": {"suspend": False}, "status": {"failed": 1}})
     assert (patched["spec"]["suspend"], patched["status"]["failed"]) == (True, 1)
 
 
-async def test_missing_job_is_told_by_its_qualified_name(world: World) -> None:
-    status = refused(await world.http.delete(world.jobs("none")), 404, "NotFound")
+async def test_missing_job_is_told_by_its_qualified_name(server: ApiServer) -> None:
+    status = refused(await server.http.delete(server.jobs("none")), 404, "NotFound")
     assert status["message"] == 'jobs.batch "none" not found'

@@ -8,63 +8,63 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conformance.api_server import ApiServer, invalid_fields, refused
 from tests.conformance.builders import config_map, pod
-from tests.conformance.world import World, fields_refused, refused
 
 
-async def test_created_object_gets_its_identity(world: World) -> None:
-    response = await world.http.post(world.core("configmaps"), json=config_map(k="v"))
+async def test_created_object_gets_its_identity(server: ApiServer) -> None:
+    response = await server.http.post(server.core("configmaps"), json=config_map(k="v"))
     assert response.status_code == 201
     metadata = response.json()["metadata"]
-    assert metadata["namespace"] == world.namespace
+    assert metadata["namespace"] == server.namespace
     assert metadata["uid"]
     assert metadata["resourceVersion"].isdecimal()
     assert metadata["creationTimestamp"].endswith("Z")
 
 
-async def test_what_was_created_can_be_read(world: World) -> None:
-    created = await world.create(world.core("configmaps"), config_map(k="v"))
-    assert await world.get(world.core("configmaps", "a")) == created
+async def test_what_was_created_can_be_read(server: ApiServer) -> None:
+    created = await server.create(server.core("configmaps"), config_map(k="v"))
+    assert await server.get(server.core("configmaps", "a")) == created
 
 
-async def test_second_object_of_a_name_already_exists(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map())
-    status = refused(await world.http.post(world.core("configmaps"), json=config_map()), 409, "AlreadyExists")
+async def test_second_object_of_a_name_already_exists(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map())
+    status = refused(await server.http.post(server.core("configmaps"), json=config_map()), 409, "AlreadyExists")
     assert status["message"] == 'configmaps "a" already exists'
     assert status["details"] == {"name": "a", "kind": "configmaps"}
 
 
-async def test_missing_object_is_not_found(world: World) -> None:
-    status = refused(await world.http.get(world.jobs("none")), 404, "NotFound")
+async def test_missing_object_is_not_found(server: ApiServer) -> None:
+    status = refused(await server.http.get(server.jobs("none")), 404, "NotFound")
     assert status["message"] == 'jobs.batch "none" not found'
     assert status["details"] == {"name": "none", "group": "batch", "kind": "jobs"}
 
 
-async def test_object_in_a_missing_namespace_is_not_found(world: World) -> None:
-    response = await world.http.post("/api/v1/namespaces/nowhere/configmaps", json=config_map())
+async def test_object_in_a_missing_namespace_is_not_found(server: ApiServer) -> None:
+    response = await server.http.post("/api/v1/namespaces/nowhere/configmaps", json=config_map())
     assert refused(response, 404, "NotFound")["message"] == 'namespaces "nowhere" not found'
 
 
-async def test_generated_name_has_the_prefix_and_five_characters(world: World) -> None:
+async def test_generated_name_has_the_prefix_and_five_characters(server: ApiServer) -> None:
     obj = {"metadata": {"generateName": "run-"}}
-    names = {(await world.create(world.core("configmaps"), obj))["metadata"]["name"] for _ in range(3)}
+    names = {(await server.create(server.core("configmaps"), obj))["metadata"]["name"] for _ in range(3)}
     assert len(names) == 3
     assert all(name.startswith("run-") and len(name) == len("run-") + 5 for name in names)
 
 
-async def test_dry_run_answers_and_keeps_nothing(world: World) -> None:
-    path = world.core("configmaps")
-    response = await world.http.post(path, json=config_map(k="v"), params={"dryRun": "All"})
+async def test_dry_run_answers_and_keeps_nothing(server: ApiServer) -> None:
+    path = server.core("configmaps")
+    response = await server.http.post(path, json=config_map(k="v"), params={"dryRun": "All"})
     assert response.status_code == 201
     assert response.json()["data"] == {"k": "v"}
-    assert not await world.exists(world.core("configmaps", "a"))
+    assert not await server.exists(server.core("configmaps", "a"))
 
 
-async def test_yaml_is_accepted(world: World) -> None:
+async def test_yaml_is_accepted(server: ApiServer) -> None:
     body = yaml.safe_dump(config_map(k="v"))
     headers = {"Content-Type": "application/yaml"}
-    response = await world.http.post(world.core("configmaps"), content=body, headers=headers)
-    assert world.accepted(response)["data"] == {"k": "v"}
+    response = await server.http.post(server.core("configmaps"), content=body, headers=headers)
+    assert server.accepted(response)["data"] == {"k": "v"}
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ async def test_yaml_is_accepted(world: World) -> None:
         pytest.param({"ownerReferences": [{"kind": "Job"}]}, "metadata.ownerReferences", id="owner without uid"),
     ],
 )
-async def test_wrong_metadata_is_named(world: World, change: dict[str, Any], field: str) -> None:
+async def test_wrong_metadata_is_named(server: ApiServer, change: dict[str, Any], field: str) -> None:
     obj = pod()
     obj["metadata"] |= change
-    refused_fields = fields_refused(await world.http.post(world.core("pods"), json=obj))
+    refused_fields = invalid_fields(await server.http.post(server.core("pods"), json=obj))
     assert any(name.startswith(field) for name in refused_fields)
 
 
-async def test_two_controlling_owners_are_refused(world: World) -> None:
+async def test_two_controlling_owners_are_refused(server: ApiServer) -> None:
     owner = {"apiVersion": "v1", "kind": "Pod", "uid": "u", "controller": True}
     obj = config_map()
     obj["metadata"]["ownerReferences"] = [{**owner, "name": "x"}, {**owner, "name": "y"}]
-    response = await world.http.post(world.core("configmaps"), json=obj)
-    assert fields_refused(response) == ["metadata.ownerReferences"]
+    response = await server.http.post(server.core("configmaps"), json=obj)
+    assert invalid_fields(response) == ["metadata.ownerReferences"]
 
 
 @pytest.mark.parametrize(
@@ -108,118 +108,118 @@ async def test_two_controlling_owners_are_refused(world: World) -> None:
         pytest.param(json.dumps({"apiVersion": "v2", "kind": "ConfigMap"}), "cannot be handled", id="version"),
     ],
 )
-async def test_unreadable_body_is_a_bad_request(world: World, body: str, reason: str) -> None:
+async def test_unreadable_body_is_a_bad_request(server: ApiServer, body: str, reason: str) -> None:
     headers = {"Content-Type": "application/json"}
-    response = await world.http.post(world.core("configmaps"), content=body, headers=headers)
+    response = await server.http.post(server.core("configmaps"), content=body, headers=headers)
     assert reason in refused(response, 400, "BadRequest")["message"]
 
 
-async def test_other_namespace_in_the_body_is_a_bad_request(world: World) -> None:
+async def test_other_namespace_in_the_body_is_a_bad_request(server: ApiServer) -> None:
     obj = config_map()
     obj["metadata"]["namespace"] = "elsewhere"
-    message = refused(await world.http.post(world.core("configmaps"), json=obj), 400, "BadRequest")["message"]
+    message = refused(await server.http.post(server.core("configmaps"), json=obj), 400, "BadRequest")["message"]
     assert message == "the namespace of the provided object does not match the namespace sent on the request"
 
 
-async def test_unknown_content_type_is_unsupported(world: World) -> None:
+async def test_unknown_content_type_is_unsupported(server: ApiServer) -> None:
     headers = {"Content-Type": "text/plain"}
-    response = await world.http.post(world.core("configmaps"), content="x", headers=headers)
+    response = await server.http.post(server.core("configmaps"), content="x", headers=headers)
     refused(response, 415, "UnsupportedMediaType")
 
 
-async def test_method_that_makes_no_sense_is_not_allowed(world: World) -> None:
-    refused(await world.http.put(world.core("configmaps"), json=config_map()), 405, "MethodNotAllowed")
-    refused(await world.http.post(world.core("configmaps", "a"), json=config_map()), 405, "MethodNotAllowed")
+async def test_method_that_makes_no_sense_is_not_allowed(server: ApiServer) -> None:
+    refused(await server.http.put(server.core("configmaps"), json=config_map()), 405, "MethodNotAllowed")
+    refused(await server.http.post(server.core("configmaps", "a"), json=config_map()), 405, "MethodNotAllowed")
 
 
-async def test_replacing_raises_the_version(world: World) -> None:
-    first = await world.create(world.core("configmaps"), config_map(k="1"))
-    path = world.core("configmaps", "a")
-    second = world.accepted(await world.http.put(path, json={**first, "data": {"k": "2"}}))
+async def test_replacing_raises_the_version(server: ApiServer) -> None:
+    first = await server.create(server.core("configmaps"), config_map(k="1"))
+    path = server.core("configmaps", "a")
+    second = server.accepted(await server.http.put(path, json={**first, "data": {"k": "2"}}))
     assert second["data"] == {"k": "2"}
     assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
 
 
-async def test_replacing_an_old_version_conflicts(world: World) -> None:
-    path = world.core("configmaps", "a")
-    old = await world.create(world.core("configmaps"), config_map(k="1"))
-    await world.patch(path, {"data": {"k": "2"}})
-    status = refused(await world.http.put(path, json=old), 409, "Conflict")
+async def test_replacing_an_old_version_conflicts(server: ApiServer) -> None:
+    path = server.core("configmaps", "a")
+    old = await server.create(server.core("configmaps"), config_map(k="1"))
+    await server.patch(path, {"data": {"k": "2"}})
+    status = refused(await server.http.put(path, json=old), 409, "Conflict")
     assert "the object has been modified" in status["message"]
 
 
-async def test_replacing_another_uid_conflicts(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map())
+async def test_replacing_another_uid_conflicts(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map())
     obj = config_map(k="v")
     obj["metadata"]["uid"] = "another"
-    status = refused(await world.http.put(world.core("configmaps", "a"), json=obj), 409, "Conflict")
+    status = refused(await server.http.put(server.core("configmaps", "a"), json=obj), 409, "Conflict")
     assert "UID in precondition: another" in status["message"]
 
 
-async def test_replacing_nothing_is_not_found(world: World) -> None:
-    refused(await world.http.put(world.core("configmaps", "a"), json=config_map()), 404, "NotFound")
+async def test_replacing_nothing_is_not_found(server: ApiServer) -> None:
+    refused(await server.http.put(server.core("configmaps", "a"), json=config_map()), 404, "NotFound")
 
 
-async def test_name_in_url_and_body_must_agree(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map())
-    response = await world.http.put(world.core("configmaps", "a"), json=config_map("b"))
+async def test_name_in_url_and_body_must_agree(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map())
+    response = await server.http.put(server.core("configmaps", "a"), json=config_map("b"))
     assert "does not match the name on the URL" in refused(response, 400, "BadRequest")["message"]
 
 
-async def test_replacing_with_the_same_writes_nothing(world: World) -> None:
-    first = await world.create(world.core("configmaps"), config_map(k="1"))
-    second = world.accepted(await world.http.put(world.core("configmaps", "a"), json=first))
+async def test_replacing_with_the_same_writes_nothing(server: ApiServer) -> None:
+    first = await server.create(server.core("configmaps"), config_map(k="1"))
+    second = server.accepted(await server.http.put(server.core("configmaps", "a"), json=first))
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_creation_time_cannot_be_changed(world: World) -> None:
-    first = await world.create(world.core("configmaps"), config_map())
+async def test_creation_time_cannot_be_changed(server: ApiServer) -> None:
+    first = await server.create(server.core("configmaps"), config_map())
     change = {"metadata": {"creationTimestamp": "2001-01-01T00:00:00Z"}}
-    assert await world.patch(world.core("configmaps", "a"), change) == first
+    assert await server.patch(server.core("configmaps", "a"), change) == first
 
 
-async def test_deletion_cannot_be_written(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map())
+async def test_deletion_cannot_be_written(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map())
     change = {"metadata": {"deletionTimestamp": "2001-01-01T00:00:00Z"}}
-    response = await world.send_patch(world.core("configmaps", "a"), change)
-    assert fields_refused(response) == ["metadata.deletionTimestamp"]
+    response = await server.send_patch(server.core("configmaps", "a"), change)
+    assert invalid_fields(response) == ["metadata.deletionTimestamp"]
 
 
-async def test_lease_needs_a_version_to_be_replaced(world: World) -> None:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{world.namespace}/leases"
+async def test_lease_needs_a_version_to_be_replaced(server: ApiServer) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{server.namespace}/leases"
     lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}}
-    await world.create(path, lease)
-    assert fields_refused(await world.http.put(f"{path}/l", json=lease)) == ["metadata.resourceVersion"]
+    await server.create(path, lease)
+    assert invalid_fields(await server.http.put(f"{path}/l", json=lease)) == ["metadata.resourceVersion"]
 
 
-async def test_immutable_config_map_stays_as_it_is(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map(k="1") | {"immutable": True})
-    assert fields_refused(await world.send_patch(world.core("configmaps", "a"), {"data": {"k": "2"}})) == ["data"]
+async def test_immutable_config_map_stays_as_it_is(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map(k="1") | {"immutable": True})
+    assert invalid_fields(await server.send_patch(server.core("configmaps", "a"), {"data": {"k": "2"}})) == ["data"]
 
 
-async def test_config_map_above_a_mebibyte_is_refused(world: World) -> None:
-    response = await world.http.post(world.core("configmaps"), json=config_map(k="x" * (1024 * 1024 + 1)))
+async def test_config_map_above_a_mebibyte_is_refused(server: ApiServer) -> None:
+    response = await server.http.post(server.core("configmaps"), json=config_map(k="x" * (1024 * 1024 + 1)))
     assert "may not be more than 1048576 bytes" in refused(response, 422, "Invalid")["message"]
 
 
-async def test_secret_text_is_encoded(world: World) -> None:
+async def test_secret_text_is_encoded(server: ApiServer) -> None:
     secret = {"metadata": {"name": "s"}, "stringData": {"k": "v"}}
-    created = await world.create(world.core("secrets"), secret)
+    created = await server.create(server.core("secrets"), secret)
     assert (created["type"], created["data"], "stringData" in created) == ("Opaque", {"k": "dg=="}, False)
 
 
-async def test_new_namespace_is_active(world: World) -> None:
-    namespace = await world.get(f"/api/v1/namespaces/{world.namespace}")
+async def test_new_namespace_is_active(server: ApiServer) -> None:
+    namespace = await server.get(f"/api/v1/namespaces/{server.namespace}")
     assert namespace["status"]["phase"] == "Active"
     assert namespace["spec"]["finalizers"] == ["kubernetes"]
-    assert namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] == world.namespace
+    assert namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] == server.namespace
 
 
-async def test_nothing_is_created_in_a_namespace_that_goes(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map("held", finalizers=["example.org/hold"]))
-    await world.delete(f"/api/v1/namespaces/{world.namespace}")
-    response = await world.http.post(world.core("configmaps"), json=config_map("late"))
+async def test_nothing_is_created_in_a_namespace_that_goes(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map("held", finalizers=["example.org/hold"]))
+    await server.delete(f"/api/v1/namespaces/{server.namespace}")
+    response = await server.http.post(server.core("configmaps"), json=config_map("late"))
     status = refused(response, 403, "Forbidden")
     assert status["details"]["causes"][0]["reason"] == "NamespaceTerminating"
-    await world.patch(world.core("configmaps", "held"), {"metadata": {"finalizers": None}})
+    await server.patch(server.core("configmaps", "held"), {"metadata": {"finalizers": None}})

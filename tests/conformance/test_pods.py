@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.api_server import STRATEGIC, ApiServer, invalid_fields, refused
 from tests.conformance.builders import CONTAINER, pod
-from tests.conformance.world import STRATEGIC, World, fields_refused, refused
 
 
-async def test_new_pod_is_pending(world: World) -> None:
-    created = await world.create(world.core("pods"), pod() | {"status": {"phase": "Running"}})
+async def test_new_pod_is_pending(server: ApiServer) -> None:
+    created = await server.create(server.core("pods"), pod() | {"status": {"phase": "Running"}})
     assert (created["status"]["phase"], created["metadata"]["generation"]) == ("Pending", 1)
 
 
@@ -26,8 +26,8 @@ async def test_new_pod_is_pending(world: World) -> None:
         ("preemptionPolicy", "PreemptLowerPriority"),
     ],
 )
-async def test_pod_default(world: World, field: str, value: Any) -> None:
-    assert (await world.create(world.core("pods"), pod()))["spec"][field] == value
+async def test_pod_default(server: ApiServer, field: str, value: Any) -> None:
+    assert (await server.create(server.core("pods"), pod()))["spec"][field] == value
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ async def test_pod_default(world: World, field: str, value: Any) -> None:
     ],
     ids=str,
 )
-async def test_container_default(world: World, container: Any, field: str, value: Any) -> None:
-    created = await world.create(world.core("pods"), pod(container=container))
+async def test_container_default(server: ApiServer, container: Any, field: str, value: Any) -> None:
+    created = await server.create(server.core("pods"), pod(container=container))
     assert created["spec"]["containers"][0][field] == value
 
 
@@ -58,8 +58,8 @@ async def test_container_default(world: World, container: Any, field: str, value
     ],
     ids=str,
 )
-async def test_quality_of_service(world: World, resources: Any, qos: str) -> None:
-    created = await world.create(world.core("pods"), pod(container={"resources": resources}))
+async def test_quality_of_service(server: ApiServer, resources: Any, qos: str) -> None:
+    created = await server.create(server.core("pods"), pod(container={"resources": resources}))
     assert created["status"]["qosClass"] == qos
 
 
@@ -115,24 +115,24 @@ async def test_quality_of_service(world: World, resources: Any, qos: str) -> Non
         ),
     ],
 )
-async def test_wrong_pod_is_refused(world: World, obj: dict[str, Any], field: str) -> None:
-    assert field in fields_refused(await world.http.post(world.core("pods"), json=obj))
+async def test_wrong_pod_is_refused(server: ApiServer, obj: dict[str, Any], field: str) -> None:
+    assert field in invalid_fields(await server.http.post(server.core("pods"), json=obj))
 
 
-async def test_unknown_priority_class_is_forbidden(world: World) -> None:
-    response = await world.http.post(world.core("pods"), json=pod(priorityClassName="none"))
+async def test_unknown_priority_class_is_forbidden(server: ApiServer) -> None:
+    response = await server.http.post(server.core("pods"), json=pod(priorityClassName="none"))
     assert "no PriorityClass with name none was found" in refused(response, 403, "Forbidden")["message"]
 
 
-async def test_priority_comes_from_the_class(world: World) -> None:
-    created = await world.create(world.core("pods"), pod(priorityClassName="system-node-critical"))
+async def test_priority_comes_from_the_class(server: ApiServer) -> None:
+    created = await server.create(server.core("pods"), pod(priorityClassName="system-node-critical"))
     assert created["spec"]["priority"] == 2000001000
 
 
-async def test_image_may_change(world: World) -> None:
-    await world.create(world.core("pods"), pod())
+async def test_image_may_change(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
     patch = {"spec": {"containers": [{"name": "main", "image": "other:1"}]}}
-    patched = await world.patch(world.core("pods", "a"), patch, STRATEGIC)
+    patched = await server.patch(server.core("pods", "a"), patch, STRATEGIC)
     assert patched["metadata"]["generation"] == 2
 
 
@@ -145,31 +145,31 @@ async def test_image_may_change(world: World) -> None:
     ],
     ids=["env", "node", "restart policy"],
 )
-async def test_most_of_a_pod_may_not_change(world: World, change: dict[str, Any]) -> None:
-    await world.create(world.core("pods"), pod())
-    assert fields_refused(await world.send_patch(world.core("pods", "a"), {"spec": change}, STRATEGIC)) == ["spec"]
+async def test_most_of_a_pod_may_not_change(server: ApiServer, change: dict[str, Any]) -> None:
+    await server.create(server.core("pods"), pod())
+    assert invalid_fields(await server.send_patch(server.core("pods", "a"), {"spec": change}, STRATEGIC)) == ["spec"]
 
 
-async def test_main_endpoint_ignores_the_status(world: World) -> None:
-    await world.create(world.core("pods"), pod())
+async def test_main_endpoint_ignores_the_status(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
     change = {"metadata": {"labels": {"x": "y"}}, "status": {"phase": "Running"}}
-    patched = await world.patch(world.core("pods", "a"), change)
+    patched = await server.patch(server.core("pods", "a"), change)
     assert (patched["metadata"]["labels"], patched["status"]["phase"]) == ({"x": "y"}, "Pending")
 
 
-async def test_status_endpoint_ignores_the_spec(world: World) -> None:
-    await world.create(world.core("pods"), pod())
+async def test_status_endpoint_ignores_the_spec(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
     change = {"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
-    patched = await world.patch(world.core("pods", "a", "status"), change)
+    patched = await server.patch(server.core("pods", "a", "status"), change)
     assert ("nodeName" in patched["spec"], patched["status"]["phase"]) == (False, "Running")
 
 
-async def test_conditions_merge_by_type(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    path = world.core("pods", "a", "status")
+async def test_conditions_merge_by_type(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    path = server.core("pods", "a", "status")
     for name, status in (("Ready", "True"), ("Initialized", "True"), ("Ready", "False")):
-        await world.patch(path, {"status": {"conditions": [{"type": name, "status": status}]}}, STRATEGIC)
-    conditions = {c["type"]: c["status"] for c in (await world.get(world.core("pods", "a")))["status"]["conditions"]}
+        await server.patch(path, {"status": {"conditions": [{"type": name, "status": status}]}}, STRATEGIC)
+    conditions = {c["type"]: c["status"] for c in (await server.get(server.core("pods", "a")))["status"]["conditions"]}
     assert conditions == {"Ready": "False", "Initialized": "True"}
 
 
@@ -177,79 +177,79 @@ def binding(name: str, node: str | None) -> dict[str, Any]:
     return {"metadata": {"name": name}, "target": {"kind": "Node", "name": node} if node else {}}
 
 
-async def test_binding_gives_a_pod_its_node_once(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    response = await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n1"))
+async def test_binding_gives_a_pod_its_node_once(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    response = await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n1"))
     assert response.status_code == 201
-    assert (await world.get(world.core("pods", "a")))["spec"]["nodeName"] == "n1"
-    again = await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n2"))
+    assert (await server.get(server.core("pods", "a")))["spec"]["nodeName"] == "n1"
+    again = await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n2"))
     assert 'is already assigned to node "n1"' in refused(again, 409, "Conflict")["message"]
 
 
-async def test_binding_says_that_the_pod_is_scheduled(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n1"))
-    conditions = (await world.get(world.core("pods", "a")))["status"]["conditions"]
+async def test_binding_says_that_the_pod_is_scheduled(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n1"))
+    conditions = (await server.get(server.core("pods", "a")))["status"]["conditions"]
     assert [(c["type"], c["status"]) for c in conditions] == [("PodScheduled", "True")]
 
 
-async def test_binding_of_another_name_is_a_bad_request(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    response = await world.http.post(world.core("pods", "a", "binding"), json=binding("b", "n1"))
+async def test_binding_of_another_name_is_a_bad_request(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    response = await server.http.post(server.core("pods", "a", "binding"), json=binding("b", "n1"))
     refused(response, 400, "BadRequest")
 
 
-async def test_deleted_pod_is_not_bound(world: World) -> None:
+async def test_deleted_pod_is_not_bound(server: ApiServer) -> None:
     obj = pod()
     obj["metadata"]["finalizers"] = ["example.org/hold"]
-    await world.create(world.core("pods"), obj)
-    await world.delete(world.core("pods", "a"))
-    response = await world.http.post(world.core("pods", "a", "binding"), json=binding("a", "n1"))
+    await server.create(server.core("pods"), obj)
+    await server.delete(server.core("pods", "a"))
+    response = await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n1"))
     refused(response, 409, "Conflict")
-    await world.patch(world.core("pods", "a"), {"metadata": {"finalizers": None}})
+    await server.patch(server.core("pods", "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_eviction_says_why_and_deletes(world: World) -> None:
-    await world.create(world.core("pods"), pod(nodeName="n1"))
+async def test_eviction_says_why_and_deletes(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod(nodeName="n1"))
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
-    response = await world.http.post(world.core("pods", "a", "eviction"), json=eviction)
+    response = await server.http.post(server.core("pods", "a", "eviction"), json=eviction)
     assert response.status_code == 201
-    evicted = await world.get(world.core("pods", "a"))
+    evicted = await server.get(server.core("pods", "a"))
     reasons = {c["type"]: c["reason"] for c in evicted["status"]["conditions"] if "reason" in c}
     assert reasons["DisruptionTarget"] == "EvictionByEvictionAPI"
     assert evicted["metadata"]["deletionGracePeriodSeconds"] == 30
-    await world.delete(world.core("pods", "a"), gracePeriodSeconds=0)
+    await server.delete(server.core("pods", "a"), gracePeriodSeconds=0)
 
 
-async def test_gated_pod_says_so(world: World) -> None:
-    created = await world.create(world.core("pods"), pod(schedulingGates=[{"name": "example.org/gate"}]))
+async def test_gated_pod_says_so(server: ApiServer) -> None:
+    created = await server.create(server.core("pods"), pod(schedulingGates=[{"name": "example.org/gate"}]))
     assert [(c["type"], c["reason"]) for c in created["status"]["conditions"]] == [("PodScheduled", "SchedulingGated")]
 
 
-async def test_log_of_a_pod_without_a_node_is_empty(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    response = await world.http.get(world.core("pods", "a", "log"))
+async def test_log_of_a_pod_without_a_node_is_empty(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    response = await server.http.get(server.core("pods", "a", "log"))
     assert (response.status_code, response.content) == (204, b"")
 
 
-async def test_log_needs_the_name_of_one_of_several_containers(world: World) -> None:
-    await world.create(world.core("pods"), pod(containers=[CONTAINER, {"name": "side", "image": "x"}]))
-    response = await world.http.get(world.core("pods", "a", "log"))
+async def test_log_needs_the_name_of_one_of_several_containers(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod(containers=[CONTAINER, {"name": "side", "image": "x"}]))
+    response = await server.http.get(server.core("pods", "a", "log"))
     message = refused(response, 400, "BadRequest")["message"]
     assert message == "a container name must be specified for pod a, choose one of: [main side]"
 
 
-async def test_log_of_an_unknown_container_is_a_bad_request(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    response = await world.http.get(world.core("pods", "a", "log"), params={"container": "none"})
+async def test_log_of_an_unknown_container_is_a_bad_request(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    response = await server.http.get(server.core("pods", "a", "log"), params={"container": "none"})
     assert "container none is not valid for pod a" in refused(response, 400, "BadRequest")["message"]
 
 
-async def test_log_options_are_checked(world: World) -> None:
-    await world.create(world.core("pods"), pod(nodeName="n1"))
-    response = await world.http.get(world.core("pods", "a", "log"), params={"limitBytes": "0"})
-    assert fields_refused(response) == ["limitBytes"]
+async def test_log_options_are_checked(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod(nodeName="n1"))
+    response = await server.http.get(server.core("pods", "a", "log"), params={"limitBytes": "0"})
+    assert invalid_fields(response) == ["limitBytes"]
 
 
-async def test_log_of_a_missing_pod_is_not_found(world: World) -> None:
-    refused(await world.http.get(world.core("pods", "none", "log")), 404, "NotFound")
+async def test_log_of_a_missing_pod_is_not_found(server: ApiServer) -> None:
+    refused(await server.http.get(server.core("pods", "none", "log")), 404, "NotFound")

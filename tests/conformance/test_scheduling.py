@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gangjobs_sandbox.releases import PodLink
+from tests.conformance.api_server import ApiServer, invalid_fields, refused
 from tests.conformance.builders import INDEXED, gang, job, pod, pod_group, workload
-from tests.conformance.world import World, fields_refused, refused
 
 LINKS: dict[str, dict[str, Any]] = {
     PodLink.SCHEDULING_GROUP: {"podGroupName": "g"},
@@ -18,7 +18,7 @@ GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
 
 
 @pytest.fixture
-async def with_groups(grouped: World) -> World:
+async def with_groups(grouped: ApiServer) -> ApiServer:
     """A server that has PodGroups, and one Workload in the namespace."""
     if not grouped.release.has_pod_groups:
         pytest.skip("no PodGroups")
@@ -27,19 +27,19 @@ async def with_groups(grouped: World) -> World:
 
 
 @pytest.mark.parametrize("link", LINKS)
-async def test_job_keeps_the_link_of_its_release_only(each_release: World, link: str) -> None:
+async def test_job_keeps_the_link_of_its_release_only(each_release: ApiServer, link: str) -> None:
     created = await each_release.create(each_release.jobs(), job(pod_spec={link: LINKS[link]}))
     kept = created["spec"]["template"]["spec"].get(link)
     assert kept == (LINKS[link] if each_release.release.pod_link == link else None)
 
 
 @pytest.mark.parametrize("link", LINKS)
-async def test_pod_keeps_the_link_of_its_release_only(each_release: World, link: str) -> None:
+async def test_pod_keeps_the_link_of_its_release_only(each_release: ApiServer, link: str) -> None:
     created = await each_release.create(each_release.core("pods"), pod(**{link: LINKS[link]}))
     assert (link in created["spec"]) is (each_release.release.pod_link == link)
 
 
-async def test_strict_refuses_a_link_that_the_release_does_not_know(each_release: World) -> None:
+async def test_strict_refuses_a_link_that_the_release_does_not_know(each_release: ApiServer) -> None:
     """A gate that is off is not the same: the field is known then, and goes silently."""
     unknown = PodLink.WORKLOAD_REF if each_release.release.schema != "1.35" else PodLink.SCHEDULING_GROUP
     obj = job(pod_spec={unknown: LINKS[unknown]})
@@ -47,14 +47,14 @@ async def test_strict_refuses_a_link_that_the_release_does_not_know(each_release
     assert f'unknown field "spec.template.spec.{unknown}"' in refused(response, 400, "BadRequest")["message"]
 
 
-async def test_dry_run_shows_what_would_be_kept(each_release: World) -> None:
+async def test_dry_run_shows_what_would_be_kept(each_release: ApiServer) -> None:
     obj = job(pod_spec=LINKS | {})
     echoed = await each_release.create(each_release.jobs(), obj, dryRun="All")
     kept = set(LINKS) & set(echoed["spec"]["template"]["spec"])
     assert kept == ({each_release.release.pod_link} - {None})
 
 
-async def test_gang_of_a_job_is_kept_from_1_37_on(each_release: World) -> None:
+async def test_gang_of_a_job_is_kept_from_1_37_on(each_release: ApiServer) -> None:
     created = await each_release.create(each_release.jobs(), job(**INDEXED, scheduling=GANG))
     # On a real 1.37 the gate WorkloadWithJob decides; without it the field goes silently.
     if "scheduling" in created["spec"]:
@@ -74,17 +74,17 @@ async def test_gang_of_a_job_is_kept_from_1_37_on(each_release: World) -> None:
         ),
     ],
 )
-async def test_impossible_gang_of_a_job_is_refused(world: World, scheduling: Any, field: str) -> None:
-    response = await world.http.post(world.jobs(), json=job(**INDEXED, scheduling=scheduling))
+async def test_impossible_gang_of_a_job_is_refused(server: ApiServer, scheduling: Any, field: str) -> None:
+    response = await server.http.post(server.jobs(), json=job(**INDEXED, scheduling=scheduling))
     if response.status_code == 201:
         assert "scheduling" not in response.json()["spec"] or "minCount" not in str(
             response.json()["spec"]["scheduling"]
         )
         pytest.skip("the server does not keep Job.spec.scheduling")
-    assert any(name.endswith(field) for name in fields_refused(response))
+    assert any(name.endswith(field) for name in invalid_fields(response))
 
 
-async def test_workload_is_kept_as_it_was_sent(grouped: World) -> None:
+async def test_workload_is_kept_as_it_was_sent(grouped: ApiServer) -> None:
     sent = workload(grouped.release)
     sent["spec"]["controllerRef"] = {"apiGroup": "batch", "kind": "Job", "name": "j"}
     created = await grouped.create(grouped.scheduling("workloads"), sent)
@@ -93,7 +93,7 @@ async def test_workload_is_kept_as_it_was_sent(grouped: World) -> None:
     assert gang(grouped.release).items() <= created["spec"][field][0].items()
 
 
-async def test_workload_needs_a_group(grouped: World) -> None:
+async def test_workload_needs_a_group(grouped: ApiServer) -> None:
     response = await grouped.http.post(grouped.scheduling("workloads"), json={"metadata": {"name": "w"}, "spec": {}})
     refused(response, 422, "Invalid")
 
@@ -108,7 +108,7 @@ async def test_workload_needs_a_group(grouped: World) -> None:
         ),
     ],
 )
-async def test_wrong_group_of_a_workload_is_refused(grouped: World, change: dict[str, Any]) -> None:
+async def test_wrong_group_of_a_workload_is_refused(grouped: ApiServer, change: dict[str, Any]) -> None:
     sent = workload(grouped.release)
     (templates,) = sent["spec"].values()
     templates[0] = templates[0] | change
@@ -116,13 +116,13 @@ async def test_wrong_group_of_a_workload_is_refused(grouped: World, change: dict
     refused(await grouped.http.post(grouped.scheduling("workloads"), json=sent), 422, "Invalid")
 
 
-async def test_pod_group_is_protected(with_groups: World) -> None:
+async def test_pod_group_is_protected(with_groups: ApiServer) -> None:
     created = await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
     assert created["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
     assert created["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 
-async def test_pod_group_of_a_missing_workload(with_groups: World) -> None:
+async def test_pod_group_of_a_missing_workload(with_groups: ApiServer) -> None:
     """1.36 forbids it, later releases do not look."""
     obj = pod_group(with_groups.release, workload="none")
     response = await with_groups.http.post(with_groups.scheduling("podgroups"), json=obj)
@@ -132,21 +132,21 @@ async def test_pod_group_of_a_missing_workload(with_groups: World) -> None:
         assert response.status_code == 201
 
 
-async def test_least_size_of_a_gang_changes_from_1_37_on(with_groups: World) -> None:
+async def test_least_size_of_a_gang_changes_from_1_37_on(with_groups: ApiServer) -> None:
     await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
     change = {"spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}}
     response = await with_groups.send_patch(with_groups.scheduling("podgroups", "g"), change)
     assert response.status_code == (200 if with_groups.release.min_count_mutable else 422)
 
 
-async def test_gang_cannot_become_basic(with_groups: World) -> None:
+async def test_gang_cannot_become_basic(with_groups: ApiServer) -> None:
     await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
     change = {"spec": {"schedulingPolicy": {"gang": None, "basic": {}}}}
     response = await with_groups.send_patch(with_groups.scheduling("podgroups", "g"), change)
-    assert all(field.startswith("spec.schedulingPolicy") for field in fields_refused(response))
+    assert all(field.startswith("spec.schedulingPolicy") for field in invalid_fields(response))
 
 
-async def test_status_of_a_pod_group_is_its_own_endpoint(with_groups: World) -> None:
+async def test_status_of_a_pod_group_is_its_own_endpoint(with_groups: ApiServer) -> None:
     await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
     condition = {
         "type": with_groups.release.pod_group_condition,
@@ -160,16 +160,16 @@ async def test_status_of_a_pod_group_is_its_own_endpoint(with_groups: World) -> 
     assert ("labels" in patched["metadata"], patched["status"]["conditions"][0]["reason"]) == (False, "Scheduled")
 
 
-async def test_incomplete_condition_of_a_pod_group_is_refused(with_groups: World) -> None:
+async def test_incomplete_condition_of_a_pod_group_is_refused(with_groups: ApiServer) -> None:
     await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
     change = {"status": {"conditions": [{"type": "X", "status": "Maybe"}]}}
     response = await with_groups.send_patch(with_groups.scheduling("podgroups", "g", "status"), change)
-    assert set(fields_refused(response)) == {
+    assert set(invalid_fields(response)) == {
         f"status.conditions[0].{name}" for name in ("status", "lastTransitionTime", "reason")
     }
 
 
-async def test_versions_of_one_release_show_the_same_objects(with_groups: World) -> None:
+async def test_versions_of_one_release_show_the_same_objects(with_groups: ApiServer) -> None:
     created = await with_groups.create(with_groups.scheduling("podgroups"), pod_group(with_groups.release))
     for version in with_groups.release.scheduling_versions:
         seen = await with_groups.get(with_groups.scheduling("podgroups", "g", version=version))

@@ -6,118 +6,118 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.api_server import ApiServer, refused
 from tests.conformance.builders import config_map, pod
-from tests.conformance.world import World, refused
 
 
 def told(event: dict[str, Any]) -> tuple[str, str]:
     return event["type"], event["object"]["metadata"]["name"]
 
 
-async def version_now(world: World, plural: str = "pods") -> str:
-    version: str = (await world.get(world.core(plural)))["metadata"]["resourceVersion"]
+async def version_now(server: ApiServer, plural: str = "pods") -> str:
+    version: str = (await server.get(server.core(plural)))["metadata"]["resourceVersion"]
     return version
 
 
-async def test_watch_tells_all_changes_after_a_version(world: World) -> None:
-    since = await version_now(world)
-    await world.create(world.core("pods"), pod())
-    await world.patch(world.core("pods", "a"), {"metadata": {"labels": {"x": "y"}}})
-    async with world.watching(world.core("pods"), resourceVersion=since) as events:
+async def test_watch_tells_all_changes_after_a_version(server: ApiServer) -> None:
+    since = await version_now(server)
+    await server.create(server.core("pods"), pod())
+    await server.patch(server.core("pods", "a"), {"metadata": {"labels": {"x": "y"}}})
+    async with server.watching(server.core("pods"), resourceVersion=since) as events:
         assert told(await anext(events)) == ("ADDED", "a")
         assert told(await anext(events)) == ("MODIFIED", "a")
-        await world.create(world.core("pods"), pod("b"))
+        await server.create(server.core("pods"), pod("b"))
         assert told(await anext(events)) == ("ADDED", "b")
 
 
-async def test_watch_without_a_version_begins_with_what_is_there(world: World) -> None:
-    await world.create(world.core("pods"), pod())
-    async with world.watching(world.core("pods")) as events:
+async def test_watch_without_a_version_begins_with_what_is_there(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
+    async with server.watching(server.core("pods")) as events:
         assert told(await anext(events)) == ("ADDED", "a")
 
 
 @pytest.mark.parametrize("flag", ["1", "true", "True"])
-async def test_watch_is_asked_for_in_any_spelling(world: World, flag: str) -> None:
-    await world.create(world.core("pods"), pod())
-    async with world.watching(world.core("pods"), watch=flag) as events:
+async def test_watch_is_asked_for_in_any_spelling(server: ApiServer, flag: str) -> None:
+    await server.create(server.core("pods"), pod())
+    async with server.watching(server.core("pods"), watch=flag) as events:
         assert told(await anext(events)) == ("ADDED", "a")
 
 
-async def test_events_carry_versions_that_continue_the_watch(world: World) -> None:
-    since = await version_now(world)
-    await world.create(world.core("pods"), pod("a"))
-    await world.create(world.core("pods"), pod("b"))
-    async with world.watching(world.core("pods"), resourceVersion=since) as events:
+async def test_events_carry_versions_that_continue_the_watch(server: ApiServer) -> None:
+    since = await version_now(server)
+    await server.create(server.core("pods"), pod("a"))
+    await server.create(server.core("pods"), pod("b"))
+    async with server.watching(server.core("pods"), resourceVersion=since) as events:
         seen = await anext(events)
     version = seen["object"]["metadata"]["resourceVersion"]
-    async with world.watching(world.core("pods"), resourceVersion=version) as events:
+    async with server.watching(server.core("pods"), resourceVersion=version) as events:
         assert told(await anext(events)) == ("ADDED", "b")
 
 
-async def test_deletion_is_told_with_the_last_state_and_a_new_version(world: World) -> None:
-    created = await world.create(world.core("configmaps"), config_map(k="v"))
+async def test_deletion_is_told_with_the_last_state_and_a_new_version(server: ApiServer) -> None:
+    created = await server.create(server.core("configmaps"), config_map(k="v"))
     version = created["metadata"]["resourceVersion"]
-    async with world.watching(world.core("configmaps"), resourceVersion=version) as events:
-        await world.delete(world.core("configmaps", "a"))
+    async with server.watching(server.core("configmaps"), resourceVersion=version) as events:
+        await server.delete(server.core("configmaps", "a"))
         event = await anext(events)
     assert (*told(event), event["object"]["data"]) == ("DELETED", "a", {"k": "v"})
     assert int(event["object"]["metadata"]["resourceVersion"]) > int(version)
 
 
-async def test_pod_deletion_is_told_in_two_steps(world: World) -> None:
+async def test_pod_deletion_is_told_in_two_steps(server: ApiServer) -> None:
     """Even a pod that waits for nothing is marked first."""
-    await world.create(world.core("pods"), pod())
-    since = await version_now(world)
-    async with world.watching(world.core("pods"), resourceVersion=since) as events:
-        await world.delete(world.core("pods", "a"))
+    await server.create(server.core("pods"), pod())
+    since = await version_now(server)
+    async with server.watching(server.core("pods"), resourceVersion=since) as events:
+        await server.delete(server.core("pods", "a"))
         marked, gone = await anext(events), await anext(events)
     assert [told(marked), told(gone)] == [("MODIFIED", "a"), ("DELETED", "a")]
     assert "deletionTimestamp" in marked["object"]["metadata"]
 
 
-async def test_selector_turns_changes_into_coming_and_going(world: World) -> None:
-    since = await version_now(world)
-    await world.create(world.core("pods"), pod())
-    await world.patch(world.core("pods", "a"), {"metadata": {"labels": {"app": "x"}}})
-    await world.patch(world.core("pods", "a"), {"metadata": {"annotations": {"n": "1"}}})
-    await world.patch(world.core("pods", "a"), {"metadata": {"labels": {"app": "y"}}})
-    async with world.watching(world.core("pods"), resourceVersion=since, labelSelector="app=x") as events:
+async def test_selector_turns_changes_into_coming_and_going(server: ApiServer) -> None:
+    since = await version_now(server)
+    await server.create(server.core("pods"), pod())
+    await server.patch(server.core("pods", "a"), {"metadata": {"labels": {"app": "x"}}})
+    await server.patch(server.core("pods", "a"), {"metadata": {"annotations": {"n": "1"}}})
+    await server.patch(server.core("pods", "a"), {"metadata": {"labels": {"app": "y"}}})
+    async with server.watching(server.core("pods"), resourceVersion=since, labelSelector="app=x") as events:
         seen = [(await anext(events))["type"] for _ in range(3)]
     assert seen == ["ADDED", "MODIFIED", "DELETED"]
 
 
-async def test_field_selector_narrows_a_watch(world: World) -> None:
-    since = await version_now(world)
+async def test_field_selector_narrows_a_watch(server: ApiServer) -> None:
+    since = await version_now(server)
     for name in ("a", "b"):
-        await world.create(world.core("pods"), pod(name))
+        await server.create(server.core("pods"), pod(name))
     query = {"resourceVersion": since, "fieldSelector": "metadata.name=b"}
-    async with world.watching(world.core("pods"), **query) as events:
+    async with server.watching(server.core("pods"), **query) as events:
         assert told(await anext(events)) == ("ADDED", "b")
 
 
-async def test_unchanged_object_is_not_told(world: World) -> None:
-    await world.create(world.core("configmaps"), config_map("a", k="v"))
-    since = await version_now(world, "configmaps")
-    await world.patch(world.core("configmaps", "a"), {"data": {"k": "v"}})
-    await world.create(world.core("configmaps"), config_map("b"))
-    async with world.watching(world.core("configmaps"), resourceVersion=since) as events:
+async def test_unchanged_object_is_not_told(server: ApiServer) -> None:
+    await server.create(server.core("configmaps"), config_map("a", k="v"))
+    since = await version_now(server, "configmaps")
+    await server.patch(server.core("configmaps", "a"), {"data": {"k": "v"}})
+    await server.create(server.core("configmaps"), config_map("b"))
+    async with server.watching(server.core("configmaps"), resourceVersion=since) as events:
         assert told(await anext(events)) == ("ADDED", "b")
 
 
-async def test_watch_ends_at_its_timeout(world: World) -> None:
-    since = await version_now(world)
-    async with world.watching(world.core("pods"), resourceVersion=since, timeoutSeconds="1") as events:
+async def test_watch_ends_at_its_timeout(server: ApiServer) -> None:
+    since = await version_now(server)
+    async with server.watching(server.core("pods"), resourceVersion=since, timeoutSeconds="1") as events:
         assert [event async for event in events] == []
 
 
-async def test_bookmark_comes_before_the_end(world: World) -> None:
+async def test_bookmark_comes_before_the_end(server: ApiServer) -> None:
     """A real server is free to send none in so short a time."""
-    since = await version_now(world)
-    await world.create(world.core("pods"), pod())
+    since = await version_now(server)
+    await server.create(server.core("pods"), pod())
     query = {"resourceVersion": since, "timeoutSeconds": "5", "allowWatchBookmarks": "true"}
-    async with world.watching(world.core("pods"), fieldSelector="metadata.name=none", **query) as events:
+    async with server.watching(server.core("pods"), fieldSelector="metadata.name=none", **query) as events:
         seen = [event async for event in events]
-    if not seen and not world.is_embedded:
+    if not seen and not server.is_embedded:
         pytest.skip("no bookmark in five seconds")
     assert {event["type"] for event in seen} == {"BOOKMARK"}
     bookmark = seen[-1]["object"]
@@ -125,32 +125,32 @@ async def test_bookmark_comes_before_the_end(world: World) -> None:
     assert int(bookmark["metadata"]["resourceVersion"]) > int(since)
 
 
-async def test_initial_events_end_with_a_bookmark(world: World) -> None:
-    await world.create(world.core("pods"), pod())
+async def test_initial_events_end_with_a_bookmark(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
     query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
-    async with world.watching(world.core("pods"), **query) as events:
+    async with server.watching(server.core("pods"), **query) as events:
         assert told(await anext(events)) == ("ADDED", "a")
         bookmark = await anext(events)
     assert bookmark["type"] == "BOOKMARK"
     assert bookmark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_initial_events_need_their_version_match(world: World) -> None:
-    response = await world.http.get(world.core("pods"), params={"watch": "1", "sendInitialEvents": "true"})
+async def test_initial_events_need_their_version_match(server: ApiServer) -> None:
+    response = await server.http.get(server.core("pods"), params={"watch": "1", "sendInitialEvents": "true"})
     refused(response, 422, "Invalid")
 
 
-async def test_watch_of_one_name_is_a_field_selector(world: World) -> None:
-    await world.create(world.core("pods"), pod("a"))
-    await world.create(world.core("pods"), pod("b"))
-    async with world.watching(world.core("pods"), fieldSelector="metadata.name=b") as events:
+async def test_watch_of_one_name_is_a_field_selector(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod("a"))
+    await server.create(server.core("pods"), pod("b"))
+    async with server.watching(server.core("pods"), fieldSelector="metadata.name=b") as events:
         assert told(await anext(events)) == ("ADDED", "b")
 
 
-async def test_watch_in_table_form_gives_rows(world: World) -> None:
-    await world.create(world.core("pods"), pod())
+async def test_watch_in_table_form_gives_rows(server: ApiServer) -> None:
+    await server.create(server.core("pods"), pod())
     headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-    async with world.http.stream("GET", world.core("pods"), params={"watch": "1"}, headers=headers) as response:
+    async with server.http.stream("GET", server.core("pods"), params={"watch": "1"}, headers=headers) as response:
         row = await anext(response.aiter_lines())
     assert '"kind":"Table"' in row
     assert '"cells":["a","0/1","Pending"' in row

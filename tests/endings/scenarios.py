@@ -13,12 +13,12 @@ from airflow_provider_gangjobs.cluster.http.options import PropagationPolicy
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from tests.endings.trial import LEAVES_AT_ONCE
+from tests.endings.gang_under_test import LEAVES_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tests.endings.trial import Trial
+    from tests.endings.gang_under_test import GangUnderTest
 
 OK, FAILED, DELETED = (OutcomeKind.SUCCEEDED,), (OutcomeKind.FAILED,), (OutcomeKind.DELETED,)
 EVICTED, PREEMPTED, LOST, UNKNOWN = (
@@ -36,7 +36,7 @@ Endings = tuple[OutcomeKind, ...]
 class Scenario:
     """What happens to a gang of two ranks, and what is told of it afterwards."""
 
-    act: Callable[[Trial], Awaitable[None]]
+    act: Callable[[GangUnderTest], Awaitable[None]]
     status: Status
     code: str
     """The event's reason."""
@@ -56,138 +56,138 @@ class Scenario:
 # -- by a person ---------------------------------------------------------------------------------------------------
 
 
-async def person_deletes_pod(trial: Trial) -> None:
-    await trial.running()
-    await trial.delete_pod(1)
+async def person_deletes_pod(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.delete_pod(1)
 
 
-async def person_forces_pod(trial: Trial) -> None:
-    await trial.running()
-    await trial.delete_pod(1, grace_s=0)
+async def person_forces_pod(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.delete_pod(1, grace_s=0)
 
 
-async def person_deletes_waiting_pod(trial: Trial) -> None:
-    await trial.pending()
-    await trial.delete_pod(1)
+async def person_deletes_waiting_pod(gang: GangUnderTest) -> None:
+    await gang.pending()
+    await gang.delete_pod(1)
 
 
-async def person_suspends_and_resumes(trial: Trial) -> None:
-    await trial.running()
-    await trial.patch_job({"suspend": True})
-    await trial.until(lambda: _none_left(trial))
-    await trial.patch_job({"suspend": False})
-    await trial.running()
-    await trial.end_all()
+async def person_suspends_and_resumes(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.patch_job({"suspend": True})
+    await gang.until(lambda: _none_left(gang))
+    await gang.patch_job({"suspend": False})
+    await gang.running()
+    await gang.end_all()
 
 
-async def _none_left(trial: Trial) -> bool:
-    return not await trial.pods()
+async def _none_left(gang: GangUnderTest) -> bool:
+    return not await gang.pods()
 
 
-def person_deletes_job(propagation_policy: PropagationPolicy) -> Callable[[Trial], Awaitable[None]]:
-    async def act(trial: Trial) -> None:
-        await trial.running()
-        await trial.delete_job(propagation_policy)
+def person_deletes_job(propagation_policy: PropagationPolicy) -> Callable[[GangUnderTest], Awaitable[None]]:
+    async def act(gang: GangUnderTest) -> None:
+        await gang.running()
+        await gang.delete_job(propagation_policy)
 
     return act
 
 
-async def person_orphans_pods_that_end(trial: Trial) -> None:
-    await trial.running()
-    await trial.delete_job(PropagationPolicy.ORPHAN)
-    await trial.until(lambda: _orphaned(trial))
-    await trial.end_all()
+async def person_orphans_pods_that_end(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.delete_job(PropagationPolicy.ORPHAN)
+    await gang.until(lambda: _orphaned(gang))
+    await gang.end_all()
 
 
-async def _orphaned(trial: Trial) -> bool:
-    return not any(pod["metadata"].get("ownerReferences") for pod in await trial.pods())
+async def _orphaned(gang: GangUnderTest) -> bool:
+    return not any(pod["metadata"].get("ownerReferences") for pod in await gang.pods())
 
 
-async def person_deletes_job_that_waits(trial: Trial) -> None:
-    await trial.pending()
-    await trial.delete_job(PropagationPolicy.BACKGROUND)
+async def person_deletes_job_that_waits(gang: GangUnderTest) -> None:
+    await gang.pending()
+    await gang.delete_job(PropagationPolicy.BACKGROUND)
 
 
 # -- by the cluster ------------------------------------------------------------------------------------------------
 
 
-async def drain_evicts(trial: Trial) -> None:
-    await trial.running()
-    await trial.evict(1)
+async def drain_evicts(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.evict(1)
 
 
-async def more_important_pod_preempts(trial: Trial) -> None:
-    await trial.running()
-    await trial.more_important_pod(await trial.node_of(1))
+async def more_important_pod_preempts(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.create_preempting_pod(await gang.node_of(1))
 
 
-async def node_vanishes(trial: Trial) -> None:
-    await trial.running()
-    await trial.delete_node(await trial.kill_node(1))
+async def node_vanishes(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.delete_node(await gang.kill_node(1))
 
 
-async def node_is_out_of_service(trial: Trial) -> None:
-    await trial.running()
-    node = await trial.kill_node(1)
-    await trial.not_seen(node)
-    await trial.going(1)
-    await trial.out_of_service(node)
+async def node_is_out_of_service(gang: GangUnderTest) -> None:
+    await gang.running()
+    node = await gang.kill_node(1)
+    await gang.report_unreachable(node)
+    await gang.going(1)
+    await gang.out_of_service(node)
 
 
-async def node_comes_back(trial: Trial) -> None:
-    await trial.running()
-    node = await trial.kill_node(1)
-    await trial.not_seen(node)
-    await trial.going(1)
-    await trial.kubelets.come_back(node)
+async def node_comes_back(gang: GangUnderTest) -> None:
+    await gang.running()
+    node = await gang.kill_node(1)
+    await gang.report_unreachable(node)
+    await gang.going(1)
+    await gang.kubelets.reconnect(node)
 
 
 # -- by its program, under the rules of its Job --------------------------------------------------------------------
 
 
-async def all_succeed(trial: Trial) -> None:
-    await trial.running()
-    await trial.end_all()
+async def all_succeed(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.end_all()
 
 
-async def one_fails(trial: Trial) -> None:
-    await trial.running()
-    await trial.end(1, 42)
+async def one_fails(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.end(1, 42)
 
 
-async def one_fails_and_others_succeed(trial: Trial) -> None:
-    await trial.running()
-    await trial.end(1, 42)
-    await trial.end(0)
+async def one_fails_and_others_succeed(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.end(1, 42)
+    await gang.end(0)
 
 
-async def one_fails_twice(trial: Trial) -> None:
-    first = (await trial.running())[1]["metadata"]["uid"]
-    await trial.end(1, 42)
-    await trial.until(lambda: _is_replaced(trial, first))
-    await trial.running()
-    await trial.end(1, 42)
+async def one_fails_twice(gang: GangUnderTest) -> None:
+    first = (await gang.running())[1]["metadata"]["uid"]
+    await gang.end(1, 42)
+    await gang.until(lambda: _is_replaced(gang, first))
+    await gang.running()
+    await gang.end(1, 42)
 
 
-async def one_is_evicted_and_replaced(trial: Trial) -> None:
-    first = (await trial.running())[1]["metadata"]["uid"]
-    await trial.evict(1)
-    await trial.until(lambda: _is_replaced(trial, first))
-    await trial.running()
-    await trial.end_all()
+async def one_is_evicted_and_replaced(gang: GangUnderTest) -> None:
+    first = (await gang.running())[1]["metadata"]["uid"]
+    await gang.evict(1)
+    await gang.until(lambda: _is_replaced(gang, first))
+    await gang.running()
+    await gang.end_all()
 
 
-async def _is_replaced(trial: Trial, uid: str) -> bool:
-    pods = [pod for pod in await trial.pods() if pod["status"].get("phase") == "Running"]
+async def _is_replaced(gang: GangUnderTest, uid: str) -> bool:
+    pods = [pod for pod in await gang.pods() if pod["status"].get("phase") == "Running"]
     return len(pods) == 2 and pods[1]["metadata"]["uid"] != uid
 
 
-async def leader_succeeds(trial: Trial) -> None:
-    await trial.running()
-    await trial.end(0)
+async def leader_succeeds(gang: GangUnderTest) -> None:
+    await gang.running()
+    await gang.end(0)
 
 
-async def time_passes(trial: Trial) -> None:
+async def time_passes(gang: GangUnderTest) -> None:
     """Nobody does anything."""
 
 

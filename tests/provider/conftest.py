@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gangjobs_sandbox.thread import SandboxThread
-    from tests.provider.tries import Task
+    from tests.provider.task_runner import Task
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +38,11 @@ def task(embedded: SandboxThread, connection: str, monkeypatch: pytest.MonkeyPat
     """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
     from airflow_provider_gangjobs.operators import gang_job
     from gangjobs_sandbox.resources import JOBS
-    from tests.patience import PATIENCE_S
-    from tests.provider.tries import Task
+    from tests.provider.task_runner import Task
+    from tests.timeouts import TIMEOUT_S
 
     # Airflow gives a killed task five seconds; a busy machine takes what it takes.
-    monkeypatch.setattr(gang_job, "KILL_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(gang_job, "KILL_TIMEOUT_S", TIMEOUT_S)
     made: list[Task] = []
 
     def make(script: str, **parameters: Any) -> Task:

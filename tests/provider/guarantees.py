@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-from tests.provider.plane import is_held
+from tests.provider.virtual_control_plane import is_held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.gang.outcome.results import MissingOutcomes
 from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes, collect_outcomes
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.crashes import CrashingClient
-from tests.provider.following import Following
-from tests.provider.plane import NAMESPACE, Plane, is_held, loop_clock
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, is_held, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -26,16 +26,18 @@ REFUSED: dict[str, Any] = {"method": "POST", "path": "/configmaps", "times": Non
 SECOND_RANK_DECIDES = {"successPolicy": {"rules": [{"succeededIndexes": "1"}]}}
 
 
-async def succeeded(plane: Plane, *, workers: int = 2, finish: int | None = None, **spec: Any) -> GangEvent:
+async def succeeded(
+    plane: VirtualControlPlane, *, workers: int = 2, finish: int | None = None, **spec: Any
+) -> GangEvent:
     """The event of a gang whose ranks, or one of them, have written their number."""
-    following = Following(plane, plane.submit(workers=workers, **spec))
+    following = Follower(plane, plane.submit(workers=workers, **spec))
     await plane.until(lambda: plane.running_ranks() == workers)
     for rank in range(workers) if finish is None else [finish]:
         plane.finish("train", rank, message=str(rank))
     return await following.event(within_s=300)
 
 
-async def look(plane: Plane, event: GangEvent) -> CollectedOutcomes:
+async def look(plane: VirtualControlPlane, event: GangEvent) -> CollectedOutcomes:
     async with Client(plane.config, clock=loop_clock()) as client:
         return await collect_outcomes(client, event)
 
@@ -44,18 +46,18 @@ def messages(evidence: CollectedOutcomes) -> list[str]:
     return [outcome.message for outcome in evidence.outcomes]
 
 
-def delete_ledger(plane: Plane) -> None:
+def delete_ledger(plane: VirtualControlPlane) -> None:
     for shard in plane.registry.list(CONFIGMAPS, NAMESPACE):
         plane.registry.delete(CONFIGMAPS, shard["metadata"]["name"], NAMESPACE)
 
 
-def delete_pod(plane: Plane, rank: int) -> None:
+def delete_pod(plane: VirtualControlPlane, rank: int) -> None:
     plane.registry.delete(PODS, plane.pod("train", rank)["metadata"]["name"], NAMESPACE, grace_period_s=0)
 
 
 @in_virtual_time
 async def test_recorded_outcomes_cost_one_request():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         event = await succeeded(plane)
         client = CrashingClient(plane.client)
         evidence = await collect_outcomes(client, event)
@@ -65,7 +67,7 @@ async def test_recorded_outcomes_cost_one_request():
 
 @in_virtual_time
 async def test_outcomes_that_cannot_be_stored_are_read_from_the_held_pods():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", **REFUSED, message="exceeded quota")
         event = await succeeded(plane)
         evidence = await look(plane, event)
@@ -76,7 +78,7 @@ async def test_outcomes_that_cannot_be_stored_are_read_from_the_held_pods():
 
 @in_virtual_time
 async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_written_again():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", **REFUSED)
         event = await succeeded(plane)
         plane.faults.remove()
@@ -87,7 +89,7 @@ async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_writte
 
 @in_virtual_time
 async def test_outcomes_of_a_deleted_ledger_are_read_from_the_pods():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         event = await succeeded(plane)
         delete_ledger(plane)
         evidence = await look(plane, event)
@@ -96,7 +98,7 @@ async def test_outcomes_of_a_deleted_ledger_are_read_from_the_pods():
 
 @in_virtual_time
 async def test_outcome_that_is_neither_recorded_nor_in_a_pod_is_missing():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         event = await succeeded(plane)
         delete_ledger(plane)
         delete_pod(plane, 1)
@@ -107,7 +109,7 @@ async def test_outcome_that_is_neither_recorded_nor_in_a_pod_is_missing():
 
 @in_virtual_time
 async def test_outcomes_are_missing_once_the_job_was_deleted():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         event = await succeeded(plane)
         plane.delete_job()
         await plane.until(lambda: not plane.pods() and not plane.ledger())
@@ -117,7 +119,7 @@ async def test_outcomes_are_missing_once_the_job_was_deleted():
 
 @in_virtual_time
 async def test_held_pods_of_a_deleted_job_tell_their_outcomes_and_stay_held():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", **REFUSED)
         event = await succeeded(plane)
         plane.faults.remove()
@@ -131,7 +133,7 @@ async def test_held_pods_of_a_deleted_job_tell_their_outcomes_and_stay_held():
 @pytest.mark.parametrize("is_cut", [True, False], ids=["marked", "of an earlier version"])
 @in_virtual_time
 async def test_indexes_that_the_event_lacks_are_read_from_the_job(is_cut: bool):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         event = await succeeded(plane, finish=1, **SECOND_RANK_DECIDES)
         without = msgspec.structs.replace(event, completed_indexes="", completed_indexes_cut=is_cut)
         evidence = await look(plane, without)
@@ -141,7 +143,7 @@ async def test_indexes_that_the_event_lacks_are_read_from_the_job(is_cut: bool):
 
 @in_virtual_time
 async def test_ranks_that_completed_are_unknown_without_list_and_job():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", **REFUSED)
         event = await succeeded(plane)
         plane.delete_job()
@@ -153,7 +155,7 @@ async def test_ranks_that_completed_are_unknown_without_list_and_job():
 @pytest.mark.parametrize("path", ["/configmaps", "/jobs/", "/pods"])
 @in_virtual_time
 async def test_failed_read_is_not_a_missing_outcome(path: str):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         event = await succeeded(plane)
         delete_ledger(plane)
         plane.arm("status", method="GET", path=path, times=None, code=403)

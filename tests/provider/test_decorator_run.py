@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.exceptions import AppFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
-from tests.airflow.waiting import wait_for
-from tests.provider.tries import run_trigger
+from tests.airflow.polling import wait_for
+from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread

@@ -20,21 +20,21 @@ from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from gangjobs_sandbox.resources import JOBS
-from tests.airflow.waiting import wait_for
+from tests.airflow.polling import wait_for
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
-from tests.patience import AIRFLOW_PATIENCE_S
-from tests.provider.plane import loop_clock
-from tests.provider.tries import run_trigger
+from tests.provider.task_runner import run_trigger
+from tests.provider.virtual_control_plane import loop_clock
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from tests.provider.tries import Task, TaskMaker
+    from tests.provider.task_runner import Task, TaskMaker
 
 T = TypeVar("T")
 ENDLESS = "sleep 600"
-pytestmark = pytest.mark.timeout(AIRFLOW_PATIENCE_S)
+pytestmark = pytest.mark.timeout(AIRFLOW_TIMEOUT_S)
 
 
 @dataclass

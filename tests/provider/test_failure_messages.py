@@ -10,8 +10,8 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.operators.errors import error_from_event
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
-from tests.provider.following import Following
-from tests.provider.plane import NAMESPACE, Plane
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def raised(event: GangEvent) -> GangJobError:
     return error_from_event(GangEvent.from_payload(event.to_payload()))
 
 
-def wait_for_image(plane: Plane, *ranks: int) -> None:
+def wait_for_image(plane: VirtualControlPlane, *ranks: int) -> None:
     """The nodes cannot pull the image of these ranks."""
     state = {"waiting": {"reason": "ErrImagePull", "message": PULL}}
     status = {"name": "main", "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": state}
@@ -40,9 +40,9 @@ def wait_for_image(plane: Plane, *ranks: int) -> None:
         )
 
 
-async def halted_over_image(plane: Plane) -> tuple[GangRef, GangEvent]:
+async def halted_over_image(plane: VirtualControlPlane) -> tuple[GangRef, GangEvent]:
     ref = plane.submit(workers=2)
-    following = Following(plane, ref, deadlines=Deadlines(assemble_s=60))
+    following = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
     await plane.until(lambda: [pod["spec"].get("nodeName") for pod in plane.pods()] == ["node-0"] * 2)
     wait_for_image(plane, 0, 1)
     await plane.until(lambda: plane.job()["spec"]["suspend"])
@@ -52,7 +52,7 @@ async def halted_over_image(plane: Plane) -> tuple[GangRef, GangEvent]:
 
 @in_virtual_time
 async def test_image_that_cannot_be_pulled_is_named():
-    async with Plane.running(plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(plays_nodes=False) as plane:
         _, event = await halted_over_image(plane)
         error = raised(event)
         assert isinstance(error, ImagePullFailed)
@@ -66,31 +66,31 @@ async def test_image_that_cannot_be_pulled_is_named():
 
 @in_virtual_time
 async def test_image_is_named_by_a_follower_that_finds_the_gang_halted():
-    async with Plane.running(plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(plays_nodes=False) as plane:
         ref, event = await halted_over_image(plane)
         await plane.until(lambda: not plane.pods())
-        again = await Following(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
+        again = await Follower(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
         assert str(raised(again)) == str(raised(event))
         assert again.image == "trainer:1"
 
 
 @in_virtual_time
 async def test_deadline_that_a_follower_does_not_know_any_more_is_not_told_as_nought():
-    async with Plane.running(nodes=0) as plane:
+    async with VirtualControlPlane.running(nodes=0) as plane:
         ref = plane.submit(workers=2)
-        await Following(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
-        again = await Following(plane, ref).event()
+        await Follower(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
+        again = await Follower(plane, ref).event()
         assert str(raised(again)).startswith("Gang default/train was assembling for longer than its deadline allows. ")
 
 
 @in_virtual_time
 async def test_replaced_job_and_the_one_in_its_place_are_named():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=1, gang=False)
         plane.delete_job()
         await plane.until(lambda: plane.job() is None)
         other = plane.submit(workers=1, gang=False)
-        error = raised(await Following(plane, ref).event())
+        error = raised(await Follower(plane, ref).event())
         assert isinstance(error, JobReplaced)
         assert (error.uid, error.other_uid) == (ref.uid, other.uid)
         assert str(error) == (
@@ -102,8 +102,8 @@ async def test_replaced_job_and_the_one_in_its_place_are_named():
 
 @in_virtual_time
 async def test_deleted_job_is_told_with_its_remedy_once():
-    async with Plane.running() as plane:
-        following = Following(plane, ref := plane.submit(workers=1))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, ref := plane.submit(workers=1))
         await plane.until(lambda: plane.running_ranks() == 1)
         plane.delete_job()
         error = raised(await following.event())
@@ -116,8 +116,8 @@ async def test_deleted_job_is_told_with_its_remedy_once():
 
 @in_virtual_time
 async def test_termination_message_begins_with_a_whole_word():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=1))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=1))
         await plane.until(lambda: plane.running_ranks() == 1)
         plane.finish("train", 0, exit_code=128, message=START)
         error = raised(await following.event())

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.provider.guarantees import check_harvest
-from tests.provider.plane import INDEX, NAMESPACE, Plane, is_held, loop_clock
+from tests.provider.virtual_control_plane import INDEX, NAMESPACE, VirtualControlPlane, is_held, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Hand:
     """A Job without controllers, and pods that are made in the state that a test needs."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: VirtualControlPlane) -> None:
         self.plane = plane
         self.ref: GangRef = plane.submit(workers=4, gang=False)
 
@@ -99,7 +99,7 @@ async def drained(harvester: Harvester) -> Exception | None:
 
 @in_virtual_time
 async def test_only_ended_pods_are_harvested():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         for rank, phase in enumerate(["Succeeded", "Failed", "Running", "Pending"]):
             hand.pod(rank, phase=phase)
@@ -114,7 +114,7 @@ async def test_only_ended_pods_are_harvested():
 
 @in_virtual_time
 async def test_held_pods_are_released_once_no_more_end():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0)
         harvester = hand.harvester()
@@ -129,7 +129,7 @@ async def test_held_pods_are_released_once_no_more_end():
 
 @in_virtual_time
 async def test_pod_deleted_before_it_was_bound_is_harvested():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0, phase="Pending", node=None)
         plane.registry.delete(PODS, "train-0", NAMESPACE)
@@ -142,7 +142,7 @@ async def test_pod_deleted_before_it_was_bound_is_harvested():
 
 @in_virtual_time
 async def test_bound_pod_that_is_deleted_is_waited_for():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0, phase="Running")
         plane.registry.delete(PODS, "train-0", NAMESPACE)
@@ -153,7 +153,7 @@ async def test_bound_pod_that_is_deleted_is_waited_for():
 
 @in_virtual_time
 async def test_pod_that_somebody_else_released_is_recorded():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0, held=False)
         harvester = hand.harvester()
@@ -166,7 +166,7 @@ async def test_pod_that_somebody_else_released_is_recorded():
 
 @in_virtual_time
 async def test_vanished_pod_is_recorded_by_its_last_view():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         last = view(PodView, hand.pod(0, phase="Running", held=False))
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
@@ -179,7 +179,7 @@ async def test_vanished_pod_is_recorded_by_its_last_view():
 
 @in_virtual_time
 async def test_pod_that_was_replaced_counts_as_released():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         first = view(PodView, hand.pod(0, held=False))
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
@@ -197,7 +197,7 @@ def _with_finalizer(pod: PodView) -> PodView:
 
 @in_virtual_time
 async def test_nothing_is_released_if_it_cannot_be_recorded():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0)
         plane.arm("status", method="POST", path="/configmaps", code=403, times=DRAIN_FAILURES_MAX)
@@ -211,7 +211,7 @@ async def test_nothing_is_released_if_it_cannot_be_recorded():
 
 @in_virtual_time
 async def test_one_pod_that_fails_does_not_stop_the_others():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         for rank in range(4):
             hand.pod(rank)
@@ -225,7 +225,7 @@ async def test_one_pod_that_fails_does_not_stop_the_others():
 
 @in_virtual_time
 async def test_batches_are_capped_and_begin_with_terminating_pods():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         for rank in range(BATCH_PODS_MAX + 3):
             hand.pod(rank)
@@ -245,7 +245,7 @@ async def test_batches_are_capped_and_begin_with_terminating_pods():
 
 @in_virtual_time
 async def test_backlog_is_harvested_with_pauses_while_it_fails():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0)
         plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
@@ -260,7 +260,7 @@ async def test_backlog_is_harvested_with_pauses_while_it_fails():
 
 @in_virtual_time
 async def test_drain_does_not_wait_for_a_pause_of_the_harvester():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0)
         plane.arm("status", method="PATCH", path="/pods/", code=403, times=8)
@@ -276,7 +276,7 @@ async def test_drain_does_not_wait_for_a_pause_of_the_harvester():
 
 @in_virtual_time
 async def test_drain_raises_what_ended_the_harvester():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0)
         harvester = hand.harvester(FailingLedger(plane.client, hand.ref))
@@ -287,7 +287,7 @@ async def test_drain_raises_what_ended_the_harvester():
 
 @in_virtual_time
 async def test_gang_without_its_job_is_only_told():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0, phase="Failed")
         harvester = Harvester(plane.client, None)
@@ -299,7 +299,7 @@ async def test_gang_without_its_job_is_only_told():
 
 @in_virtual_time
 async def test_ending_namespace_is_not_held_up():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0)
         plane.registry.delete("namespaces", NAMESPACE, None)
@@ -314,7 +314,7 @@ async def test_ending_namespace_is_not_held_up():
 
 @in_virtual_time
 async def test_ledger_belongs_to_its_job():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pod = view(PodView, hand.pod(0))
         await hand.ledger().record([outcome_of(pod)])
@@ -326,7 +326,7 @@ async def test_ledger_belongs_to_its_job():
 
 @in_virtual_time
 async def test_full_shard_is_followed_by_the_next():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(10)]
         await hand.ledger(shard_bytes_max=2000).record(map(outcome_of, pods))
@@ -338,7 +338,7 @@ async def test_full_shard_is_followed_by_the_next():
 
 @in_virtual_time
 async def test_new_harvester_goes_on_in_the_last_shard():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(6)]
         for pod in pods:
@@ -348,7 +348,7 @@ async def test_new_harvester_goes_on_in_the_last_shard():
 
 @in_virtual_time
 async def test_ledger_is_told_in_parts_and_each_outcome_once():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(6)]
         for pod in [*pods, pods[0]]:
@@ -365,7 +365,7 @@ async def test_ledger_is_told_in_parts_and_each_outcome_once():
 
 @in_virtual_time
 async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(24)]
         for first in range(0, len(pods), 2):
@@ -383,7 +383,7 @@ async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning():
 
 @in_virtual_time
 async def test_shard_that_the_server_finds_too_large_is_left():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pods = [view(PodView, hand.pod(rank, message="x" * 4000)) for rank in range(300)]
         await hand.ledger(shard_bytes_max=3 * 2**20).record(map(outcome_of, pods[:100]))
@@ -396,7 +396,7 @@ async def test_shard_that_the_server_finds_too_large_is_left():
 
 @in_virtual_time
 async def test_ledger_of_an_earlier_job_is_left_alone():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pod = view(PodView, hand.pod(0))
         labels = {LABEL_GANG: "train", LABEL_JOB_UID: "earlier"}
@@ -409,7 +409,7 @@ async def test_ledger_of_an_earlier_job_is_left_alone():
 
 @in_virtual_time
 async def test_deleted_shard_is_made_again():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         first, second = (view(PodView, hand.pod(rank)) for rank in range(2))
         ledger = hand.ledger()
@@ -421,7 +421,7 @@ async def test_deleted_shard_is_made_again():
 
 @in_virtual_time
 async def test_shard_replaced_by_a_person_is_not_written_to():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         first, second = (view(PodView, hand.pod(rank)) for rank in range(2))
         ledger = hand.ledger()
@@ -435,7 +435,7 @@ async def test_shard_replaced_by_a_person_is_not_written_to():
 
 @in_virtual_time
 async def test_recording_twice_sends_nothing():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         outcome = outcome_of(view(PodView, hand.pod(0)))
         ledger = hand.ledger()
@@ -447,7 +447,7 @@ async def test_recording_twice_sends_nothing():
 
 @in_virtual_time
 async def test_two_writers_of_one_shard_keep_each_others_entries():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pods = [view(PodView, hand.pod(rank)) for rank in range(8)]
         both = [hand.ledger(), hand.ledger()]
@@ -462,7 +462,7 @@ async def test_two_writers_of_one_shard_keep_each_others_entries():
 
 @in_virtual_time
 async def test_ledger_that_cannot_be_read_is_not_empty():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         plane.arm("status", method="GET", path="/configmaps", code=403, times=None)
         with pytest.raises(LedgerUnavailable, match="default/train"):
@@ -471,7 +471,7 @@ async def test_ledger_that_cannot_be_read_is_not_empty():
 
 @in_virtual_time
 async def test_orphaned_ledger_can_still_be_read():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         hand = Hand(plane)
         await hand.ledger().record([outcome_of(view(PodView, hand.pod(7)))])
         plane.delete_job(propagation="Orphan")
@@ -482,7 +482,7 @@ async def test_orphaned_ledger_can_still_be_read():
 
 @in_virtual_time
 async def test_last_view_never_overrules_who_saw_the_end():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         stale = hand.harvester()
         await stale.load_ledger()

@@ -17,10 +17,10 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
-from tests.provider.following import Following
+from tests.provider.follower import Follower
 from tests.provider.guarantees import check_harvest, recorded_before_released
-from tests.provider.plane import Plane, loop_clock
 from tests.provider.test_harvest import drained
+from tests.provider.virtual_control_plane import VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def _dies_somewhere(client: Client, ref: GangRef) -> None:
             raise group.exceptions[0] from group
 
 
-async def _ended_gang(plane: Plane, codes: list[int]) -> tuple[GangRef, set[str]]:
+async def _ended_gang(plane: VirtualControlPlane, codes: list[int]) -> tuple[GangRef, set[str]]:
     """A gang whose pods have all ended and are held."""
     ref = plane.submit(workers=len(codes))
     await plane.until(lambda: plane.running_ranks() == len(codes))
@@ -65,7 +65,7 @@ REQUESTS = ("LIST pods", *["POST configmaps"] * 3, *["PATCH pods"] * 5, "LIST po
 
 @in_virtual_time
 async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         client = CrashingClient(plane.client)
         ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
         await _harvest_all(client, ref)
@@ -76,7 +76,7 @@ async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by():
 @pytest.mark.parametrize("crash", crash_points(REQUESTS), ids=lambda crash: f"{crash} ({REQUESTS[crash.at]})")
 @in_virtual_time
 async def test_crash_neither_loses_nor_doubles(crash):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
         await _dies_somewhere(CrashingClient(plane.client, crash), ref)
         recorded_before_released(plane)
@@ -94,7 +94,7 @@ crashes = st.builds(Crash, st.integers(0, 12), st.booleans())
 )
 @in_virtual_time
 async def test_any_number_of_harvesters_may_die(codes: list[int], waves: list[list[Crash]]):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref, uids = await _ended_gang(plane, codes)
         for wave in waves:
             await asyncio.gather(*(_dies_somewhere(CrashingClient(plane.client, crash), ref) for crash in wave))
@@ -115,11 +115,11 @@ WRITES = [
 @pytest.mark.parametrize(("method", "path", "crash"), WRITES)
 @in_virtual_time
 async def test_follower_that_dies_at_a_write_is_replaced(method: str, path: str, crash: Crash):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=3)
         kind: Any = "drop-after" if crash.applied else "drop-before"
         plane.arm(kind, method=method, path=path, skip=crash.at)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 3)
         uids = {pod["metadata"]["uid"] for pod in plane.pods()}
         plane.finish("train", 0)
@@ -127,6 +127,6 @@ async def test_follower_that_dies_at_a_write_is_replaced(method: str, path: str,
         await following.die()
         plane.finish("train", 1)
         plane.finish("train", 2)
-        event = await Following(plane, ref, clock=loop_clock()).event()
+        event = await Follower(plane, ref, clock=loop_clock()).event()
         assert event.status == "succeeded"
         check_harvest(plane, uids)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.config import Source
+from airflow_provider_gangjobs.cluster.config import ConfigSource
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
@@ -42,9 +42,9 @@ def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, **extras: Any) -> Non
 @pytest.mark.parametrize(
     ("extras", "expected"),
     [
-        ({"in_cluster": True}, {"source": Source.IN_CLUSTER}),
-        ({"kube_config_path": "/etc/kube"}, {"source": Source.FILE, "kube_config_path": "/etc/kube"}),
-        ({"kube_config": json.dumps(KUBECONFIG)}, {"source": Source.INLINE, "kube_config": KUBECONFIG}),
+        ({"in_cluster": True}, {"source": ConfigSource.IN_CLUSTER}),
+        ({"kube_config_path": "/etc/kube"}, {"source": ConfigSource.FILE, "kube_config_path": "/etc/kube"}),
+        ({"kube_config": json.dumps(KUBECONFIG)}, {"source": ConfigSource.INLINE, "kube_config": KUBECONFIG}),
         ({"namespace": "team", "cluster_context": "x"}, {"namespace": "team", "context": "x"}),
         ({"disable_verify_ssl": True}, {"verify_ssl": False}),
         ({"disable_tcp_keepalive": True}, {"tcp_keepalive": False}),
@@ -62,7 +62,7 @@ async def test_extras_mean_the_same_everywhere(
 
 
 async def test_missing_default_connection_is_the_default_cluster(reads: Any) -> None:
-    assert (await reads("kubernetes_default")).source is Source.DEFAULT
+    assert (await reads("kubernetes_default")).source is ConfigSource.DEFAULT
 
 
 async def test_missing_default_connection_is_an_error_if_it_must_exist(reads: Any) -> None:

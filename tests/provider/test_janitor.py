@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.submission.cleanup import Tidied, Verdict, tidy
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
-from tests.provider.submission_world import GANG_OF_4, RELEASES, World, world
+from tests.provider.submission_cluster import GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.provider.test_submission_races import interleaved
 from tests.sandbox.builders import NAMESPACE
 
@@ -28,27 +28,27 @@ FIRST_ACT = 1  # request 0 lists
 ALL_BUT_THE_LAST = 5  # list, Job, Service, ConfigMap, Workload, PodGroup
 
 
-async def operation(cluster: World, api: Any = None, spec: GangSpec = GANG_OF_4) -> Submission:
+async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec = GANG_OF_4) -> Submission:
     return await operations.submit_operation(
         api or cluster.client,
         spec,
         trigger_id="op",
         capabilities=cluster.capabilities,
-        clock=cluster.pauses.clock(),
+        clock=cluster.time.clock(),
     )
 
 
-async def half_submitted(cluster: World, request: int = FIRST_ACT, *, by_id: bool = False) -> None:
+async def half_submitted(cluster: SubmissionCluster, request: int = FIRST_ACT, *, by_id: bool = False) -> None:
     """Submitted by a process that died after this request."""
     process = CrashingClient(cluster.client, Crash(request, applied=True))
     with pytest.raises(ProcessDied):
         await (operation(cluster, process) if by_id else cluster.submit(api=process))
 
 
-async def tidied(cluster: World, *, age: timedelta = 2 * HOUR, api: Any = None, **options: Any) -> Tidied:
+async def tidied(cluster: SubmissionCluster, *, age: timedelta = 2 * HOUR, api: Any = None, **options: Any) -> Tidied:
     """As seen when all that is there is this old."""
     now = cluster.bench.clock.now() + age
-    return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, clock=cluster.pauses.clock(), **options)
+    return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, clock=cluster.time.clock(), **options)
 
 
 def verdicts(result: Tidied) -> list[Verdict]:
@@ -57,15 +57,15 @@ def verdicts(result: Tidied) -> list[Verdict]:
 
 
 async def test_a_young_half_gang_is_left_to_its_submitter():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster)
         assert verdicts(await tidied(cluster, age=HOUR / 2)) == []
-        assert len(cluster.live()) == 1
+        assert len(cluster.live_jobs()) == 1
 
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST + 1))
 async def test_half_a_gang_of_a_task_is_removed(request_number):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster, request_number)
         assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
         cluster.bench.run(60)
@@ -75,7 +75,7 @@ async def test_half_a_gang_of_a_task_is_removed(request_number):
 
 @pytest.mark.parametrize("release", RELEASES)
 async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         await half_submitted(cluster, ALL_BUT_THE_LAST - (release == "1.35"), by_id=True)
         assert verdicts(await tidied(cluster)) == [Verdict.COMPLETE]
         submission = await operation(cluster)
@@ -85,16 +85,16 @@ async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST))
 async def test_a_gang_by_id_that_lacks_something_is_removed(request_number):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster, request_number, by_id=True)
         assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
         assert cluster.objects(JOBS) == []
 
 
 async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
-    async with world(nodes=4) as cluster:
+    async with running_cluster(nodes=4) as cluster:
         ended = await cluster.submit()
-        cluster.end(ended.ref.name)
+        cluster.finish_job(ended.ref.name)
         await operation(cluster, spec=GangSpec(image="a", keep_suspended=True, labels={"a": "b"}))
         running = await cluster.submit(GangSpec(image="b"), claim="ti-2")
         cluster.bench.run()
@@ -103,15 +103,15 @@ async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
 
 
 async def test_a_dry_run_says_the_same_and_changes_nothing():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster)
         assert verdicts(await tidied(cluster, dry_run=True)) == [Verdict.REMOVE]
-        assert len(cluster.live()) == 1
+        assert len(cluster.live_jobs()) == 1
         assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
 
 
 async def test_twice_tidied_is_as_good_as_once():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster)
         await tidied(cluster)
         assert verdicts(await tidied(cluster)) == []
@@ -121,7 +121,7 @@ async def test_twice_tidied_is_as_good_as_once():
 @pytest.mark.parametrize("request_number", [1, 2])
 async def test_a_janitor_that_dies_is_followed_by_another(request_number, applied):
     """Removing a task's half gang is a list, looks, a mark, a delete."""
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster)
         process = CrashingClient(cluster.client)
         await tidied(cluster, api=process, dry_run=True)
@@ -133,7 +133,7 @@ async def test_a_janitor_that_dies_is_followed_by_another(request_number, applie
 
 
 async def test_a_refusal_is_told_and_stops_nothing_else():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster)
         await half_submitted(cluster, by_id=True)
         cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message="no such right"))
@@ -146,7 +146,7 @@ async def test_a_refusal_is_told_and_stops_nothing_else():
 @given(turns=st.lists(st.integers(0, 1), max_size=24), by_id=st.booleans(), request=st.integers(1, 5))
 async def test_a_submitter_that_comes_back_meanwhile_ends_with_one_gang(turns, by_id, request):
     """The janitor never deletes what runs: whoever is second sees that the other was first."""
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await half_submitted(cluster, request, by_id=by_id)
         submit = operation if by_id else lambda world, api: world.submit(api=api, claim="ti-2")
         submission, result = await interleaved(

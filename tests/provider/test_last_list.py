@@ -5,14 +5,14 @@ from __future__ import annotations
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import PODS
-from tests.provider.plane import NAMESPACE, Plane
 from tests.provider.test_harvest import Hand
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 
 @in_virtual_time
 async def test_view_that_is_still_true_is_given_again() -> None:
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         for rank in range(3):
             hand.pod(rank, phase="Running")
@@ -29,7 +29,7 @@ async def test_view_that_is_still_true_is_given_again() -> None:
 
 @in_virtual_time
 async def test_listed_pods_share_what_is_equal() -> None:
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         for rank in range(2):
             hand.pod(rank)

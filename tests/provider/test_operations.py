@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.tracking.release import release_pods
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
-from tests.provider.submission_world import GANG_OF_4, RELEASES, World, world
+from tests.provider.submission_cluster import GANG_OF_4, RELEASES, SubmissionCluster, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
@@ -32,24 +32,28 @@ OTHER = GangSpec(image="trainer:2", workers=4)
 OURS = (SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 
 
-async def submit(cluster: World, spec: GangSpec = GANG_OF_4, trigger_id: str = ID, **options: Any) -> Submission:
+async def submit(
+    cluster: SubmissionCluster, spec: GangSpec = GANG_OF_4, trigger_id: str = ID, **options: Any
+) -> Submission:
     options = {"api": cluster.client, "capabilities": cluster.capabilities, **options}
     return await operations.submit_operation(
-        options.pop("api"), spec, trigger_id=trigger_id, clock=cluster.pauses.clock(), **options
+        options.pop("api"), spec, trigger_id=trigger_id, clock=cluster.time.clock(), **options
     )
 
 
-async def find(cluster: World, trigger_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
+async def find(cluster: SubmissionCluster, trigger_id: str = ID, *, api: Any = None) -> SubmissionRecord | None:
     return await operations.find(api or cluster.client, trigger_id, namespace=NAMESPACE)
 
 
-async def found(cluster: World, trigger_id: str = ID) -> SubmissionRecord:
+async def found(cluster: SubmissionCluster, trigger_id: str = ID) -> SubmissionRecord:
     record = await find(cluster, trigger_id)
     assert record is not None
     return record
 
 
-async def delete(cluster: World, trigger_id: str = ID, *, api: Any = None, **options: Any) -> tuple[GangRef, ...]:
+async def delete(
+    cluster: SubmissionCluster, trigger_id: str = ID, *, api: Any = None, **options: Any
+) -> tuple[GangRef, ...]:
     """While the deletion waits, nodes stop what is deleted and the controllers work."""
 
     def meanwhile(seconds: float) -> None:
@@ -59,41 +63,41 @@ async def delete(cluster: World, trigger_id: str = ID, *, api: Any = None, **opt
     async def free(ref: GangRef) -> None:
         await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
 
-    cluster.pauses.meanwhile = meanwhile
+    cluster.time.meanwhile = meanwhile
     return await forget(
         api or cluster.client,
         trigger_id,
         namespace=NAMESPACE,
         release=free,
-        clock=cluster.pauses.clock(),
+        clock=cluster.time.clock(),
         **options,
     )
 
 
 @pytest.mark.parametrize("release", RELEASES)
 async def test_the_same_id_is_the_same_gang(release):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         first, second = await submit(cluster), await submit(cluster)
         assert (second.ref, second.adopted, second.trigger_id) == (first.ref, True, ID)
         cluster.check_one_live_gang(second)
 
 
 async def test_other_ids_are_other_gangs():
-    async with world(nodes=4) as cluster:
+    async with running_cluster(nodes=4) as cluster:
         first, second = await submit(cluster), await submit(cluster, trigger_id="another")
         assert first.ref != second.ref
-        assert len(cluster.live()) == 2
+        assert len(cluster.live_jobs()) == 2
 
 
 async def test_an_id_takes_no_more_requests_than_a_task():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         process = CrashingClient(cluster.client)
         await submit(cluster, GangSpec(image="trainer:1", workers=4, rendezvous=False), api=process)
         assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
 
 
 async def test_other_parameters_under_one_id_are_refused_and_named():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await submit(cluster)
         with pytest.raises(SubmissionConflict, match="submitted with other parameters") as caught:
             await submit(cluster, OTHER)
@@ -104,9 +108,9 @@ async def test_other_parameters_under_one_id_are_refused_and_named():
 
 
 async def test_a_success_stands_also_when_it_was_told():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await submit(cluster)
-        cluster.end(first.ref.name)
+        cluster.finish_job(first.ref.name)
         assert await mark_delivered(cluster.client, first.ref, at=datetime(2026, 1, 1, tzinfo=UTC))
         second = await submit(cluster)
         assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
@@ -115,9 +119,9 @@ async def test_a_success_stands_also_when_it_was_told():
 
 
 async def test_a_failure_is_visible_and_can_be_submitted_again():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await submit(cluster)
-        cluster.end(first.ref.name, ok=False)
+        cluster.finish_job(first.ref.name, ok=False)
         record = await found(cluster)
         assert (record.state, record.phase, record.ref) == (OperationState.FAILED, Phase.FAILED, first.ref)
         assert record.error is not None
@@ -128,7 +132,7 @@ async def test_a_failure_is_visible_and_can_be_submitted_again():
 
 
 async def test_what_can_never_be_submitted_is_left_halted_with_its_error():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", times=None))
         with pytest.raises(SubmissionFailed):
             await submit(cluster)
@@ -139,11 +143,11 @@ async def test_what_can_never_be_submitted_is_left_halted_with_its_error():
         assert "create PodGroup" in record.error.message
         cluster.faults.remove()
         again = await submit(cluster)
-        assert ([job["metadata"]["uid"] for job in cluster.live()], again.attempt) == ([again.ref.uid], 1)
+        assert ([job["metadata"]["uid"] for job in cluster.live_jobs()], again.attempt) == ([again.ref.uid], 1)
 
 
 async def test_a_record_takes_one_request_and_tells_the_times():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         assert await find(cluster) is None
         submission = await submit(cluster)
         process = CrashingClient(cluster.client)
@@ -151,7 +155,7 @@ async def test_a_record_takes_one_request_and_tells_the_times():
         assert process.requests == ["LIST jobs"]
         assert record is not None
         assert (record.trigger_id, record.ref, record.state) == (ID, submission.ref, OperationState.IN_PROGRESS)
-        cluster.end(submission.ref.name)
+        cluster.finish_job(submission.ref.name)
         record = await found(cluster)
         assert (record.state, record.phase, record.error) == (OperationState.SUCCEEDED, Phase.SUCCEEDED, None)
         assert record.started_at is not None
@@ -160,7 +164,7 @@ async def test_a_record_takes_one_request_and_tells_the_times():
 
 
 async def test_a_halt_is_told_as_the_cause():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await submit(cluster)
         await halt(cluster.client, submission.ref, reason="the operator asked for it")
         record = await found(cluster)
@@ -169,7 +173,7 @@ async def test_a_halt_is_told_as_the_cause():
 
 
 async def test_a_tasks_attempt_is_found_by_its_default_id():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await cluster.submit()
         assert (await found(cluster, submission.trigger_id)).ref == submission.ref
         assert await find(cluster, submission.trigger_id[:-1] + "1") is None
@@ -177,14 +181,14 @@ async def test_a_tasks_attempt_is_found_by_its_default_id():
 
 @pytest.mark.parametrize("trigger_id", ["", " ", "a\nb", "x" * 513, "a" * 26 + "-0"])
 async def test_a_senseless_id_is_refused(trigger_id):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         with pytest.raises(InvalidGangSpec, match="trigger_id"):
             await submit(cluster, trigger_id=trigger_id)
         assert cluster.jobs() == []
 
 
 async def test_submissions_are_listed_page_by_page():
-    async with world(nodes=8) as cluster:
+    async with running_cluster(nodes=8) as cluster:
         ids = {f"op-{number}" for number in range(5)}
         for trigger_id in ids:
             await submit(cluster, GangSpec(image="a", labels={"team": "vision"}), trigger_id)
@@ -206,9 +210,9 @@ async def test_submissions_are_listed_page_by_page():
 
 @pytest.mark.parametrize("release_name", RELEASES)
 async def test_deleting_a_completed_one_drops_our_records_and_keeps_the_job(release_name):
-    async with world(release_name) as cluster:
+    async with running_cluster(release_name) as cluster:
         submission = await submit(cluster)
-        cluster.end(submission.ref.name)
+        cluster.finish_job(submission.ref.name)
         assert await delete(cluster) == (submission.ref,)
         cluster.bench.run(60)
         assert [cluster.objects(resource) for resource in OURS] == [[], [], [], []]
@@ -218,9 +222,9 @@ async def test_deleting_a_completed_one_drops_our_records_and_keeps_the_job(rele
 
 
 async def test_a_deleted_id_is_free_although_the_job_was_kept():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await submit(cluster)
-        cluster.end(first.ref.name)
+        cluster.finish_job(first.ref.name)
         await delete(cluster)
         second = await submit(cluster, OTHER)
         assert (second.attempt, second.adopted) == (1, False)
@@ -228,9 +232,9 @@ async def test_a_deleted_id_is_free_although_the_job_was_kept():
 
 
 async def test_deleting_with_the_job_leaves_nothing():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await submit(cluster)
-        cluster.end(submission.ref.name)
+        cluster.finish_job(submission.ref.name)
         assert await delete(cluster, job=True) == (submission.ref,)
         cluster.bench.run(60)
         assert [cluster.objects(resource) for resource in (JOBS, PODS, *OURS)] == [[]] * 6
@@ -238,7 +242,7 @@ async def test_deleting_with_the_job_leaves_nothing():
 
 @pytest.mark.parametrize("job", [False, True])
 async def test_deleting_an_ongoing_one_ends_its_pods_first(job):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await submit(cluster)
         cluster.bench.run()
         assert len(cluster.bench.bound(submission.ref.name)) == 4
@@ -250,17 +254,17 @@ async def test_deleting_an_ongoing_one_ends_its_pods_first(job):
 
 
 async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await submit(cluster)
         cluster.bench.run()
 
         async def free(ref: GangRef) -> None:
             await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
 
-        cluster.runs_while_we_wait()
+        cluster.run_controllers_during_sleep()
         with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
             await forget(
-                cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.pauses.clock()
+                cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.time.clock()
             )
         assert caught.value.retryable
         assert (await found(cluster)).state is OperationState.FAILED
@@ -268,7 +272,7 @@ async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later():
 
 
 async def test_twice_deleted_is_as_good_as_once():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await submit(cluster)
         await delete(cluster)
         assert await delete(cluster) == ()
@@ -276,9 +280,9 @@ async def test_twice_deleted_is_as_good_as_once():
 
 
 async def test_all_attempts_of_an_id_are_deleted_together():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await submit(cluster)
-        cluster.end(first.ref.name, ok=False)
+        cluster.finish_job(first.ref.name, ok=False)
         second = await submit(cluster)
         assert await delete(cluster, job=True) == (second.ref, first.ref)
         cluster.bench.run(60)
@@ -286,9 +290,9 @@ async def test_all_attempts_of_an_id_are_deleted_together():
 
 
 async def test_a_namesake_of_someone_else_is_not_deleted():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await submit(cluster)
-        cluster.end(submission.ref.name)
+        cluster.finish_job(submission.ref.name)
         service = cluster.bench.registry.get(SERVICES, submission.ref.name, NAMESPACE)
         cluster.bench.registry.delete(SERVICES, submission.ref.name, NAMESPACE)
         cluster.bench.registry.create(

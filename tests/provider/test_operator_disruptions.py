@@ -12,14 +12,14 @@ from airflow_provider_gangjobs.exceptions import AppFailed, Disrupted, InvalidGa
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATION_DISRUPTIONS, LABEL_GANG
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests.airflow.waiting import wait_for
-from tests.provider.plane import is_held
-from tests.provider.tries import run_trigger
+from tests.airflow.polling import wait_for
+from tests.provider.task_runner import run_trigger
+from tests.provider.virtual_control_plane import is_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.provider.tries import Task, TaskMaker
+    from tests.provider.task_runner import Task, TaskMaker
 
 TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 ENDLESS = "sleep 600"

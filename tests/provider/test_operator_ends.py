@@ -18,12 +18,12 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.operators.deferral import ALARM_MARGIN_S, worker_wait_limit_s
 from airflow_provider_gangjobs.operators.tracking_errors import DEFERRALS_MAX, RecoveryAction, recovery_action
-from tests.airflow.waiting import wait_for
-from tests.patience import PATIENCE_S
-from tests.provider.tries import run_trigger
+from tests.airflow.polling import wait_for
+from tests.provider.task_runner import run_trigger
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tests.provider.tries import Task, TaskMaker
+    from tests.provider.task_runner import Task, TaskMaker
 
 ENDLESS = "sleep 600"
 TELL_LATER = 'sleep 2; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
@@ -43,7 +43,7 @@ def run_to_the_limit(train: Task, way: str) -> None:
         train.operator().execute_complete(context, run_trigger(train.defer(context)))
     if way == "by the alarm":
         threading.Thread(target=sound_alarm_when_it_runs, args=(train,), daemon=True).start()
-    with airflow_alarm(PATIENCE_S if way == "by the alarm" else LIMIT_S):
+    with airflow_alarm(TIMEOUT_S if way == "by the alarm" else LIMIT_S):
         train.operator().execute(context)
 
 

@@ -20,15 +20,15 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.progress import Counts
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
-from tests.airflow.waiting import wait_for
-from tests.provider.plane import is_held
-from tests.provider.tries import run_trigger
+from tests.airflow.polling import wait_for
+from tests.provider.task_runner import run_trigger
+from tests.provider.virtual_control_plane import is_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gangjobs_sandbox.thread import SandboxThread
-    from tests.provider.tries import Task, TaskMaker
+    from tests.provider.task_runner import Task, TaskMaker
 
 TELL = 'printf "$RANK" > "$GANG_RESULT_PATH"'
 

@@ -17,14 +17,14 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferred,
 )
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
-from tests.airflow.waiting import wait_for
-from tests.provider.tries import run_trigger
+from tests.airflow.polling import wait_for
+from tests.provider.task_runner import run_trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gangjobs_sandbox.thread import SandboxThread
-    from tests.provider.tries import TaskMaker
+    from tests.provider.task_runner import TaskMaker
 
 TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 FAIL = "test $RANK = 0 || exit 3; sleep 600"

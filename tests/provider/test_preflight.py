@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.submission.capabilities import abilities
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import CrashingClient
-from tests.provider.submission_world import GANG_OF_4, RELEASES, world
+from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 KEY = TaskKey("dag", "run", "task")
@@ -27,7 +27,7 @@ DIALECTS = {"1.35": ("v1alpha1",), "1.36": ("v1alpha2",), "1.37": ("v1beta1", "v
 
 @pytest.mark.parametrize("release", RELEASES)
 async def test_abilities_tell_dialects_and_what_a_dry_run_keeps(release):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         found = await abilities(cluster.client, namespace=NAMESPACE)
         assert (found.release, found.dialects, found.holds_gangs) == (release, DIALECTS[release], True)
         assert found.fields == {LINK[release]: True, "spec.scheduling": release == "1.37"}
@@ -38,13 +38,13 @@ async def test_abilities_tell_dialects_and_what_a_dry_run_keeps(release):
 
 
 async def test_abilities_of_a_cluster_without_the_api_are_none():
-    async with world("none") as cluster:
+    async with running_cluster("none") as cluster:
         found = await abilities(cluster.client, namespace=NAMESPACE)
         assert (found.dialects, found.holds_gangs, found.scheduling_versions) == ((), False, ())
 
 
 async def test_abilities_are_asked_for_once():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await abilities(cluster.client, namespace=NAMESPACE)
         before = dict(cluster.client.statistics().requests)
         assert await abilities(cluster.client, namespace=NAMESPACE) is first
@@ -52,7 +52,7 @@ async def test_abilities_are_asked_for_once():
 
 
 async def test_what_may_not_be_asked_is_unknown():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
         found = await abilities(cluster.client, namespace=NAMESPACE)
         assert (set(found.fields.values()), found.holds_gangs) == ({None}, None)
@@ -67,12 +67,12 @@ async def preflighted(cluster, spec, api=None):
         claim="x",
         capabilities=cluster.capabilities,
         preflight=True,
-        clock=cluster.pauses.clock(),
+        clock=cluster.time.clock(),
     )
 
 
 async def test_a_preflight_is_one_more_request():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         process = CrashingClient(cluster.client)
         submission = await preflighted(cluster, GANG_OF_4, process)
         assert process.requests[:3] == ["LIST jobs", "POST jobs", "POST jobs"]
@@ -81,7 +81,7 @@ async def test_a_preflight_is_one_more_request():
 
 
 async def test_what_the_server_refuses_is_named_and_nothing_is_created():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         refused = GangSpec(image="a", workers=2, pod_overrides={"spec": {"dnsPolicy": "Sometimes"}})
         with pytest.raises(InvalidGangSpec, match="dnsPolicy") as caught:
             await preflighted(cluster, refused)
@@ -90,8 +90,8 @@ async def test_what_the_server_refuses_is_named_and_nothing_is_created():
 
 
 async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created():
-    async with world("none") as cluster:
-        cluster.serves_nothing_it_says()
+    async with running_cluster("none") as cluster:
+        cluster.ignore_scheduling_fields()
         process = CrashingClient(cluster.client)
         with pytest.raises(GangUnsupported, match="dropped"):
             await preflighted(cluster, GANG_OF_4, process)
@@ -100,8 +100,8 @@ async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created(
 
 
 async def test_a_preferred_gang_falls_back_before_it_is_created():
-    async with world("none") as cluster:
-        cluster.serves_nothing_it_says()
+    async with running_cluster("none") as cluster:
+        cluster.ignore_scheduling_fields()
         submission = await preflighted(cluster, GangSpec(image="a", workers=4, gang="preferred"))
         assert submission.decision.startswith("basic:the server dropped")
         assert len(submission.notes) == 1
@@ -109,20 +109,20 @@ async def test_a_preferred_gang_falls_back_before_it_is_created():
 
 
 async def test_a_refused_right_is_told_by_its_step():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
         with pytest.raises(SubmissionFailed, match="try the Job out"):
             await preflighted(cluster, GANG_OF_4)
 
 
 async def test_a_failed_dry_run_is_repeated():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="POST", query="dryRun"))
         cluster.check_one_live_gang(await preflighted(cluster, GANG_OF_4))
 
 
 async def test_an_operation_can_be_preflighted_too():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         with pytest.raises(InvalidGangSpec, match="dnsPolicy"):
             await operations.submit_operation(
                 cluster.client,

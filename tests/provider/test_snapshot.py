@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.tracking.read import snapshot
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
-from tests.airflow.waiting import wait_for
+from tests.airflow.polling import wait_for
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef

@@ -22,7 +22,7 @@ from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.releases import RELEASES as RELEASES_OF_SANDBOX
 from gangjobs_sandbox.resources import EVENTS, JOBS, PODGROUPS, SERVICES, WORKLOADS
 from tests.crashes import CrashingClient
-from tests.provider.submission_world import GANG_OF_4, RELEASES, world
+from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
 from tests.sandbox.builders import NAMESPACE
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
@@ -32,7 +32,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize("release", RELEASES)
 async def test_gang_is_placed_as_one(release):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         submission = await cluster.submit()
         cluster.check_one_live_gang(submission)
         dialect = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[release]
@@ -42,43 +42,43 @@ async def test_gang_is_placed_as_one(release):
 
 @pytest.mark.parametrize(("release", "podgroups"), [("1.35", 0), ("1.36", 1), ("1.37", 1)])
 async def test_a_bare_gang_takes_the_list_and_four_requests(release, podgroups):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         process = CrashingClient(cluster.client)
         submission = await cluster.submit(BARE, api=process)
         group = ["POST podgroups"] * podgroups
         assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", *group, "PATCH jobs"]
         assert submission.requests == len(process.requests)
-        assert cluster.pauses.now == 0
+        assert cluster.time.now == 0
 
 
 async def test_the_job_controllers_own_writes_cost_no_request():
     """It writes the status of a suspended Job at once, so its version is never the one that was created."""
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         process = CrashingClient(cluster.client, after_request=cluster.bench.run)
         submission = await cluster.submit(BARE, api=process)
         assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
-        assert cluster.pauses.now == 0
+        assert cluster.time.now == 0
         cluster.check_one_live_gang(submission)
 
 
 async def test_rendezvous_and_files_take_one_request_each():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         process = CrashingClient(cluster.client)
         await cluster.submit(api=process)
         assert process.requests[1:4] == ["POST jobs", "POST services", "POST configmaps"]
 
 
 async def test_repeating_the_submission_changes_nothing():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit()
-        version = cluster.live()[0]["metadata"]["resourceVersion"]
+        version = cluster.live_jobs()[0]["metadata"]["resourceVersion"]
         second = await cluster.submit()
         assert (second.ref, second.adopted, second.requests) == (first.ref, True, 1)
-        assert cluster.live()[0]["metadata"]["resourceVersion"] == version
+        assert cluster.live_jobs()[0]["metadata"]["resourceVersion"] == version
 
 
 async def test_a_retry_adopts_and_takes_the_claim():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit(claim="ti-1")
         second = await cluster.submit(claim="ti-2")
         assert (second.ref, second.attempt, second.adopted) == (first.ref, 0, True)
@@ -88,7 +88,7 @@ async def test_a_retry_adopts_and_takes_the_claim():
 
 
 async def test_never_replaces_the_gang_of_the_try_before():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit(claim="ti-1")
         second = await cluster.submit(claim="ti-2", reattach="never")
         assert (second.attempt, second.adopted) == (1, False)
@@ -97,9 +97,9 @@ async def test_never_replaces_the_gang_of_the_try_before():
 
 
 async def test_an_untold_success_is_adopted_and_a_told_one_is_not():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit(claim="ti-1")
-        cluster.end(first.ref.name)
+        cluster.finish_job(first.ref.name)
         second = await cluster.submit(claim="ti-2")
         assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
         assert await mark_delivered(cluster.client, first.ref, at=NOW)
@@ -108,17 +108,17 @@ async def test_an_untold_success_is_adopted_and_a_told_one_is_not():
 
 
 async def test_a_failure_is_followed_by_another_attempt():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit()
-        cluster.end(first.ref.name, ok=False)
+        cluster.finish_job(first.ref.name, ok=False)
         second = await cluster.submit()
         assert (second.attempt, second.adopted) == (1, False)
         cluster.bench.run()
-        assert len(cluster.live()) == 1
+        assert len(cluster.live_jobs()) == 1
 
 
 async def test_what_is_being_deleted_is_not_waited_for():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit()
         cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
         await delete(cluster.client, first.ref)
@@ -127,7 +127,7 @@ async def test_what_is_being_deleted_is_not_waited_for():
 
 
 async def test_remains_of_a_deleted_gang_use_up_its_name():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit()
         cluster.bench.registry.patch(
             SERVICES, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/slow"]}}
@@ -135,11 +135,11 @@ async def test_remains_of_a_deleted_gang_use_up_its_name():
         await delete(cluster.client, first.ref)
         second = await cluster.submit()
         assert second.attempt == 1
-        assert [job["metadata"]["uid"] for job in cluster.live()] == [second.ref.uid]
+        assert [job["metadata"]["uid"] for job in cluster.live_jobs()] == [second.ref.uid]
 
 
 async def test_other_parameters_are_refused_while_it_runs():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit(GANG_OF_4)
         other = GangSpec(image="trainer:2", workers=4)
         with pytest.raises(SubmissionConflict, match="was submitted with other parameters") as caught:
@@ -151,7 +151,7 @@ async def test_other_parameters_are_refused_while_it_runs():
 
 
 async def test_a_strangers_job_of_that_name_is_refused():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await cluster.submit()
         await delete(cluster.client, submission.ref)
         cluster.bench.run(60)
@@ -161,50 +161,50 @@ async def test_a_strangers_job_of_that_name_is_refused():
 
 
 async def test_one_worker_needs_no_gang_anywhere():
-    async with world("none") as cluster:
+    async with running_cluster("none") as cluster:
         submission = await cluster.submit(GangSpec(image="trainer:1"))
         assert (submission.decision, submission.notes) == ("basic:one pod", ())
         cluster.check_one_live_gang(submission, workers=1)
 
 
 async def test_required_gang_is_refused_before_anything_is_created():
-    async with world("none") as cluster:
+    async with running_cluster("none") as cluster:
         with pytest.raises(GangUnsupported, match="does not serve the Workload API"):
             await cluster.submit()
         assert cluster.jobs() == []
 
 
 async def test_preferred_gang_falls_back_and_says_so():
-    async with world("none") as cluster:
+    async with running_cluster("none") as cluster:
         submission = await cluster.submit(PREFERRED)
         assert submission.decision.startswith("basic:Kubernetes 1.37 does not serve the Workload API")
         assert submission.notes == (f"Not a gang: {submission.decision.removeprefix('basic:')}",)
         (event,) = cluster.objects(EVENTS)
         assert (event["reason"], event["type"]) == ("NotAGang", "Warning")
         assert event["involvedObject"]["uid"] == submission.ref.uid
-        assert cluster.live()[0]["metadata"]["annotations"]["gangjobs.airflow/gang"] == submission.decision
+        assert cluster.live_jobs()[0]["metadata"]["annotations"]["gangjobs.airflow/gang"] == submission.decision
         cluster.check_one_live_gang(submission)
 
 
 async def test_a_dropped_link_is_noticed_and_undone():
-    async with world("none") as cluster:
-        cluster.serves_nothing_it_says()
+    async with running_cluster("none") as cluster:
+        cluster.ignore_scheduling_fields()
         with pytest.raises(GangUnsupported, match=r"dropped spec.template.spec.schedulingGroup"):
             await cluster.submit()
         assert cluster.jobs() == []
 
 
 async def test_a_dropped_link_is_told_where_a_gang_was_preferred():
-    async with world("none") as cluster:
-        cluster.serves_nothing_it_says()
+    async with running_cluster("none") as cluster:
+        cluster.ignore_scheduling_fields()
         submission = await cluster.submit(PREFERRED)
         assert "dropped spec.template.spec.schedulingGroup" in submission.notes[0]
-        assert cluster.live()[0]["metadata"]["annotations"]["gangjobs.airflow/gang"] == submission.decision
+        assert cluster.live_jobs()[0]["metadata"]["annotations"]["gangjobs.airflow/gang"] == submission.decision
         cluster.check_one_live_gang(submission)
 
 
 async def test_gang_that_is_off_has_no_objects_of_ours():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await cluster.submit(GangSpec(image="trainer:1", workers=4, gang="off"))
         assert submission.decision == "off"
         assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
@@ -229,16 +229,16 @@ LINKED = {
 
 
 async def test_a_link_that_is_brought_is_left_alone():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await cluster.submit(GangSpec(manifest=LINKED))
         assert submission.decision == "brought"
         assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
-        (job,) = cluster.live()
+        (job,) = cluster.live_jobs()
         assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mine"}
 
 
 async def test_a_brought_link_that_is_dropped_is_refused():
-    async with world("none") as cluster:
+    async with running_cluster("none") as cluster:
         with pytest.raises(GangUnsupported, match="dropped"):
             await cluster.submit(GangSpec(manifest=LINKED))
         assert cluster.jobs() == []
@@ -253,11 +253,11 @@ async def test_a_brought_link_that_is_dropped_is_refused():
     ids=["in a queue of Kueue", "kept by the user"],
 )
 async def test_who_else_starts_it_finds_it_complete(spec):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await cluster.submit(spec)
         again = await cluster.submit(spec, claim="ti-2")
         assert submission.state is again.state is SubmissionState.SUSPENDED
-        (job,) = cluster.live()
+        (job,) = cluster.live_jobs()
         assert job["spec"]["suspend"] is True
         assert len(cluster.objects(PODGROUPS)) == len(cluster.objects(SERVICES)) == 1
 
@@ -266,8 +266,8 @@ NATIVE = GangSpec(image="trainer:1", workers=4, dialect="native")
 
 
 async def test_native_gang_is_made_by_the_job_controller():
-    async with world(workload_with_job=True) as cluster:
-        cluster.runs_while_we_wait()
+    async with running_cluster(workload_with_job=True) as cluster:
+        cluster.run_controllers_during_sleep()
         process = CrashingClient(cluster.client)
         submission = await cluster.submit(NATIVE, api=process)
         assert submission.decision == "gang:native"
@@ -276,16 +276,16 @@ async def test_native_gang_is_made_by_the_job_controller():
 
 
 async def test_native_gang_without_a_controller_is_refused():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         with pytest.raises(GangUnsupported, match="its gate WorkloadWithJob is off"):
             await cluster.submit(NATIVE)
         assert cluster.jobs() == []
-        assert cluster.pauses.now == pytest.approx(15)
+        assert cluster.time.now == pytest.approx(15)
 
 
 async def test_objects_that_are_not_served_any_more_can_be_tried_again():
-    async with world("none") as cluster:
-        cluster.serves_nothing_it_says()
+    async with running_cluster("none") as cluster:
+        cluster.ignore_scheduling_fields()
         cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
         with pytest.raises(SubmissionFailed, match="asked again within ten minutes") as caught:
             await cluster.submit()
@@ -293,9 +293,9 @@ async def test_objects_that_are_not_served_any_more_can_be_tried_again():
 
 
 async def test_half_of_a_gang_of_an_older_release_is_begun_anew():
-    async with world("none") as cluster:
+    async with running_cluster("none") as cluster:
         known = cluster.capabilities
-        cluster.serves_nothing_it_says()
+        cluster.ignore_scheduling_fields()
         cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
         with pytest.raises(SubmissionFailed):
             await cluster.submit(PREFERRED)
@@ -306,7 +306,7 @@ async def test_half_of_a_gang_of_an_older_release_is_begun_anew():
 
 
 async def test_adoption_that_is_overtaken_looks_again():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit(claim="ti-1")
         cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=2))
         second = await cluster.submit(claim="ti-2")
@@ -315,7 +315,7 @@ async def test_adoption_that_is_overtaken_looks_again():
 
 
 async def test_endless_change_is_told():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await cluster.submit(claim="ti-1")
         cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
         with pytest.raises(SubmissionFailed, match="changed while it was adopted"):
@@ -323,7 +323,7 @@ async def test_endless_change_is_told():
 
 
 async def test_adoption_that_is_forbidden_is_told():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await cluster.submit(claim="ti-1")
         cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH"))
         with pytest.raises(SubmissionFailed, match="403") as caught:
@@ -332,7 +332,7 @@ async def test_adoption_that_is_forbidden_is_told():
 
 
 async def test_a_fallback_without_permission_for_events_still_runs():
-    async with world("none") as cluster:
+    async with running_cluster("none") as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="events"))
         submission = await cluster.submit(PREFERRED)
         cluster.check_one_live_gang(submission)
@@ -340,7 +340,7 @@ async def test_a_fallback_without_permission_for_events_still_runs():
 
 
 async def test_unknown_capabilities_can_be_tried_again():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         unknown = {"scheduling.k8s.io": "500"}
         cluster.capabilities = replace(cluster.capabilities, resources={}, unknown=unknown)
         with pytest.raises(SubmissionFailed, match=r"could not be found out .*scheduling.k8s.io: 500") as caught:
@@ -349,14 +349,14 @@ async def test_unknown_capabilities_can_be_tried_again():
 
 
 async def test_native_gang_without_a_controller_falls_back_if_preferred():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submission = await cluster.submit(replace(NATIVE, gang="preferred"))
         assert "WorkloadWithJob is off" in submission.notes[0]
         cluster.check_one_live_gang(submission)
 
 
 async def test_wrong_request_is_refused_without_asking():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         process = CrashingClient(cluster.client)
         with pytest.raises(InvalidGangSpec, match="workers: is 0"):
             await cluster.submit(GangSpec(image="a", workers=0), api=process)
@@ -376,7 +376,7 @@ async def test_manifest_as_text_and_as_data_are_the_same_gang():
           schedulingGroup: {podGroupName: mine}
           containers: [{name: main, image: "trainer:1"}]
     """
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         first = await cluster.submit(GangSpec(manifest=LINKED))
         second = await cluster.submit(GangSpec(manifest=text), claim="ti-2")
         assert second.ref == first.ref
@@ -395,14 +395,14 @@ class Deleting(CrashingClient):
 
 
 async def test_job_deleted_while_it_is_submitted_stays_deleted():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         with pytest.raises(JobDeleted, match="vanished before it was let run"):
             await cluster.submit(api=Deleting(cluster))
         assert cluster.jobs() == []
 
 
 async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="PATCH"))
         with pytest.raises(JobDeleted, match="vanished before it was let run"):
             await cluster.submit(api=Deleting(cluster))
@@ -410,7 +410,7 @@ async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted():
 
 
 async def test_job_on_its_way_out_is_not_let_run():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         spec = GangSpec(manifest={**LINKED, "metadata": {"finalizers": ["example.org/slow"]}})
         with pytest.raises(JobDeleted, match="deleted before it was let run"):
             await cluster.submit(spec, api=Deleting(cluster))
@@ -418,7 +418,7 @@ async def test_job_on_its_way_out_is_not_let_run():
 
 
 async def test_halted_while_it_is_submitted_stays_halted():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
 
         class Halting(CrashingClient):
             async def patch(self, resource, name, namespace, body, **kwargs):

@@ -14,19 +14,19 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
-from tests.provider.submission_world import GANG_OF_4, RELEASES, world
+from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.provider.submission_world import World
+    from tests.provider.submission_cluster import SubmissionCluster
 
 PREFERRED = GangSpec(image="trainer:1", workers=4, gang="preferred")
 
 
 async def all_crashes(release: str, spec: GangSpec, *, retries: bool = False) -> list[Crash]:
     """Every point at which a process can die, listed by recording a run in which none does."""
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         if retries:
             await half_submit(cluster, spec)
         process = CrashingClient(cluster.client)
@@ -34,14 +34,14 @@ async def all_crashes(release: str, spec: GangSpec, *, retries: bool = False) ->
         return crash_points(process.requests)
 
 
-async def half_submit(cluster: World, spec: GangSpec) -> None:
+async def half_submit(cluster: SubmissionCluster, spec: GangSpec) -> None:
     with pytest.raises(ProcessDied):
         await cluster.submit(spec, api=CrashingClient(cluster.client, Crash(1, applied=True)), claim="ti-1")
 
 
-async def crashed(release: str, spec: GangSpec, *crashes: Crash) -> AsyncIterator[World]:
+async def crashed(release: str, spec: GangSpec, *crashes: Crash) -> AsyncIterator[SubmissionCluster]:
     """A cluster in which processes have died, one after another."""
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         for number, crash in enumerate(crashes):
             process = CrashingClient(cluster.client, crash)
             try:
@@ -63,14 +63,14 @@ CASES = [
 async def test_a_crash_leaves_one_gang_to_the_next_try(release, spec):
     for crash in await all_crashes(release, spec):
         async for cluster in crashed(release, spec, crash):
-            assert len(cluster.live()) <= 1, crash
+            assert len(cluster.live_jobs()) <= 1, crash
             submission = await cluster.submit(spec, claim="ti-last")
             cluster.check_one_live_gang(submission)
 
 
 async def test_a_crash_while_completing_a_half_gang_leaves_one():
     for crash in await all_crashes("1.37", GANG_OF_4, retries=True):
-        async with world("1.37") as cluster:
+        async with running_cluster("1.37") as cluster:
             await half_submit(cluster, GANG_OF_4)
             with pytest.raises(ProcessDied):
                 await cluster.submit(api=CrashingClient(cluster.client, crash), claim="ti-2")
@@ -105,7 +105,7 @@ FAULTS = {
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_a_fault_at_any_write_changes_nothing(fault, method):
     for skip in count():
-        async with world() as cluster:
+        async with running_cluster() as cluster:
             cluster.faults.add(replace(fault, method=method, skip=skip))
             submission = await cluster.submit()
             cluster.check_one_live_gang(submission)
@@ -117,7 +117,7 @@ async def test_a_fault_at_any_write_changes_nothing(fault, method):
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_a_server_that_stays_broken_is_told_and_left_completable(method):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=500, method=method, skip=2 * (method == "POST"), times=None))
         with pytest.raises(SubmissionFailed, match="500") as caught:
             await cluster.submit()
@@ -130,7 +130,7 @@ async def test_a_server_that_stays_broken_is_told_and_left_completable(method):
 
 @pytest.mark.parametrize(("path", "step"), [("podgroups", "create PodGroup"), ("jobs$", "create Job")])
 async def test_what_is_refused_is_told_and_leaves_nothing(path, step):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, times=None))
         with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
             await cluster.submit()
@@ -139,7 +139,7 @@ async def test_what_is_refused_is_told_and_leaves_nothing(path, step):
 
 
 async def test_a_quota_may_be_freed_again():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="services", message="exceeded quota: team")
         cluster.faults.add(refusal)
         with pytest.raises(SubmissionFailed, match="exceeded quota") as caught:
@@ -148,14 +148,14 @@ async def test_a_quota_may_be_freed_again():
 
 
 async def test_a_workload_that_is_not_seen_yet_is_waited_for():
-    async with world("1.36") as cluster:
+    async with running_cluster("1.36") as cluster:
         refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", message="workload not found")
         cluster.faults.add(refusal)
         cluster.check_one_live_gang(await cluster.submit())
 
 
 async def test_an_unreachable_list_is_told():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="GET", times=None))
         with pytest.raises(SubmissionFailed, match="find the task's Jobs") as caught:
             await cluster.submit()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.submit import Submission
-from tests.provider.submission_world import GANG_OF_4, RELEASES, world
+from tests.provider.submission_cluster import GANG_OF_4, RELEASES, running_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -72,7 +72,7 @@ HARD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 @settings(max_examples=30, **HARD)
 @given(turns=TURNS, release=st.sampled_from(RELEASES))
 async def test_two_submitters_end_in_one_gang(turns, release):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         first, second = await interleaved(
             cluster.client,
             iter(turns),
@@ -88,7 +88,7 @@ async def test_two_submitters_end_in_one_gang(turns, release):
 @settings(max_examples=20, **HARD)
 @given(turns=TURNS)
 async def test_two_that_replace_each_other_leave_at_most_one(turns):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await interleaved(
             cluster.client,
             iter(turns),
@@ -102,7 +102,7 @@ async def test_two_that_replace_each_other_leave_at_most_one(turns):
 @settings(max_examples=20, **HARD)
 @given(turns=TURNS)
 async def test_two_with_other_parameters_leave_at_most_one(turns):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         ends = await interleaved(
             cluster.client,
             iter(turns),
@@ -111,11 +111,11 @@ async def test_two_with_other_parameters_leave_at_most_one(turns):
         )
         assert any(isinstance(end, Submission) for end in ends)
         cluster.bench.run()
-        assert len(cluster.live()) == 1
+        assert len(cluster.live_jobs()) == 1
 
 
 async def test_many_submitters_at_once_end_in_one_gang():
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         submissions = await asyncio.gather(*(cluster.submit(claim=f"ti-{n}") for n in range(8)))
         assert len({submission.ref for submission in submissions}) == 1
         assert [submission.adopted for submission in submissions].count(False) == 1

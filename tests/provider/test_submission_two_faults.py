@@ -13,11 +13,11 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
-from tests.provider.submission_world import RELEASES, world
+from tests.provider.submission_cluster import RELEASES, running_cluster
 from tests.provider.test_operations import OURS, delete, submit
 
 if TYPE_CHECKING:
-    from tests.provider.submission_world import World
+    from tests.provider.submission_cluster import SubmissionCluster
 
 WAYS = (
     *(Fault(FaultKind.STATUS, code=code) for code in (409, 429, 500, 503)),
@@ -43,7 +43,7 @@ CRASHES = st.none() | st.builds(Crash, st.integers(0, 8), st.booleans())
 MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-async def submit_in_trouble(cluster: World, crash: Crash | None, *, by_id: bool) -> None:
+async def submit_in_trouble(cluster: SubmissionCluster, crash: Crash | None, *, by_id: bool) -> None:
     """By a process that meets the faults, may die, and may give up only if another try is worth while."""
     process = CrashingClient(cluster.client, crash)
     try:
@@ -59,11 +59,11 @@ async def submit_in_trouble(cluster: World, crash: Crash | None, *, by_id: bool)
 @MANY
 @given(faults=TWO, crash=CRASHES, by_id=st.booleans(), release=st.sampled_from(RELEASES))
 async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, release):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         for fault in faults:
             cluster.faults.add(fault)
         await submit_in_trouble(cluster, crash, by_id=by_id)
-        assert len(cluster.live()) <= 1
+        assert len(cluster.live_jobs()) <= 1
         cluster.faults.remove()
         cluster.check_one_live_gang(await (submit(cluster) if by_id else cluster.submit()))
 
@@ -72,7 +72,7 @@ async def test_two_faults_and_a_crash_leave_one_gang(faults, crash, by_id, relea
 @MANY
 @given(faults=TWO, crash=CRASHES, job=st.booleans(), release=st.sampled_from(RELEASES))
 async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, crash, job, release):
-    async with world(release) as cluster:
+    async with running_cluster(release) as cluster:
         await submit(cluster)
         cluster.bench.run()
         for fault in faults:
@@ -92,13 +92,13 @@ async def test_two_faults_and_a_crash_leave_nothing_of_a_deleted_one(faults, cra
 
 @pytest.mark.parametrize("job", [False, True])
 async def test_a_crash_at_any_request_of_a_deletion_is_made_good(job):
-    async with world() as cluster:
+    async with running_cluster() as cluster:
         await submit(cluster)
         process = CrashingClient(cluster.client)
         await delete(cluster, api=process, job=job)
         points = crash_points(process.requests)
     for crash in points:
-        async with world() as cluster:
+        async with running_cluster() as cluster:
             await submit(cluster)
             with pytest.raises(ProcessDied):
                 await delete(cluster, api=CrashingClient(cluster.client, crash), job=job)

@@ -18,8 +18,8 @@ from airflow_provider_gangjobs.tracking.follow import follow
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
-from tests.provider.following import Following
-from tests.provider.plane import NAMESPACE, Plane, loop_clock
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @in_virtual_time
 async def test_gang_that_does_not_fit_times_out_with_the_reason():
-    async with Plane.running(nodes=2, cpu="2") as plane:
+    async with VirtualControlPlane.running(nodes=2, cpu="2") as plane:
         ref = plane.submit(workers=8)
-        event = await Following(plane, ref, deadlines=Deadlines(assemble_s=120)).event()
+        event = await Follower(plane, ref, deadlines=Deadlines(assemble_s=120)).event()
         assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.ASSEMBLING, 120)
         assert event.reason == "Deadline.assembling.unschedulable"
         assert "assembling: 8 pods, none placed" in event.message
@@ -44,9 +44,9 @@ async def test_gang_that_does_not_fit_times_out_with_the_reason():
 
 @in_virtual_time
 async def test_halted_gang_gives_its_capacity_back():
-    async with Plane.running(cpu="4") as plane:
-        first = Following(plane, plane.submit("first", workers=4), deadlines=Deadlines(run_s=60))
-        second = Following(plane, plane.submit("second", workers=4))
+    async with VirtualControlPlane.running(cpu="4") as plane:
+        first = Follower(plane, plane.submit("first", workers=4), deadlines=Deadlines(run_s=60))
+        second = Follower(plane, plane.submit("second", workers=4))
         await plane.until(lambda: plane.running_ranks("first") == 4)
         event = await first.event()
         assert (event.status, event.phase, event.reason) == (Status.TIMEOUT, Phase.RUNNING, "Deadline.running.ranks")
@@ -58,12 +58,12 @@ async def test_halted_gang_gives_its_capacity_back():
 
 @in_virtual_time
 async def test_queued_gang_times_out_from_its_creation():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2, suspend=True)
         plane.registry.patch(
             JOBS, ref.name, NAMESPACE, {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}, PatchKind.MERGE
         )
-        event = await Following(plane, ref, deadlines=Deadlines(queue_s=600)).event()
+        event = await Follower(plane, ref, deadlines=Deadlines(queue_s=600)).event()
         assert (event.status, event.phase) == (Status.TIMEOUT, Phase.QUEUED)
         assert "Kueue queue gpu" in event.message
         assert elapsed() == pytest.approx(600, abs=3)
@@ -77,12 +77,12 @@ async def test_queued_gang_times_out_from_its_creation():
 @in_virtual_time
 async def test_halted_gang_never_runs_again_although_its_queue_lets_it(deadlines, admitted_after_s):
     """Kueue lets a Job run that waits in a queue, and one that it had admitted again as soon as it is suspended."""
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2, suspend=True)
         label = {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}
         plane.registry.patch(JOBS, ref.name, NAMESPACE, label, PatchKind.MERGE)
         async with as_kueue(plane, admitted_after_s):
-            event = await Following(plane, ref, deadlines=deadlines).event()
+            event = await Follower(plane, ref, deadlines=deadlines).event()
             started = {pod["metadata"]["uid"] for pod in plane.pods()}
             await asyncio.sleep(300)
         assert event.status is Status.TIMEOUT
@@ -90,12 +90,12 @@ async def test_halted_gang_never_runs_again_although_its_queue_lets_it(deadlines
         job = plane.job()
         assert "active" not in job["status"]
         assert [one["reason"] for one in job["status"]["conditions"] if one["type"] == "Failed"] == ["DeadlineExceeded"]
-        later = await Following(plane, ref, deadlines=deadlines).event()
+        later = await Follower(plane, ref, deadlines=deadlines).event()
         assert (later.status, later.reason, later.message) == (event.status, event.reason, event.message)
 
 
 @asynccontextmanager
-async def as_kueue(plane: Plane, admitted_after_s: float) -> AsyncIterator[None]:
+async def as_kueue(plane: VirtualControlPlane, admitted_after_s: float) -> AsyncIterator[None]:
     """Admit the Job after a time, and let it run whenever it is found suspended from then on."""
 
     async def reconcile() -> None:
@@ -116,12 +116,12 @@ async def as_kueue(plane: Plane, admitted_after_s: float) -> AsyncIterator[None]
 
 @in_virtual_time
 async def test_refused_pods_are_told_when_time_is_over():
-    async with Plane.running(jobs=False) as plane:
+    async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit(workers=2)
         status = {"startTime": "2026-01-01T00:00:00Z"}
         plane.registry.patch(JOBS, ref.name, NAMESPACE, {"status": status}, PatchKind.MERGE, subresource="status")
         plane.registry.record_event(plane.job(), "Warning", "FailedCreate", "exceeded quota: pods", "job-controller")
-        following = Following(plane, ref, deadlines=Deadlines(assemble_s=60))
+        following = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
         event = await following.event()
         assert event.reason == "Deadline.assembling.pods-missing"
         assert "2 pods could not be created: exceeded quota: pods" in event.message
@@ -131,8 +131,8 @@ async def test_refused_pods_are_told_when_time_is_over():
 @pytest.mark.parametrize("deadlines", [Deadlines(), Deadlines(queue_s=1, assemble_s=30, run_s=500)], ids=str)
 @in_virtual_time
 async def test_gang_within_its_deadlines_is_left_alone(deadlines):
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2), deadlines=deadlines)
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2), deadlines=deadlines)
         await plane.until(lambda: plane.running_ranks() == 2)
         await asyncio.sleep(490)
         plane.finish_all()
@@ -141,15 +141,15 @@ async def test_gang_within_its_deadlines_is_left_alone(deadlines):
 
 @in_virtual_time
 async def test_follower_that_died_after_the_halt_is_replaced():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2)
         deadlines = Deadlines(queue_s=5, run_s=60)
-        following = Following(plane, ref, deadlines=deadlines)
+        following = Follower(plane, ref, deadlines=deadlines)
         await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
         await following.die()
         await plane.until(lambda: plane.held() and all(p["status"]["phase"] == "Failed" for p in plane.pods()))
         await asyncio.sleep(300)
-        event = await Following(plane, ref, deadlines=deadlines).event()
+        event = await Follower(plane, ref, deadlines=deadlines).event()
         assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 60)
         assert event.message == "running: 2/2 ranks"
         assert len(event.ranks) == 2
@@ -158,8 +158,8 @@ async def test_follower_that_died_after_the_halt_is_replaced():
 
 @in_virtual_time
 async def test_dead_node_does_not_hold_the_end():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.dead_nodes.add("node-0")
         event = await following.event(within_s=300)
@@ -171,8 +171,8 @@ async def test_dead_node_does_not_hold_the_end():
 
 @in_virtual_time
 async def test_gang_that_ends_at_the_last_moment_has_ended():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
         await plane.until(lambda: plane.running_ranks() == 2)
         await asyncio.sleep(59.9)
         plane.finish_all()
@@ -184,8 +184,8 @@ async def test_gang_that_ends_at_the_last_moment_has_ended():
 
 @in_virtual_time
 async def test_gang_deleted_while_it_is_halted_was_deleted():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
         await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
         plane.delete_job()
         assert (await following.event()).status is Status.DELETED
@@ -195,7 +195,7 @@ async def test_gang_deleted_while_it_is_halted_was_deleted():
 @in_virtual_time
 async def test_deadline_counts_by_the_clock_of_the_api_server():
     """The machine's own clock is months ahead of the server's here, and is never asked."""
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2)
         event = await follow(
             plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, clock=loop_clock()
@@ -209,9 +209,9 @@ async def test_deadline_counts_by_the_clock_of_the_api_server():
 
 @in_virtual_time
 async def test_gang_that_somebody_halted_has_failed_and_is_not_waited_for():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 2)
         assert await halt(plane.client, ref, reason="not needed any more")
         event = await following.event()

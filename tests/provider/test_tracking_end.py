@@ -18,7 +18,7 @@ from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
 from tests.provider.guarantees import check_harvest, counted_once
-from tests.provider.plane import NAMESPACE, PATIENCE_S, Plane, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, VIRTUAL_TIMEOUT_S, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Asking:
     """Follows a gang, and keeps what it asked of the server since `forget`."""
 
-    def __init__(self, plane: Plane, ref: GangRef) -> None:
+    def __init__(self, plane: VirtualControlPlane, ref: GangRef) -> None:
         self.client = CrashingClient(plane.client)
         options = {"report": lambda _: None, "now": plane.clock.now, "clock": loop_clock()}
         self.task = asyncio.create_task(follow(self.client, ref, **options))
@@ -40,20 +40,20 @@ class Asking:
         self.client.requests.clear()
 
     async def event(self) -> GangEvent:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(VIRTUAL_TIMEOUT_S):
             return await self.task
 
     def asked(self, what: str) -> int:
         return self.client.requests.count(what)
 
 
-def uids(plane: Plane) -> set[str]:
+def uids(plane: VirtualControlPlane) -> set[str]:
     return {pod["metadata"]["uid"] for pod in plane.pods()}
 
 
 @in_virtual_time
 async def test_gang_that_succeeded_in_sight_costs_one_look_at_its_job():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         asking = Asking(plane, plane.submit(workers=3))
         await plane.until(lambda: plane.running_ranks() == 3)
         await asyncio.sleep(5)
@@ -66,7 +66,7 @@ async def test_gang_that_succeeded_in_sight_costs_one_look_at_its_job():
 
 @in_virtual_time
 async def test_gang_that_failed_is_asked_for_its_pods():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         asking = Asking(plane, plane.submit(workers=3))
         await plane.until(lambda: plane.running_ranks() == 3)
         asking.forget()
@@ -79,7 +79,7 @@ async def test_gang_that_failed_is_asked_for_its_pods():
 
 @in_virtual_time
 async def test_gang_that_a_queue_had_suspended_is_asked_for_its_pods():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2)
         asking = Asking(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 2)
@@ -99,7 +99,7 @@ async def test_gang_that_a_queue_had_suspended_is_asked_for_its_pods():
 @in_virtual_time
 async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whole_gang():
     """One more pod of a Job that succeeded, as a controller that has lost its memory makes it."""
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         asking = Asking(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         await asyncio.sleep(5)
@@ -133,7 +133,7 @@ async def test_pods_are_looked_at_as_often_as_they_change(monkeypatch: pytest.Mo
         enqueue(harvester, pods)
 
     monkeypatch.setattr(Harvester, "enqueue", noted)
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         asking = Asking(plane, plane.submit(workers=12))
         await plane.until(lambda: plane.running_ranks() == 12)
         plane.delete_job(propagation="Orphan")
@@ -150,7 +150,7 @@ async def test_pods_are_looked_at_as_often_as_they_change(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("held", [True, False])
 @in_virtual_time
 async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(held: bool):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=3)
         await plane.until(lambda: plane.running_ranks() == 3)
         if not held:
@@ -175,7 +175,7 @@ async def test_pods_of_a_watch_that_died_without_a_word_are_recorded_as_they_end
 ):
     if large:
         request.getfixturevalue("every_gang_is_large")
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=3)
         await plane.until(lambda: plane.running_ranks() == 3)
         plane.arm("half-open", method="GET", path="/pods$", query="watch=")

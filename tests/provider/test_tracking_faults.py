@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
-from tests.provider.following import Following
-from tests.provider.plane import Plane, loop_clock
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ TRANSIENT = {
 @pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
 @in_virtual_time
 async def test_fault_that_passes_only_delays(fault):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm(**fault)
-        following = Following(plane, plane.submit(workers=3))
+        following = Follower(plane, plane.submit(workers=3))
         await plane.until(lambda: plane.running_ranks() == 3)
         plane.finish("train", 1, exit_code=4)
         await asyncio.sleep(60)
@@ -132,9 +132,9 @@ async def test_fault_that_passes_only_delays(fault):
 
 @in_virtual_time
 async def test_outcomes_that_cannot_be_stored_keep_their_pods():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", method="POST", path="/configmaps", times=None, code=403, message="no configmaps for you")
-        following = Following(plane, plane.submit(workers=2))
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish_all()
         event = await following.event(within_s=300)
@@ -148,9 +148,9 @@ async def test_outcomes_that_cannot_be_stored_keep_their_pods():
 
 @in_virtual_time
 async def test_pods_that_cannot_be_patched_are_told():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", method="PATCH", path="/pods/", times=None, code=403)
-        following = Following(plane, plane.submit(workers=2))
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish_all()
         event = await following.event(within_s=300)
@@ -168,9 +168,9 @@ LASTING = {
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
 @in_virtual_time
 async def test_refusal_that_lasts_ends_in_an_event(fault):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm(**fault)
-        event = await Following(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
+        event = await Follower(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
         assert event.status is Status.ERROR
         assert event.reason in {"Unauthorized", "Forbidden"}
         assert "permissions" in event.remedy
@@ -180,9 +180,9 @@ async def test_refusal_that_lasts_ends_in_an_event(fault):
 
 @in_virtual_time
 async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", path="/configmaps", times=None, code=403)
-        following = Following(plane, plane.submit(workers=2))
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish("train", 0, exit_code=1)
         event = await following.event(within_s=300)
@@ -193,8 +193,8 @@ async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict():
 
 @in_virtual_time
 async def test_permission_taken_away_ends_in_an_event():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.arm("status", method="GET", times=None, code=403)
         event = await following.event(within_s=2 * STALE_S + REFUSED_FOR_S + 400)
@@ -203,7 +203,7 @@ async def test_permission_taken_away_ends_in_an_event():
 
 @in_virtual_time
 async def test_connection_that_cannot_be_used_ends_in_an_event():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         broken = ClusterConfig.from_extras("broken", {"kube_config": {"clusters": []}})
         reports: list[Observation] = []
         event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now, clock=loop_clock())
@@ -213,9 +213,9 @@ async def test_connection_that_cannot_be_used_ends_in_an_event():
 
 @in_virtual_time
 async def test_day_that_a_server_asks_for_delays_the_event_by_minutes():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=1)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 1)
         plane.arm("status", code=503, retry_after_s=86400, times=3)
         plane.finish_all()

@@ -13,16 +13,16 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.tracking import gang_observer
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
-from tests.provider.following import Following
-from tests.provider.plane import Plane, is_held
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import VirtualControlPlane, is_held
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 
 @in_virtual_time
 async def test_gang_that_succeeds_is_told_once():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=3)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 3)
         await asyncio.sleep(5)
         plane.finish_all(message='{"acc": 0.9}')
@@ -41,9 +41,9 @@ async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkey
     monkeypatch.setattr(gang_observer, "INDEXED_ANEW_MAX", 2)
     monkeypatch.setattr(gang_observer, "BATCH_PODS", 2)
     workers = 7
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=workers)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == workers)
         await asyncio.sleep(5)
         for rank in range(workers):
@@ -58,9 +58,9 @@ async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkey
 
 @in_virtual_time
 async def test_failed_rank_is_told_as_the_cause():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=4)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 4)
         await asyncio.sleep(5)
         plane.finish("train", 2, exit_code=3, message="boom")
@@ -80,8 +80,8 @@ async def test_failed_rank_is_told_as_the_cause():
 
 @in_virtual_time
 async def test_pods_are_let_go_while_the_gang_still_runs():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish("train", 0)
         await plane.until(lambda: not is_held(plane.pod("train", 0)), within_s=2)
@@ -91,8 +91,8 @@ async def test_pods_are_let_go_while_the_gang_still_runs():
 
 @in_virtual_time
 async def test_running_gang_ends_the_first_half():
-    async with Plane.running() as plane:
-        event = await Following(plane, plane.submit(workers=3), until="running").event()
+    async with VirtualControlPlane.running() as plane:
+        event = await Follower(plane, plane.submit(workers=3), until="running").event()
         assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
         assert event.counts["started"] == 3
         assert plane.running_ranks() == 3
@@ -100,30 +100,30 @@ async def test_running_gang_ends_the_first_half():
 
 @in_virtual_time
 async def test_gang_that_ended_before_it_was_followed_is_told_from_the_ledger():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2)
-        first = Following(plane, ref)
+        first = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish("train", 1, exit_code=7)
         told = await first.event()
         for pod in plane.pods():
             plane.registry.delete("pods", pod["metadata"]["name"], "default", grace_period_s=0)
         await plane.until(lambda: not plane.pods())
-        again = await Following(plane, ref, until="running").event()
+        again = await Follower(plane, ref, until="running").event()
         assert again.to_payload()["ranks"] == told.to_payload()["ranks"]
         assert (again.status, again.message) == (Status.FAILED, told.message)
 
 
 @in_virtual_time
 async def test_follower_that_dies_is_replaced_without_loss():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=3)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 3)
         plane.finish("train", 0)
         await following.die()
         plane.finish("train", 1)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: len(plane.ledger()) == 2)
         plane.finish("train", 2)
         event = await following.event()
@@ -133,9 +133,9 @@ async def test_follower_that_dies_is_replaced_without_loss():
 
 @in_virtual_time
 async def test_two_followers_tell_the_same():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=4)
-        both = [Following(plane, ref), Following(plane, ref)]
+        both = [Follower(plane, ref), Follower(plane, ref)]
         await plane.until(lambda: plane.running_ranks() == 4)
         plane.finish("train", 3, exit_code=1)
         events = [await one.event() for one in both]
@@ -145,8 +145,8 @@ async def test_two_followers_tell_the_same():
 
 @in_virtual_time
 async def test_cancellation_passes_and_leaves_nothing_behind():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit())
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit())
         await plane.until(lambda: plane.running_ranks() == 4)
         before = {task.get_name() for task in asyncio.all_tasks()}
         await following.die()
@@ -158,8 +158,8 @@ async def test_cancellation_passes_and_leaves_nothing_behind():
 
 @in_virtual_time
 async def test_waiting_gangs_share_their_watches():
-    async with Plane.running(cpu="1000") as plane:
-        followings = [Following(plane, plane.submit(f"gang-{n}", workers=2)) for n in range(10)]
+    async with VirtualControlPlane.running(cpu="1000") as plane:
+        followings = [Follower(plane, plane.submit(f"gang-{n}", workers=2)) for n in range(10)]
         await plane.until(lambda: all(plane.running_ranks(f"gang-{n}") == 2 for n in range(10)))
         await asyncio.sleep(60)
         statistics = informers().statistics()
@@ -171,8 +171,8 @@ async def test_waiting_gangs_share_their_watches():
 
 @in_virtual_time
 async def test_each_phase_is_reported_once():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=6))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=6))
         await plane.until(lambda: plane.running_ranks() == 6)
         plane.finish_all()
         await following.event()
@@ -183,8 +183,8 @@ async def test_each_phase_is_reported_once():
 
 @in_virtual_time
 async def test_what_passes_in_a_moment_is_not_reported():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish_all()
         await following.event()
@@ -194,8 +194,8 @@ async def test_what_passes_in_a_moment_is_not_reported():
 
 @in_virtual_time
 async def test_what_lasts_is_reported():
-    async with Plane.running(jobs=False) as plane:
-        following = Following(plane, plane.submit(suspend=True))
+    async with VirtualControlPlane.running(jobs=False) as plane:
+        following = Follower(plane, plane.submit(suspend=True))
         await asyncio.sleep(10)
         assert [report.wait.cause for report in following.reports] == [WaitCause.SUBMISSION]
         await following.die()
@@ -203,8 +203,8 @@ async def test_what_lasts_is_reported():
 
 @in_virtual_time
 async def test_closed_informers_are_leased_again():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         await asyncio.sleep(5)
         await informers().aclose()
@@ -219,9 +219,9 @@ PROPAGATIONS = ["Background", "Foreground", "Orphan"]
 @pytest.mark.parametrize("propagation", PROPAGATIONS)
 @in_virtual_time
 async def test_deleted_job_is_told_and_holds_no_pod(propagation):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=3)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 3)
         await asyncio.sleep(1)
         plane.delete_job(propagation=propagation)
@@ -233,8 +233,8 @@ async def test_deleted_job_is_told_and_holds_no_pod(propagation):
 
 @in_virtual_time
 async def test_orphaned_pods_that_run_on_are_given_up():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.delete_job(propagation="Orphan")
         event = await following.event(within_s=120)
@@ -246,21 +246,21 @@ async def test_orphaned_pods_that_run_on_are_given_up():
 
 @in_virtual_time
 async def test_job_deleted_while_nobody_followed_is_told():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2)
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.delete_job()
         await plane.until(lambda: plane.job() is None)
-        event = await Following(plane, ref).event()
+        event = await Follower(plane, ref).event()
         assert event.status is Status.DELETED
         assert plane.held() == []
 
 
 @in_virtual_time
 async def test_job_of_the_same_name_is_not_ours():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit(workers=2, gang=False)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.delete_job()
         await plane.until(lambda: plane.job() is None)
@@ -269,7 +269,7 @@ async def test_job_of_the_same_name_is_not_ours():
         assert event.status in {Status.REPLACED, Status.DELETED}
         await plane.until(lambda: plane.running_ranks() == 1)
         assert [is_held(pod) for pod in plane.pods()] == [True]
-        again = await Following(plane, ref).event()
+        again = await Follower(plane, ref).event()
         assert (again.status, again.reason) == (Status.REPLACED, "JobReplaced")
         assert other.uid in again.message
         assert [is_held(pod) for pod in plane.pods()] == [True]
@@ -277,8 +277,8 @@ async def test_job_of_the_same_name_is_not_ours():
 
 @in_virtual_time
 async def test_job_that_its_ttl_removes_has_succeeded():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2, ttlSecondsAfterFinished=0))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2, ttlSecondsAfterFinished=0))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish_all()
         event = await following.event()
@@ -288,8 +288,8 @@ async def test_job_that_its_ttl_removes_has_succeeded():
 
 @in_virtual_time
 async def test_pod_deleted_by_a_person_is_told_as_deleted():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=3))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=3))
         await plane.until(lambda: plane.running_ranks() == 3)
         await asyncio.sleep(5)
         plane.registry.delete("pods", plane.pod("train", 1)["metadata"]["name"], "default")
@@ -300,8 +300,8 @@ async def test_pod_deleted_by_a_person_is_told_as_deleted():
 
 @in_virtual_time
 async def test_end_is_noticed_at_once():
-    async with Plane.running() as plane:
-        following = Following(plane, plane.submit(workers=2))
+    async with VirtualControlPlane.running() as plane:
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         await asyncio.sleep(100)
         plane.finish_all()

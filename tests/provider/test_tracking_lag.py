@@ -16,22 +16,22 @@ from airflow_provider_gangjobs.tracking.halt import DeadlineHalt, halt_after_dea
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
-from tests.provider.following import Following
-from tests.provider.plane import Plane
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 
-def _blind(plane: Plane, plural: str) -> None:
+def _blind(plane: VirtualControlPlane, plural: str) -> None:
     """From now on no watch of these opens, and lists are far between."""
     plane.arm("status", method="GET", path=f"/{plural}$", query="watch=", times=None, code=500)
 
 
 @in_virtual_time
 async def test_pods_that_were_never_seen_are_harvested_at_the_end():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         _blind(plane, "pods")
         ref = plane.submit(workers=3, suspend=True)
-        following = Following(plane, ref)
+        following = Follower(plane, ref)
         await asyncio.sleep(0.2)
         plane.registry.patch(JOBS, ref.name, ref.namespace, {"spec": {"suspend": False}}, PatchKind.MERGE)
         await plane.until(lambda: plane.running_ranks() == 3)
@@ -44,11 +44,11 @@ async def test_pods_that_were_never_seen_are_harvested_at_the_end():
 
 @in_virtual_time
 async def test_job_that_was_not_seen_yet_is_not_gone():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         _blind(plane, "jobs")
-        first = Following(plane, plane.submit("first", workers=1))
+        first = Follower(plane, plane.submit("first", workers=1))
         await plane.until(lambda: plane.running_ranks("first") == 1)
-        following = Following(plane, plane.submit(workers=2))
+        following = Follower(plane, plane.submit(workers=2))
         await plane.until(lambda: plane.running_ranks() == 2)
         await asyncio.sleep(3)
         assert not following.task.done()
@@ -59,9 +59,9 @@ async def test_job_that_was_not_seen_yet_is_not_gone():
 
 @in_virtual_time
 async def test_running_gang_is_not_halted_for_what_was_seen_last():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         _blind(plane, "pods")
-        following = Following(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
+        following = Follower(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
         await plane.until(lambda: plane.running_ranks() == 3)
         await asyncio.sleep(30)
         assert plane.job()["spec"].get("suspend") in {None, False}
@@ -71,7 +71,7 @@ async def test_running_gang_is_not_halted_for_what_was_seen_last():
 
 @in_virtual_time
 async def test_halt_meets_only_the_job_that_was_meant():
-    async with Plane.running(jobs=False) as plane:
+    async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
         halted = DeadlineHalt(Phase.RUNNING, WaitCause.RANKS, "too long")
         assert not await halt_after_deadline(plane.client, GangRef(ref.namespace, ref.name, "another-uid"), halted)
@@ -83,7 +83,7 @@ async def test_halt_meets_only_the_job_that_was_meant():
 
 @in_virtual_time
 async def test_halt_that_meets_other_writers_is_not_taken_for_done():
-    async with Plane.running(jobs=False) as plane:
+    async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
         plane.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=1))
         with pytest.raises(Conflict):

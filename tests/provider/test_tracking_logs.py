@@ -9,15 +9,15 @@ import pytest
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.tracking.read.logs import LIMIT_BYTES, RANKS_MAX, RankLog, read_logs, select_pods
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
-from tests.provider.following import Following
-from tests.provider.plane import Plane
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import pod, ranks
 
 
-async def _failed_gang(plane: Plane, *, first: int = 2):
+async def _failed_gang(plane: VirtualControlPlane, *, first: int = 2):
     ref = plane.submit(workers=4)
-    following = Following(plane, ref)
+    following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 4)
     for one in plane.pods():
         plane.logs[one["metadata"]["name"]] = f"step 1\nstep 2 of {one['metadata']['name'][:7]}\n"
@@ -36,7 +36,7 @@ POLICIES = {
 @pytest.mark.parametrize(("policy", "read"), POLICIES.values(), ids=POLICIES)
 @in_virtual_time
 async def test_policy_says_which_ranks_are_read(policy, read):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref, following = await _failed_gang(plane)
         found = await read_logs(plane.client, ref, policy, outcomes=await read_outcomes(plane.client, ref))
         assert [log.rank for log in found] == read
@@ -46,7 +46,7 @@ async def test_policy_says_which_ranks_are_read(policy, read):
 
 @in_virtual_time
 async def test_tail_is_bounded():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref, following = await _failed_gang(plane)
         (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED, tail_lines=1)
         assert zero.text == "step 2 of train-0\n"
@@ -86,7 +86,7 @@ ENDS = {
 @pytest.mark.parametrize(("written", "end", "left_out"), ENDS.values(), ids=ENDS)
 @in_virtual_time
 async def test_end_of_a_log_arrives_and_what_is_missing_is_told(written, end, left_out):
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref, following = await _failed_gang(plane)
         name = plane.pod("train", 0)["metadata"]["name"]
         plane.logs[name] = written
@@ -100,7 +100,7 @@ async def test_end_of_a_log_arrives_and_what_is_missing_is_told(written, end, le
 
 @in_virtual_time
 async def test_log_that_is_gone_says_so():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref, following = await _failed_gang(plane)
         plane.logs.clear()
         found = await read_logs(plane.client, ref, Logs.ALL)
@@ -111,7 +111,7 @@ async def test_log_that_is_gone_says_so():
 
 @in_virtual_time
 async def test_pods_that_cannot_be_listed_are_said_to_be():
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         plane.arm("status", method="GET", path="/pods", code=403)
         (only,) = await read_logs(plane.client, plane.submit(), Logs.ALL)
         assert "403" in only.problem

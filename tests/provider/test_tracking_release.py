@@ -7,23 +7,25 @@ import pytest
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.release import release_pods
 from gangjobs_sandbox.resources import NAMESPACES, PODS
-from tests.provider.plane import Plane, is_held
+from tests.provider.virtual_control_plane import VirtualControlPlane, is_held
 from tests.provider.virtual_time import in_virtual_time
 
 FOREIGN = "example.org/other"
 
 
-def _pod(plane: Plane, name: str, namespace: str = "default", *, finalizers=(FINALIZER_HARVEST,), labels=None) -> None:
+def _pod(
+    plane: VirtualControlPlane, name: str, namespace: str = "default", *, finalizers=(FINALIZER_HARVEST,), labels=None
+) -> None:
     meta = {"name": name, "finalizers": list(finalizers), "labels": labels or {}}
     body = {"metadata": meta, "spec": {"containers": [{"name": "main", "image": "i"}]}}
     plane.registry.create(PODS, body, namespace)
 
 
-def _held(plane: Plane) -> list[str]:
+def _held(plane: VirtualControlPlane) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in plane.registry.list(PODS) if is_held(pod))
 
 
-async def _filled(plane: Plane) -> None:
+async def _filled(plane: VirtualControlPlane) -> None:
     plane.registry.create(NAMESPACES, {"metadata": {"name": "other"}})
     gang = {"gangjobs.airflow/gang": "train"}
     _pod(plane, "ours", labels=gang)
@@ -43,7 +45,7 @@ SCOPES = {
 @pytest.mark.parametrize(("scope", "left"), SCOPES.values(), ids=SCOPES)
 @in_virtual_time
 async def test_release_frees_its_scope_only(scope, left):
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
         total = await release_pods(plane.client, **scope)
         assert _held(plane) == left
@@ -52,7 +54,7 @@ async def test_release_frees_its_scope_only(scope, left):
 
 @in_virtual_time
 async def test_foreign_finalizers_stay():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
         await release_pods(plane.client)
         finalizers = {p["metadata"]["name"]: p["metadata"].get("finalizers") for p in plane.registry.list(PODS)}
@@ -61,7 +63,7 @@ async def test_foreign_finalizers_stay():
 
 @in_virtual_time
 async def test_release_twice_is_as_good_as_once():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
         await release_pods(plane.client)
         again = await release_pods(plane.client)
@@ -70,7 +72,7 @@ async def test_release_twice_is_as_good_as_once():
 
 @in_virtual_time
 async def test_release_reads_page_by_page():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         for number in range(501):
             _pod(plane, f"pod-{number}")
         total = await release_pods(plane.client, namespace="default")
@@ -80,7 +82,7 @@ async def test_release_reads_page_by_page():
 
 @in_virtual_time
 async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
         plane.arm("status", method="PATCH", path="/pods/ours", code=403, message="a webhook says no")
         total = await release_pods(plane.client, namespace="default")
@@ -91,7 +93,7 @@ async def test_pod_that_cannot_be_freed_is_named_and_stops_no_other():
 
 @in_virtual_time
 async def test_release_needs_nothing_but_list_and_patch():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         await _filled(plane)
         await release_pods(plane.client)
         assert set(plane.client.statistics().requests) == {"list", "patch"}
@@ -99,7 +101,7 @@ async def test_release_needs_nothing_but_list_and_patch():
 
 @in_virtual_time
 async def test_gang_without_namespace_is_refused():
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         with pytest.raises(ValueError, match="a namespace is needed"):
             await release_pods(plane.client, gang="train")
 
@@ -119,7 +121,7 @@ STORMS = {
 @pytest.mark.parametrize("fault", STORMS.values(), ids=STORMS)
 @in_virtual_time
 async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
-    async with Plane.running(jobs=False, plays_nodes=False) as plane:
+    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         for number in range(300):
             _pod(plane, f"pod-{number}")
         plane.arm(method="PATCH", skip=100, times=3, **fault)

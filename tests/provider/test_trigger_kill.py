@@ -20,8 +20,8 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
-from tests.airflow.waiting import wait_for
-from tests.patience import PATIENCE_S
+from tests.airflow.polling import wait_for
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,7 +204,7 @@ async def test_kill_is_carried_on_when_it_is_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await killing
 
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while is_there(embedded, gang):  # noqa: ASYNC110 - the cluster is in another thread
             await asyncio.sleep(0.02)
 

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.metrics import DeltaReporter, Sample, report_metrics
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def server() -> Iterator[socket.socket]:
 async def received(server: socket.socket, last: str) -> dict[str, str]:
     """What has come by name, until and with a metric of the name `last`."""
     found: dict[str, str] = {}
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while last not in found:
             datagram = (await asyncio.get_running_loop().sock_recv(server, 65536)).decode()
             found |= dict(line.split(":", 1) for line in datagram.splitlines())
@@ -96,7 +96,7 @@ async def test_sink_that_raises_harms_nobody() -> None:
         await asyncio.sleep(0)
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "metrics of gangs")
 
-    await asyncio.wait_for(task, PATIENCE_S)
+    await asyncio.wait_for(task, TIMEOUT_S)
     stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
 
 

@@ -25,8 +25,8 @@ from airflow_provider_gangjobs.triggers.wait import (
     pause_after_errors_s,
     wait_for_event,
 )
-from tests.provider.plane import Plane
 from tests.provider.test_trigger_run import QUICK, submitted
+from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def told(watch: TriggerArgs, log: Any = None) -> GangEvent:
 
 @in_virtual_time
 async def test_connection_that_cannot_be_read_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         found = described(plane.config.kube_config)
         asyncio.get_running_loop().call_later(120, monkeypatch.setenv, CONNECTION, found)
         waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2), must_exist=True)))
@@ -101,14 +101,14 @@ async def test_rotated_token_is_used(embedded: SandboxThread, connection: str, m
 async def test_connection_that_stays_as_it_is_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
     monkeypatch.setenv(CONNECTION, described({"clusters": []}))
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         event = await told(watch_of(plane.submit()))
         assert (event.status, event.reason) == (Status.ERROR, "InvalidConnection")
 
 
 @in_virtual_time
 async def test_unexpected_exception_begins_the_following_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
         waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
         await plane.until(lambda: plane.running_ranks() == 2)
@@ -120,7 +120,7 @@ async def test_unexpected_exception_begins_the_following_anew(monkeypatch: pytes
 async def test_exception_that_comes_again_and_again_is_an_error_without_its_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
         event = await told(watch_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
         assert (event.status, event.reason, event.tracking_errors) == (Status.ERROR, "RuntimeError", 2)
@@ -129,7 +129,7 @@ async def test_exception_that_comes_again_and_again_is_an_error_without_its_text
 
 @in_virtual_time
 async def test_errors_before_a_gang_was_followed_for_a_while_count_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
         waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2), tracking_errors=1)))
         await plane.until(lambda: plane.running_ranks() == 2)
@@ -142,7 +142,7 @@ async def test_errors_before_a_gang_was_followed_for_a_while_count_no_more(monke
 @in_virtual_time
 async def test_deadline_counts_by_the_clock_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local clock is months ahead here: by it, the deadline has passed long ago."""
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
         deadline = plane.clock.now().timestamp() + 600
         event = await told(watch_of(plane.submit(workers=2), deadline=deadline))

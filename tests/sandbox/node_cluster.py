@@ -15,8 +15,8 @@ from gangjobs_sandbox.node.network import PodNetwork
 from gangjobs_sandbox.node.node import Node
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import EVENTS, NODES, PODS
-from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import until
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -91,7 +91,7 @@ class NodeCluster:
             started = "running" in self.state(name, container)
             return started and await self.log(name, container) == text
 
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not await said():  # noqa: ASYNC110 - the container is another process
                 await asyncio.sleep(0.02)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gangjobs_sandbox.node.logs import LogOptions, read_log
 from gangjobs_sandbox.node.process import ContainerProcess
 from gangjobs_sandbox.node.shim.spec import LOG_FILE, Exit, Spec
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,9 +57,9 @@ def parent_of(pid: int) -> int:
 
 async def until(holds: Callable[[], object], *, what: str = "condition") -> None:
     """Wait for a condition."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come true in {PATIENCE_S:.0f} s"
+        assert time.monotonic() < deadline, f"{what} did not come true in {TIMEOUT_S:.0f} s"
         await asyncio.sleep(0.02)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from gangjobs_sandbox.api import Fault, FaultKind, Faults, create_app, serving
 from gangjobs_sandbox.registry import Registry
-from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import until
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ class Bench:
 
 
 def client(url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def test_watch_fails_after_some_events(bench: Bench, kind: FaultKind) -> N
         assert '"ADDED"' in await anext(lines)
         bench.registry.create("configmaps", {"metadata": {"name": "b"}})
         with pytest.raises(TimeoutError if kind is FaultKind.HALF_OPEN else httpx.TransportError):
-            async with asyncio.timeout(0.1 if kind is FaultKind.HALF_OPEN else PATIENCE_S):
+            async with asyncio.timeout(0.1 if kind is FaultKind.HALF_OPEN else TIMEOUT_S):
                 await anext(lines)
 
 

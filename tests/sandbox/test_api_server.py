@@ -15,8 +15,8 @@ from gangjobs_sandbox import tls
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.kubeconfig import write_kubeconfig
 from gangjobs_sandbox.registry import Registry
-from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import in_virtual_time
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def client(url: str, **options: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S, **options)
+    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=TIMEOUT_S, **options)
 
 
 async def test_port_is_free_again_after_stopping() -> None:

@@ -14,7 +14,7 @@ from gangjobs_sandbox.api.watching import Watch, WatchHub
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
 from gangjobs_sandbox.store import Store
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -119,7 +119,7 @@ async def test_closing_the_hub_ends_all_watches(registry: Registry, hub: WatchHu
     while hub.count() < 3:  # noqa: ASYNC110 - a few turns of the loop
         await asyncio.sleep(0)
     hub.close()
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await asyncio.gather(*tasks) == [[], [], []]
     assert hub.count() == 0
 

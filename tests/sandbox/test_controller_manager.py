@@ -11,7 +11,7 @@ from gangjobs_sandbox.controllers import ControllerManager
 from gangjobs_sandbox.controllers.workqueue import WorkQueue
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.resources import CONFIGMAPS
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 
 class Recorder:
@@ -151,7 +151,7 @@ async def test_event_wakes_a_running_manager():
     async with running(ControllerManager(registry, SystemClock(), [controller])):
         await asyncio.sleep(0)
         config_map(registry, "a")
-        await asyncio.wait_for(controller.done.wait(), PATIENCE_S)
+        await asyncio.wait_for(controller.done.wait(), TIMEOUT_S)
     assert controller.handled == ["a"]
 
 
@@ -160,7 +160,7 @@ async def test_due_time_wakes_a_running_manager():
     controller = Recorder(SystemClock())
     controller.queue.add("later", after_s=0.05)
     async with running(ControllerManager(registry, SystemClock(), [controller])):
-        await asyncio.wait_for(controller.done.wait(), PATIENCE_S)
+        await asyncio.wait_for(controller.done.wait(), TIMEOUT_S)
     assert controller.handled == ["later"]
 
 

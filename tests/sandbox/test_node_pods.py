@@ -14,10 +14,10 @@ import pytest
 from gangjobs_sandbox.node.config import GPU
 from gangjobs_sandbox.node.isolation import Isolation, probe
 from gangjobs_sandbox.resources import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
-from tests.patience import PATIENCE_S
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import node_cluster
 from tests.sandbox.node_processes import processes_with, unslept_s, until
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -413,7 +413,7 @@ async def test_control_plane_may_fetch_logs_from_the_node(tmp_path: Path) -> Non
         await cluster.phase(name, "Running", "Succeeded")
         port = cluster.registry.get(NODES, "node-1")["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
         url = f"https://127.0.0.1:{port}/containerLogs/default/{name}"
-        async with httpx.AsyncClient(verify=False, trust_env=False, timeout=PATIENCE_S) as http:
+        async with httpx.AsyncClient(verify=False, trust_env=False, timeout=TIMEOUT_S) as http:
             assert (await http.get(f"{url}/main", params={"follow": "true"})).text == "one\ntwo\n"
             assert (await http.get(f"{url}/main", params={"tailLines": "1"})).text == "two\n"
             assert (await http.get(f"{url}/other")).status_code == 404

@@ -16,8 +16,8 @@ import yaml
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig, SandboxError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODS
 from gangjobs_sandbox.thread import running
-from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import unslept_s
+from tests.timeouts import TIMEOUT_S
 
 
 def job(name, *command, ranks=1):
@@ -42,14 +42,12 @@ def client(sandbox):
     cluster, token = config["clusters"][0]["cluster"], config["users"][0]["user"]["token"]
     trusted = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(
-        base_url=cluster["server"], headers=headers, verify=trusted, trust_env=False, timeout=PATIENCE_S
-    )
+    return httpx.Client(base_url=cluster["server"], headers=headers, verify=trusted, trust_env=False, timeout=TIMEOUT_S)
 
 
 def until(condition):
     """The first true value of the condition."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

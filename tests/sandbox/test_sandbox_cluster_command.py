@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import unslept_s
+from tests.timeouts import TIMEOUT_S
 
 GANGJOBS = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
 JOB = """
@@ -58,7 +58,7 @@ def line_with(program, text):
 
 
 def until(condition):
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
@@ -81,7 +81,7 @@ def kubectl_of(kubeconfig):
 
 def kubectl(kubeconfig, *arguments, **options):
     return subprocess.run(
-        [*kubectl_of(kubeconfig), *arguments], capture_output=True, text=True, check=True, timeout=PATIENCE_S, **options
+        [*kubectl_of(kubeconfig), *arguments], capture_output=True, text=True, check=True, timeout=TIMEOUT_S, **options
     ).stdout
 
 
@@ -92,7 +92,7 @@ def test_up_tells_how_to_use_it_and_ends_when_asked(start, number):
     assert "/kubeconfig" in line_with(program, "kubeconfig:")
     line_with(program, "node node-0 Ready")
     program.send_signal(number)
-    rest, _ = program.communicate(timeout=PATIENCE_S)
+    rest, _ = program.communicate(timeout=TIMEOUT_S)
     assert (program.returncode, rest) == (0, "")
 
 
@@ -106,7 +106,7 @@ def test_pods_end_with_the_sandbox(start, number):
     line_with(program, "job default/sleepers running 2/2")
     until(lambda: len(processes_with(f"sleep {seconds}")) >= 4)
     program.send_signal(number)
-    program.wait(PATIENCE_S)
+    program.wait(TIMEOUT_S)
     until(lambda: not processes_with(f"sleep {seconds}"))
 
 
@@ -122,7 +122,7 @@ def test_kubectl_watches_and_follows(start, tmp_path):
         (tmp_path / "go").touch()
         assert "Completed" in states
         watching.terminate()
-    kubectl(kubeconfig, "wait", "--for=condition=complete", "job/sleepers", f"--timeout={PATIENCE_S:.0f}s")
+    kubectl(kubeconfig, "wait", "--for=condition=complete", "job/sleepers", f"--timeout={TIMEOUT_S:.0f}s")
     assert kubectl(kubeconfig, "logs", "-f", "job/sleepers").strip() == "started"
     assert "2/2" in kubectl(kubeconfig, "get", "jobs,pods")
 
@@ -132,7 +132,7 @@ def test_run_gives_the_command_the_cluster_and_returns_its_code(start, tmp_path)
         "import json, os; print(json.dumps([os.environ['KUBECONFIG'], os.environ['AIRFLOW_CONN_KUBERNETES_DEFAULT']]))"
     )
     program = start("run", "--data-dir", str(tmp_path), "--", sys.executable, "-c", f"{look}; raise SystemExit(7)")
-    output, _ = program.communicate(timeout=PATIENCE_S)
+    output, _ = program.communicate(timeout=TIMEOUT_S)
     kubeconfig, connection = json.loads(output)
     assert program.returncode == 7
     assert kubeconfig == str(tmp_path / "kubeconfig")
@@ -153,7 +153,7 @@ def test_run_hands_sigterm_on(start):
     program = start("run", "--", "sh", "-c", "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
     line_with(program, "ready")
     program.terminate()
-    output, _ = program.communicate(timeout=PATIENCE_S)
+    output, _ = program.communicate(timeout=TIMEOUT_S)
     assert (program.returncode, output) == (3, "bye\n")
 
 
@@ -167,5 +167,5 @@ def test_command_does_not_outlive_a_killed_run(start):
 
 def test_run_can_read_from_the_terminal_or_a_pipe(start):
     program = start("run", "--", "cat", stdin=subprocess.PIPE)
-    output, _ = program.communicate("hello", timeout=PATIENCE_S)
+    output, _ = program.communicate("hello", timeout=TIMEOUT_S)
     assert (program.returncode, output) == (0, "hello")

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
 from airflow_provider_gangjobs.tracking.harvest.finalizer import BULK_PATCH_PODS_MIN, release_all
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import config_for, status
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def requests(count: int) -> Iterator[tuple[int, str, bytes]]:
 
 
 async def bulk_patch(
-    server: Server, count: int, *, connections: int = 3, timeout_s: float = PATIENCE_S
+    server: Server, count: int, *, connections: int = 3, timeout_s: float = TIMEOUT_S
 ) -> BulkPatch[int]:
     succeeded: list[int] = []
     access = Access(server.url, "Bearer sesame", None, None, None)
@@ -247,7 +247,7 @@ async def test_unreachable_server_consumes_no_request() -> None:
 async def test_cancelled_batch_leaves_no_connection() -> None:
     async with Server([Does.SILENT] * 3) as server:
         running = asyncio.create_task(bulk_patch(server, 50, connections=3))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await server.busy.wait()
             running.cancel()
             await asyncio.wait([running])
@@ -258,7 +258,7 @@ async def test_cancelled_batch_leaves_no_connection() -> None:
 @given(st.lists(st.sampled_from([one for one in Does if one is not Does.SILENT]), max_size=12), st.integers(1, 4))
 def test_each_request_succeeds_or_is_unfinished_whatever_the_server_does(script: list[Does], connections: int) -> None:
     async def run() -> None:
-        async with asyncio.timeout(PATIENCE_S), Server(script) as server:
+        async with asyncio.timeout(TIMEOUT_S), Server(script) as server:
             await bulk_patch(server, 20, connections=connections)
 
     asyncio.run(run())
@@ -310,7 +310,7 @@ async def released(server: Server, count: int, **more: Any) -> dict[str, Cluster
         reported[pod.metadata.name] = error
 
     clock = Clock(sleep=lambda _: asyncio.sleep(0))
-    async with asyncio.timeout(PATIENCE_S), Client(config_for(server.url), clock=clock, retry_for_s=1) as client:
+    async with asyncio.timeout(TIMEOUT_S), Client(config_for(server.url), clock=clock, retry_for_s=1) as client:
         await release_all(client, pods(count), report, **more)
         assert client.statistics().requests["patch"] <= len(server.requests)
     return reported

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from gangjobs_sandbox import supervise
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 # A program that ignores SIGTERM and has a child that left its session and its parent.
 STUBBORN = """
@@ -24,7 +24,7 @@ time.sleep(600)
 STARTER = """
 import signal, sys
 from gangjobs_sandbox import supervise
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 running = supervise.start([sys.executable, "-c", sys.argv[1]], grace_s=0.3)
 print(running.process.pid, flush=True)
 signal.pause()
@@ -39,7 +39,7 @@ def is_alive(pid):
 
 
 def assert_all_end(pids):
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while alive := [pid for pid in pids if is_alive(pid)]:
         assert time.monotonic() < deadline, f"still running: {alive}"
         time.sleep(0.02)
@@ -64,7 +64,7 @@ def test_stop_lets_the_program_end_in_its_own_way(tmp_path):
             assert running.poll() is None
             time.sleep(0.02)
         running.stop()
-        assert running.wait(PATIENCE_S) == 7
+        assert running.wait(TIMEOUT_S) == 7
     assert (tmp_path / "output").read_text() == "ready\nbye\n"
 
 
@@ -76,5 +76,5 @@ def test_stop_lets_the_program_end_in_its_own_way(tmp_path):
 def test_exit_code_is_the_programs(argv, code, tmp_path):
     with open(tmp_path / "output", "w") as output:
         running = supervise.start(argv, output=output)
-    assert running.wait(PATIENCE_S) == code
+    assert running.wait(TIMEOUT_S) == code
     running.stop()

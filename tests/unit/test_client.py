@@ -28,8 +28,8 @@ from airflow_provider_gangjobs.cluster.errors import (
     Unreachable,
 )
 from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resource, podgroups
-from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import in_virtual_time
+from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import (
     Connection,
     FaultServer,
@@ -426,7 +426,7 @@ async def test_abandoned_watch_closes_its_connection() -> None:
         events = client.watch(JOBS, resource_version="1")
         await anext(events)
         await events.aclose()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await closed.wait()
 
 

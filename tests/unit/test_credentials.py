@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
-from tests.patience import PATIENCE_S
 from tests.sandbox.node_processes import processes_with
+from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def test_plugin_that_hangs_is_given_up_and_gone(tmp_path: Path) -> None:
     config = extras(kube_config=kubeconfig("https://here", user=plugin(tmp_path, "import time; time.sleep(600)")))
     with pytest.raises(CredentialsFailed, match="did not answer within 1 s"):
         CredentialSource(config, timeout_s=1).load()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while processes_with(str(tmp_path)):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_gangjobs.decorators import runner
 from airflow_provider_gangjobs.decorators.runner import Gang
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 RANK_1_OF_3 = {
     "JOB_COMPLETION_INDEX": "1",
@@ -50,7 +50,7 @@ class Rank:
             env={"GANG_RESULT_PATH": str(result), **(RANK_1_OF_3 if env is None else env)},
             capture_output=True,
             text=True,
-            timeout=5 * PATIENCE_S,
+            timeout=5 * TIMEOUT_S,
             check=False,
         )
         return RankRun(process.returncode, result.read_text(), process.stdout, process.stderr)

@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.tracking.harvest.log_messages import (
     SLOWED_DOWN,
     HarvestLog,
 )
-from tests.provider.plane import loop_clock
+from tests.provider.virtual_control_plane import loop_clock
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import REF, pod
 

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, InformerFactory, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import Connection, FaultServer, ModelApi, Request, config_for
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def cluster(*, linger_s: float = 60) -> AsyncGenerator[tuple[InformerFacto
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not true():  # noqa: ASYNC110 - what is waited for is state of the code under test
             await asyncio.sleep(0.005)
 
@@ -139,7 +139,7 @@ async def test_informer_lingers_for_the_next_user() -> None:
     async with cluster() as (registry, server, _):
         for _ in range(3):
             async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
-                assert await informer.synced(PATIENCE_S)
+                assert await informer.synced(TIMEOUT_S)
         await until(lambda: server.count()["watch"] == 1)
         assert server.count()["list"] == 1
 
@@ -151,7 +151,7 @@ async def test_informer_ends_after_lingering() -> None:
         await until(lambda: not registry._tasks)
         assert (registry.statistics(), registry._clients) == ({}, {})
         async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
-            assert await informer.synced(PATIENCE_S)
+            assert await informer.synced(TIMEOUT_S)
         assert server.count()["list"] == 2
 
 
@@ -295,6 +295,6 @@ async def test_unexpected_error_is_logged_and_retried(caplog: pytest.LogCaptureF
     async with FaultServer(ModelApi().handle) as server:
         registry = InformerFactory(connect=Broken, clock=Clock(sleep=at_once))
         async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
-            assert await informer.synced(PATIENCE_S)
+            assert await informer.synced(TIMEOUT_S)
         await registry.aclose()
     assert "restarts after an unexpected error" in caplog.text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def loaded_by(statement: str, home: Path) -> list[str]:
         env={**os.environ, "AIRFLOW_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=5 * PATIENCE_S,
+        timeout=5 * TIMEOUT_S,
         check=True,
     )
     modules: list[str] = json.loads(done.stdout.splitlines()[-1])
@@ -116,7 +116,7 @@ def test_provider_info_loads_only_itself(tmp_path: Path) -> None:
     code = "import sys; before = set(sys.modules); import airflow_provider_gangjobs.get_provider_info; "
     code += "print(*sorted(m for m in set(sys.modules) - before if m.startswith('airflow')))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=5 * PATIENCE_S, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=5 * TIMEOUT_S, check=True
     )
 
     assert done.stdout.split() == ["airflow_provider_gangjobs", "airflow_provider_gangjobs.get_provider_info"]

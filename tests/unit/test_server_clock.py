@@ -14,7 +14,7 @@ from gangjobs_sandbox.api.app import create_app
 from gangjobs_sandbox.api.server import serving
 from gangjobs_sandbox.clock import VirtualClock
 from gangjobs_sandbox.registry import Registry
-from tests.provider.plane import config_for
+from tests.provider.virtual_control_plane import config_for
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -21,8 +21,8 @@ from airflow_provider_gangjobs.cluster.http.stream_reader import (
     reading_paused,
 )
 from gangjobs_sandbox.tls import issue
-from tests.patience import PATIENCE_S
 from tests.provider.virtual_time import elapsed, in_virtual_time
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ class Wire:
 
 async def _read(wire: Any) -> list[tuple[float, bytes]]:
     sending = asyncio.create_task(wire.send())
-    chunks = [(elapsed(), chunk) async for chunk in read_batched(wire, idle_timeout_s=PATIENCE_S)]
+    chunks = [(elapsed(), chunk) async for chunk in read_batched(wire, idle_timeout_s=TIMEOUT_S)]
     await sending
     return chunks
 
@@ -167,14 +167,14 @@ async def connected(*, tls: bool) -> AsyncIterator[tuple[asyncio.StreamReader, A
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_nothing_is_read_in_the_pause_and_nothing_is_lost(tls: bool) -> None:
     data = b"x" * 300_000
-    async with asyncio.timeout(PATIENCE_S), connected(tls=tls) as (reader, connection, theirs):
+    async with asyncio.timeout(TIMEOUT_S), connected(tls=tls) as (reader, connection, theirs):
         theirs.write(b"before")
         assert await reader.readexactly(6) == b"before"
         with reading_paused(connection):
             theirs.write(data)
             for _ in range(50):
                 await asyncio.sleep(0)
-            assert select.select([connection.transport.get_extra_info("socket").fileno()], [], [], PATIENCE_S)[0]
+            assert select.select([connection.transport.get_extra_info("socket").fileno()], [], [], TIMEOUT_S)[0]
             if tls:
                 assert connection.transport.get_read_buffer_size() == 0
         assert await reader.readexactly(len(data)) == data
@@ -204,7 +204,7 @@ async def test_idle_stream_times_out_without_waiting_for_its_peer(tls: bool) -> 
     context = make_context(TlsConfig(ca=SERVER.certificate)) if tls else True
     try:
         async with (
-            asyncio.timeout(PATIENCE_S),
+            asyncio.timeout(TIMEOUT_S),
             aiohttp.ClientSession() as session,
             session.get(f"http{'s' if tls else ''}://{host}:{port}/", ssl=context) as response,
         ):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scripts.ports import free_port
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 PROGRAM = Path(__file__).parents[2] / "dags_examples" / "include" / "train_digits.py"
 RANKS = 4
@@ -67,7 +67,7 @@ def start(tmp_path, digits, port):
 
 
 def outcome(process, tmp_path, rank, world_size=RANKS):
-    out, err = process.communicate(timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, err
     return json.loads((tmp_path / f"{rank}-of-{world_size}.json").read_text()), out
 
@@ -92,7 +92,7 @@ def test_lost_rank_ends_every_rank_and_is_named(start):
     ranks = [start(rank, epochs=10**6) for rank in range(RANKS)]
     assert ranks[0].stdout.readline().startswith("epoch 1/")
     ranks[2].kill()
-    errors = [process.communicate(timeout=PATIENCE_S)[1] for process in ranks]
+    errors = [process.communicate(timeout=TIMEOUT_S)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [1, 1, -9, 1]
     assert all("rank 2 is lost: " in errors[rank] for rank in (0, 1, 3))
 
@@ -108,7 +108,7 @@ def test_stranger_at_the_port_does_no_harm(start, port, tmp_path):
 def assert_hung_up_on(port):
     while True:
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as stranger:
+            with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert stranger.recv(1) == b""
                 return

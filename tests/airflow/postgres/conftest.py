@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.home import Home
-from tests.airflow.postgres.faults import FaultDoor
-from tests.airflow.postgres.held import Stage
+from tests.airflow.airflow_home import AirflowHome
+from tests.airflow.postgres.cluster_history import ClusterHistory
+from tests.airflow.postgres.faults import FaultClient
+from tests.airflow.postgres.held_runs import AirflowDeployment
 from tests.airflow.postgres.server import Postgres
-from tests.airflow.postgres.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,41 +48,43 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def home(postgres: Postgres, gates: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
+def home(postgres: Postgres, gates: Path, tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
     """An Airflow home whose database is PostgreSQL."""
     path = tmp_path_factory.mktemp("airflow") / "home"
     url = postgres.create_database("airflow")
-    home = Home.make(path, database=url, dags=Path(__file__).parent / "dags", **SOON)
+    home = AirflowHome.make(path, database=url, dags=Path(__file__).parent / "dags", **SOON)
     home.environment["GANGJOBS_TEST_GATES"] = str(gates)
     return home
 
 
 @pytest.fixture(scope="session")
-def airflow(connected: Home) -> Iterator[Airflow]:
+def airflow(connected: AirflowHome) -> Iterator[Airflow]:
     with connected.running(triggerers=TRIGGERERS) as airflow:
         yield airflow
 
 
 @pytest.fixture(scope="session")
-def witness(cluster: SandboxThread) -> Witness:
-    return Witness.of(cluster)
+def cluster_history(cluster: SandboxThread) -> ClusterHistory:
+    return ClusterHistory.of(cluster)
 
 
 @pytest.fixture(scope="session")
-def door(cluster: SandboxThread) -> Iterator[FaultDoor]:
-    with FaultDoor.of(cluster.kubeconfig_path) as door:
+def door(cluster: SandboxThread) -> Iterator[FaultClient]:
+    with FaultClient.of(cluster.kubeconfig_path) as door:
         yield door
 
 
 @pytest.fixture(scope="module")
-def stage(airflow: Airflow, witness: Witness, connected: Home, gates: Path, door: FaultDoor) -> Iterator[Stage]:
-    stage = Stage(connected, airflow, witness, door, gates)
-    yield stage
-    stage.clear_up()
+def deployment(
+    airflow: Airflow, cluster_history: ClusterHistory, connected: AirflowHome, gates: Path, faults: FaultClient
+) -> Iterator[AirflowDeployment]:
+    deployment = AirflowDeployment(connected, airflow, cluster_history, door, gates)
+    yield deployment
+    deployment.clear_up()
 
 
 @pytest.fixture(autouse=True)
-def everything_runs_again(stage: Stage) -> Iterator[None]:
+def everything_runs_again(deployment: AirflowDeployment) -> Iterator[None]:
     """What a test has killed is started before the next one."""
     yield
-    stage.airflow.revive()
+    deployment.airflow.revive()

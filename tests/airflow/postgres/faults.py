@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
-from tests.airflow.waiting import wait_for
+from tests.airflow.polling import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,14 +22,14 @@ FOREVER_S = 3600.0
 
 
 @dataclass(frozen=True)
-class FaultDoor:
+class FaultClient:
     """Arms faults. Each is used up by the first request that it matches."""
 
     http: httpx.Client
 
     @classmethod
     @contextmanager
-    def of(cls, kubeconfig: Path) -> Iterator[FaultDoor]:
+    def of(cls, kubeconfig: Path) -> Iterator[FaultClient]:
         config = yaml.safe_load(kubeconfig.read_text())
         cluster = config["clusters"][0]["cluster"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()

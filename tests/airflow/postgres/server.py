@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg2
 
+from tests.airflow.polling import wait_for
 from tests.airflow.postgres.programs import ADVICE, RELEASES, find
-from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

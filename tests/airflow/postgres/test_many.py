@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.postgres.held import RANKS, ran_once
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.airflow.polling import wait_for
+from tests.airflow.postgres.held_runs import RANKS, ran_once
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tests.airflow.postgres.held import HeldRun, Stage
+    from tests.airflow.postgres.held_runs import AirflowDeployment, HeldRun
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 MANY = 30
 LOOK_S = 2.0
@@ -24,14 +24,14 @@ WATCH_LASTS_S = 240
 """At least; then it is opened again."""
 
 
-def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(stage: Stage) -> None:
-    watching, since = stage.door.note(query="(?=.*watch=)(?=.*gangjobs)"), time.monotonic()
-    many = stage.start("many")
+def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(deployment: AirflowDeployment) -> None:
+    watching, since = deployment.faults.note(query="(?=.*watch=)(?=.*gangjobs)"), time.monotonic()
+    many = deployment.start("many")
     wait_for("half of the gangs", lambda: holders(many).total() >= MANY // 2, poll_s=LOOK_S)
 
     busiest, _ = holders(many).most_common(1)[0]  # Airflow does not share triggers out evenly
-    stage.airflow.processes[busiest].kill()
-    (survivor,) = (triggerer.name for triggerer in stage.triggerers if triggerer.is_alive)
+    deployment.airflow.processes[busiest].kill()
+    (survivor,) = (triggerer.name for triggerer in deployment.triggerers if triggerer.is_alive)
     wait_for("all gangs with one", lambda: holders(many) == {survivor: MANY}, poll_s=LOOK_S)
     wait_for("all ranks", lambda: sum(many.ranks("Running", index) for index in range(MANY)) == MANY * RANKS)
     many.open()
@@ -40,13 +40,13 @@ def test_thirty_gangs_run_once_each_though_a_triggerer_is_killed(stage: Stage) -
     assert [ti["try_number"] for ti in many.run.mapped("gang")] == [1] * MANY
     for index in range(MANY):
         many.wait_until_gone(index)
-        ran_once(stage.witness, many.key(index))
+        ran_once(deployment.cluster_history, many.key(index))
         results = many.run.xcom("gang", map_index=index)
         assert results == [{"rank": rank, "number": str(index)} for rank in range(RANKS)]
 
     # However many gangs there are, a triggerer has one watch of a kind at a time.
-    opened = Counter(hit["path"] for hit in stage.door.hits(watching))
-    at_most = len(stage.triggerers) * (1 + (time.monotonic() - since) // WATCH_LASTS_S)
+    opened = Counter(hit["path"] for hit in deployment.faults.hits(watching))
+    at_most = len(deployment.triggerers) * (1 + (time.monotonic() - since) // WATCH_LASTS_S)
     assert max(opened.values(), default=0) <= at_most, opened
 
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.postgres.held import RANKS
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.airflow.polling import wait_for
+from tests.airflow.postgres.held_runs import RANKS
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.airflow.postgres.held import HeldRun, Stage
+    from tests.airflow.postgres.held_runs import AirflowDeployment, HeldRun
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="module")
-def gangs(stage: Stage) -> Iterator[HeldRun]:
-    return iter([stage.start() for _ in range(5)])
+def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
+    return iter([deployment.start() for _ in range(5)])
 
 
 @pytest.fixture
@@ -80,13 +80,15 @@ def test_triggerer_that_was_out_for_a_while_leaves_the_gangs_alone_that_it_lost(
     held.succeeded_exactly_once()
 
 
-def test_gang_that_ends_while_no_triggerer_lives_is_told_by_a_new_one(stage: Stage, held: HeldRun) -> None:
+def test_gang_that_ends_while_no_triggerer_lives_is_told_by_a_new_one(
+    deployment: AirflowDeployment, held: HeldRun
+) -> None:
     held.wait_until_followed()
 
-    for triggerer in stage.triggerers:
+    for triggerer in deployment.triggerers:
         triggerer.kill()
     held.open()
     wait_for("the end of all ranks", lambda: held.ranks("Succeeded") == RANKS)
-    stage.triggerers[0].start()
+    deployment.triggerers[0].start()
 
     held.succeeded_exactly_once()

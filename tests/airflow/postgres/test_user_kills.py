@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.airflow.postgres.held import RANKS
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.airflow.polling import wait_for
+from tests.airflow.postgres.held_runs import RANKS
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tests.airflow.postgres.held import Stage
+    from tests.airflow.postgres.held_runs import AirflowDeployment
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 
-def test_gang_of_a_task_marked_failed_or_successful_is_deleted(stage: Stage) -> None:
-    runs = {state: stage.start() for state in ("failed", "success")}
+def test_gang_of_a_task_marked_failed_or_successful_is_deleted(deployment: AirflowDeployment) -> None:
+    runs = {state: deployment.start() for state in ("failed", "success")}
     for held in runs.values():
         held.wait_until_followed()
 
@@ -26,15 +26,15 @@ def test_gang_of_a_task_marked_failed_or_successful_is_deleted(stage: Stage) -> 
 
     for state, held in runs.items():
         held.wait_until_gone()
-        assert len(stage.witness.jobs_created(held.key())) == 1
-        assert stage.witness.deliveries(held.key()) == 0
+        assert len(deployment.cluster_history.jobs_created(held.key())) == 1
+        assert deployment.cluster_history.deliveries(held.key()) == 0
         assert held.task["state"] == state
 
 
-def test_cleared_task_ends_with_one_gang(stage: Stage) -> None:
+def test_cleared_task_ends_with_one_gang(deployment: AirflowDeployment) -> None:
     # Airflow does not say which comes first: the end of the old trigger, which deletes the gang, or the next try,
     # which adopts it if it is still there.
-    held = stage.start()
+    held = deployment.start()
     held.wait_until_followed()
 
     held.run.clear("gang")
@@ -44,28 +44,28 @@ def test_cleared_task_ends_with_one_gang(stage: Stage) -> None:
     held.open()
     assert held.run.wait() == "success"
     held.wait_until_gone()
-    assert stage.witness.live_at_once(held.key()) == 1
-    assert stage.witness.deliveries(held.key()) == 1
+    assert deployment.cluster_history.live_at_once(held.key()) == 1
+    assert deployment.cluster_history.deliveries(held.key()) == 1
 
 
-def test_gang_whose_task_ended_while_no_triggerer_ran_is_deleted_late_or_adopted(stage: Stage) -> None:
+def test_gang_whose_task_ended_while_no_triggerer_ran_is_deleted_late_or_adopted(deployment: AirflowDeployment) -> None:
     # A triggerer that comes back takes up the trigger and is told of its end, or drops it before and nobody is told:
     # it begins both in its first loop, and the other triggerer may be ahead of it with the second.
-    for triggerer in stage.triggerers:
+    for triggerer in deployment.triggerers:
         triggerer.kill()
-    held = stage.start()
+    held = deployment.start()
     held.run.wait_for_task("gang", "deferred")
     wait_for("running ranks", lambda: held.ranks("Running") == RANKS)
 
     held.run.set_task_state("gang", "failed")
-    stage.airflow.revive()
-    stage.let_another_pass()
+    deployment.airflow.revive()
+    deployment.let_another_pass()
 
     held.run.clear("gang")
     wait_for("the next try", lambda: held.task["try_number"] == 2 and held.task["state"] == "deferred")
     held.open()
     assert held.run.wait() == "success"
     held.wait_until_gone()
-    assert len(stage.witness.jobs_created(held.key())) in (1, 2)
-    assert stage.witness.live_at_once(held.key()) == 1
-    assert stage.witness.deliveries(held.key()) == 1
+    assert len(deployment.cluster_history.jobs_created(held.key())) in (1, 2)
+    assert deployment.cluster_history.live_at_once(held.key()) == 1
+    assert deployment.cluster_history.deliveries(held.key()) == 1

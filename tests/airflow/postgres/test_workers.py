@@ -11,37 +11,37 @@ import pytest
 
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.airflow.postgres.held import HeldRun, Stage
+    from tests.airflow.postgres.held_runs import AirflowDeployment, HeldRun
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 JOBS = r"/namespaces/default/jobs$"
 
 
-def start_and_kill(stage: Stage, *, supervisor: bool = False) -> HeldRun:
+def start_and_kill(deployment: AirflowDeployment, *, supervisor: bool = False) -> HeldRun:
     """A gang whose worker was killed when the cluster had let the gang run, and before the worker knew."""
-    held = stage.plan()
-    let_run = stage.door.hold_after("PATCH", held.path_of_job)
+    held = deployment.plan()
+    let_run = deployment.faults.hold_after("PATCH", held.path_of_job)
     held.start()
-    stage.door.wait_for_hit(let_run)
+    deployment.faults.wait_for_hit(let_run)
     held.kill_worker(supervisor=supervisor)
     return held
 
 
 @pytest.fixture(scope="module", autouse=True)
-def lost(stage: Stage) -> HeldRun:
+def lost(deployment: AirflowDeployment) -> HeldRun:
     """A gang whose worker was lost with all that looked after it; Airflow takes a minute to notice."""
-    return start_and_kill(stage, supervisor=True)
+    return start_and_kill(deployment, supervisor=True)
 
 
 @pytest.fixture(scope="module")
-def gangs(stage: Stage) -> Iterator[HeldRun]:
-    return iter([stage.start() for _ in range(3)])
+def gangs(deployment: AirflowDeployment) -> Iterator[HeldRun]:
+    return iter([deployment.start() for _ in range(3)])
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def held(gangs: Iterator[HeldRun]) -> HeldRun:
     return next(gangs)
 
 
-def test_worker_killed_after_it_created_the_job(stage: Stage) -> None:
-    created = stage.door.hold_after("POST", JOBS)
-    held = stage.start()
-    stage.door.wait_for_hit(created)
+def test_worker_killed_after_it_created_the_job(deployment: AirflowDeployment) -> None:
+    created = deployment.faults.hold_after("POST", JOBS)
+    held = deployment.start()
+    deployment.faults.wait_for_hit(created)
 
     held.kill_worker()
 
@@ -61,51 +61,51 @@ def test_worker_killed_after_it_created_the_job(stage: Stage) -> None:
     held.succeeded_exactly_once(tries=2)
 
 
-def test_worker_killed_between_submission_and_deferral(stage: Stage) -> None:
-    held = start_and_kill(stage)
+def test_worker_killed_between_submission_and_deferral(deployment: AirflowDeployment) -> None:
+    held = start_and_kill(deployment)
 
     held.wait_until_followed()
     held.open()
     held.succeeded_exactly_once(tries=2)
 
 
-def test_worker_killed_while_it_fetches_the_results(stage: Stage, held: HeldRun) -> None:
+def test_worker_killed_while_it_fetches_the_results(deployment: AirflowDeployment, held: HeldRun) -> None:
     held.wait_until_followed()
-    fetching = stage.door.hold_before("GET", held.path_of_log)
+    fetching = deployment.faults.hold_before("GET", held.path_of_log)
     held.open()
-    stage.door.wait_for_hit(fetching)
+    deployment.faults.wait_for_hit(fetching)
 
     held.kill_worker()
 
     held.succeeded_exactly_once(tries=2)
 
 
-def test_worker_killed_when_airflow_has_noted_the_success(stage: Stage, held: HeldRun) -> None:
+def test_worker_killed_when_airflow_has_noted_the_success(deployment: AirflowDeployment, held: HeldRun) -> None:
     # Only then is the gang marked as delivered and deleted, so now it is kept; it does not run again.
     held.wait_until_followed()
-    marking = stage.door.hold_before("PATCH", held.path_of_job)
+    marking = deployment.faults.hold_before("PATCH", held.path_of_job)
     held.open()
-    stage.door.wait_for_hit(marking)
+    deployment.faults.wait_for_hit(marking)
     assert held.task["state"] == "success"
 
     held.kill_worker()
 
-    stage.let_another_pass()
+    deployment.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [state_of(read_job(job)) for job in stage.witness.jobs(held.key())] == [JobState.SUCCEEDED]
+    assert [state_of(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.SUCCEEDED]
 
 
-def test_worker_killed_after_it_marked_the_gang_as_delivered(stage: Stage, held: HeldRun) -> None:
+def test_worker_killed_after_it_marked_the_gang_as_delivered(deployment: AirflowDeployment, held: HeldRun) -> None:
     held.wait_until_followed()
-    marked = stage.door.hold_after("PATCH", held.path_of_job)
+    marked = deployment.faults.hold_after("PATCH", held.path_of_job)
     held.open()
-    stage.door.wait_for_hit(marked)
+    deployment.faults.wait_for_hit(marked)
 
     held.kill_worker()
 
-    stage.let_another_pass()
+    deployment.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [state_of(read_job(job)) for job in stage.witness.jobs(held.key())] == [JobState.DELIVERED]
+    assert [state_of(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.DELIVERED]
 
 
 def test_worker_lost_with_its_supervisor(lost: HeldRun) -> None:

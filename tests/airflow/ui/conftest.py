@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scripts.ports import free_port
-from tests.airflow.home import Home
-from tests.airflow.ui.scene import Scene
+from tests.airflow.airflow_home import AirflowHome
+from tests.airflow.ui.shared_runs import SharedRuns
 from tests.airflow.ui.users import ADMIN, PASSWORDS, ROLES
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ PATH = "/data/airflow"
 
 
 @pytest.fixture(scope="package")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+def home(tmp_path_factory: pytest.TempPathFactory) -> AirflowHome:
     path = tmp_path_factory.mktemp("airflow") / "home"
     passwords = path.parent / "passwords.json"
     passwords.write_text(json.dumps(PASSWORDS))
     port = free_port()
-    return Home.make(
+    return AirflowHome.make(
         path,
         dags=Path(__file__).parent / "dags",
         admin=(ADMIN, PASSWORDS[ADMIN]),
@@ -43,12 +43,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture(scope="package")
-def connected(home: Home, cluster: SandboxThread) -> Home:
+def connected(home: AirflowHome, cluster: SandboxThread) -> AirflowHome:
     home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
     return home
 
 
 @pytest.fixture(scope="package")
-def scene(connected: Home) -> Iterator[Scene]:
+def shared_runs(connected: AirflowHome) -> Iterator[SharedRuns]:
     with connected.running() as airflow:
-        yield Scene(connected, airflow.api)
+        yield SharedRuns(connected, airflow.api)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scripts.ports import free_port
+from tests.airflow.polling import wait_for
 from tests.airflow.ui.users import ADMIN, LOGLESS, NOT_FOR_READER, READER
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S, PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S, TIMEOUT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.airflow.ui.scene import Scene
+    from tests.airflow.ui.shared_runs import SharedRuns
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
 KUBECONFIG = """
 apiVersion: v1
@@ -48,7 +48,7 @@ class Page:
 
 
 def fetch_page(
-    scene: Scene,
+    shared_runs: SharedRuns,
     dag_id: str,
     run_id: str,
     task_id: str = "gang",
@@ -59,39 +59,39 @@ def fetch_page(
 ) -> Page:
     names = [urllib.parse.quote(str(name), safe="") for name in (dag_id, run_id, task_id, map_index)]
     path = "/gangjobs/dags/{}/dagRuns/{}/taskInstances/{}/{}".format(*names)
-    headers = {"Authorization": f"Bearer {scene.token(user)}"} if user else {}
-    request = urllib.request.Request((url or scene.home.api_url) + path, headers=headers)
+    headers = {"Authorization": f"Bearer {shared_runs.token(user)}"} if user else {}
+    request = urllib.request.Request((url or shared_runs.home.api_url) + path, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
             return Page(reply.status, reply.read().decode(), dict(reply.headers))
     except urllib.error.HTTPError as error:
         return Page(error.code, error.read().decode(), dict(error.headers))
 
 
-def fetch_gang_page(scene: Scene, dag_id: str, **more: Any) -> Page:
-    return fetch_page(scene, dag_id, scene.run(dag_id).run_id, **more)
+def fetch_gang_page(shared_runs: SharedRuns, dag_id: str, **more: Any) -> Page:
+    return fetch_page(shared_runs, dag_id, shared_runs.run(dag_id).run_id, **more)
 
 
-def wait_for_phase(scene: Scene, dag_id: str, phase: str) -> Page:
+def wait_for_phase(shared_runs: SharedRuns, dag_id: str, phase: str) -> Page:
     def page_in_phase() -> Page | None:
-        page = fetch_gang_page(scene, dag_id)
+        page = fetch_gang_page(shared_runs, dag_id)
         return page if page.phase == phase else None
 
     return wait_for(f"{dag_id} {phase}", page_in_phase)
 
 
-def wait_for_text(scene: Scene, dag_id: str, text: str, **more: Any) -> Page:
+def wait_for_text(shared_runs: SharedRuns, dag_id: str, text: str, **more: Any) -> Page:
     def page_with_text() -> Page | None:
-        page = fetch_gang_page(scene, dag_id, **more)
+        page = fetch_gang_page(shared_runs, dag_id, **more)
         return page if text in page.html else None
 
     return wait_for(f"{text!r} on the page of {dag_id}", page_with_text)
 
 
-def test_unschedulable_gang_shows_its_requests(scene: Scene) -> None:
-    scene.run("waits").wait_for_task("gang", "deferred")
+def test_unschedulable_gang_shows_its_requests(shared_runs: SharedRuns) -> None:
+    shared_runs.run("waits").wait_for_task("gang", "deferred")
 
-    page = wait_for_text(scene, "waits", "Insufficient")
+    page = wait_for_text(shared_runs, "waits", "Insufficient")
 
     assert page.phase == "assembling"
     assert "Needs 3 x (1000 cpu, 64Mi memory) at once. Insufficient cpu on 2 of 2 nodes" in page.html
@@ -99,36 +99,36 @@ def test_unschedulable_gang_shows_its_requests(scene: Scene) -> None:
     assert 'data-refresh-s="3"' in page.html
 
 
-def test_running_gang_shows_its_ranks(scene: Scene) -> None:
+def test_running_gang_shows_its_ranks(shared_runs: SharedRuns) -> None:
     # Only the trigger of a deferred task has the deadlines.
-    scene.run("runs").wait_for_task("gang", "deferred")
-    page = wait_for_phase(scene, "runs", "running")
+    shared_runs.run("runs").wait_for_task("gang", "deferred")
+    page = wait_for_phase(shared_runs, "runs", "running")
 
-    gang = scene.gang("runs")
+    gang = shared_runs.gang("runs")
     assert f"<h1>{gang['namespace']}/{gang['name']}</h1>" in page.html
     assert len(re.findall(r'<span class="state busy">running</span>', page.html)) == 3
     assert re.search(r"run_timeout in (3 h 00|2 h 5\d) min", page.html)
 
 
-def test_failed_gang_shows_the_cause_and_the_earlier_attempt(scene: Scene) -> None:
-    assert scene.run("fails").wait() == "failed"
+def test_failed_gang_shows_the_cause_and_the_earlier_attempt(shared_runs: SharedRuns) -> None:
+    assert shared_runs.run("fails").wait() == "failed"
 
-    page = fetch_gang_page(scene, "fails")
+    page = fetch_gang_page(shared_runs, "fails")
 
     assert page.phase == "failed"
     assert "rank 1 exited with code 3" in page.html
     assert "attempt 1" in page.html
     assert 'data-refresh-s="0"' in page.html
     attempts = page.html[page.html.index("Other attempts") :]
-    assert f"<td>{scene.gang('fails')['name'][:-1]}0</td>" in attempts
+    assert f"<td>{shared_runs.gang('fails')['name'][:-1]}0</td>" in attempts
     assert "&lt;img src=x onerror=alert(1)&gt;" in page.html
     assert "<img" not in page.html
 
 
-def test_deleted_gang_is_shown_from_its_end_event(scene: Scene) -> None:
-    assert scene.run("done").wait() == "success"
+def test_deleted_gang_is_shown_from_its_end_event(shared_runs: SharedRuns) -> None:
+    assert shared_runs.run("done").wait() == "success"
 
-    page = fetch_gang_page(scene, "done")
+    page = fetch_gang_page(shared_runs, "done")
 
     assert page.phase == "succeeded"
     assert "The page shows what Airflow recorded when the gang ended." in page.html
@@ -136,22 +136,22 @@ def test_deleted_gang_is_shown_from_its_end_event(scene: Scene) -> None:
     assert "what rank 0 found out" not in page.html
 
 
-def test_each_mapped_task_has_its_own_page(scene: Scene) -> None:
-    run = scene.run("mapped")
+def test_each_mapped_task_has_its_own_page(shared_runs: SharedRuns) -> None:
+    run = shared_runs.run("mapped")
     run.wait()
 
     names = [run.xcom("gang", "gang", map_index=index)["name"] for index in (0, 1)]
 
     for index, (name, phase) in enumerate(zip(names, ("succeeded", "failed"), strict=True)):
-        page = fetch_gang_page(scene, "mapped", map_index=index)
+        page = fetch_gang_page(shared_runs, "mapped", map_index=index)
         assert name in page.html
         assert page.phase == phase
 
 
-def test_task_without_a_gang_has_an_empty_page(scene: Scene) -> None:
-    scene.run("plain").wait()
+def test_task_without_a_gang_has_an_empty_page(shared_runs: SharedRuns) -> None:
+    shared_runs.run("plain").wait()
 
-    assert "This task has not submitted a gang." in fetch_gang_page(scene, "plain", task_id="other").html
+    assert "This task has not submitted a gang." in fetch_gang_page(shared_runs, "plain", task_id="other").html
 
 
 @pytest.mark.parametrize(
@@ -164,58 +164,60 @@ def test_task_without_a_gang_has_an_empty_page(scene: Scene) -> None:
         pytest.param(ADMIN, NOT_FOR_READER, 200, id="an admin"),
     ],
 )
-def test_page_requires_permission_to_read_the_task(scene: Scene, user: str | None, dag_id: str, status: int) -> None:
-    scene.run(dag_id).wait_for_task("gang", "deferred")
+def test_page_requires_permission_to_read_the_task(
+    shared_runs: SharedRuns, user: str | None, dag_id: str, status: int
+) -> None:
+    shared_runs.run(dag_id).wait_for_task("gang", "deferred")
 
-    page = fetch_gang_page(scene, dag_id, user=user)
+    page = fetch_gang_page(shared_runs, dag_id, user=user)
 
     assert page.status == status
     assert ("<h1>" in page.html) is (status == 200)
 
 
-def test_token_of_another_signer_is_refused(scene: Scene) -> None:
+def test_token_of_another_signer_is_refused(shared_runs: SharedRuns) -> None:
     request = urllib.request.Request(
-        f"{scene.home.api_url}/gangjobs/dags/runs/dagRuns/r/taskInstances/gang/-1",
+        f"{shared_runs.home.api_url}/gangjobs/dags/runs/dagRuns/r/taskInstances/gang/-1",
         headers={"Authorization": "Bearer x.y.z"},
     )
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(request, timeout=PATIENCE_S)
+        urllib.request.urlopen(request, timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("dag_id", ["~", "unknown", "waits%2F..", ".."])
-def test_unknown_or_wildcard_dag_has_no_page(scene: Scene, dag_id: str) -> None:
+def test_unknown_or_wildcard_dag_has_no_page(shared_runs: SharedRuns, dag_id: str) -> None:
     """In Airflow's own API `~` means any DAG, and a user who may read one DAG is let in."""
-    assert fetch_page(scene, dag_id, scene.run("waits").run_id, user=READER).status == 404
+    assert fetch_page(shared_runs, dag_id, shared_runs.run("waits").run_id, user=READER).status == 404
 
 
-def test_forged_xcom_does_not_show_another_gang(scene: Scene) -> None:
-    wait_for_phase(scene, "runs", "running")
-    scene.run("fails").wait()
-    foreign, own = scene.gang("runs"), scene.gang("fails")
-    run_id = urllib.parse.quote(scene.run("fails").run_id, safe="")
+def test_forged_xcom_does_not_show_another_gang(shared_runs: SharedRuns) -> None:
+    wait_for_phase(shared_runs, "runs", "running")
+    shared_runs.run("fails").wait()
+    foreign, own = shared_runs.gang("runs"), shared_runs.gang("fails")
+    run_id = urllib.parse.quote(shared_runs.run("fails").run_id, safe="")
     entry = f"/api/v2/dags/fails/dagRuns/{run_id}/taskInstances/gang/xcomEntries/gang"
 
-    scene.api.call("PATCH", entry, {"value": foreign, "map_index": -1})
-    page = fetch_gang_page(scene, "fails")
-    scene.api.call("PATCH", entry, {"value": own, "map_index": -1})
+    shared_runs.api.call("PATCH", entry, {"value": foreign, "map_index": -1})
+    page = fetch_gang_page(shared_runs, "fails")
+    shared_runs.api.call("PATCH", entry, {"value": own, "map_index": -1})
 
     assert page.phase == "deleted"
     assert "state busy" not in page.html
-    assert fetch_gang_page(scene, "fails").phase == "failed"
+    assert fetch_gang_page(shared_runs, "fails").phase == "failed"
 
 
-def test_page_without_a_cluster_shows_the_error_and_airflows_records(scene: Scene, tmp_path: Path) -> None:
-    scene.run("waits").wait_for_task("gang", "deferred")
-    scene.run("done").wait()
+def test_page_without_a_cluster_shows_the_error_and_airflows_records(shared_runs: SharedRuns, tmp_path: Path) -> None:
+    shared_runs.run("waits").wait_for_task("gang", "deferred")
+    shared_runs.run("done").wait()
     unreachable = tmp_path / "kubeconfig"
     unreachable.write_text(KUBECONFIG.format(port=free_port()))
 
     error = "Airflow&#39;s API server cannot reach the cluster of the connection &#39;kubernetes_default&#39;."
-    with scene.disconnected_api_server(unreachable) as url:
+    with shared_runs.disconnected_api_server(unreachable) as url:
         # The first snapshot of a new API server imports the client, and may exceed the timeout on a busy machine.
-        waiting, done = (wait_for_text(scene, dag_id, error, url=url) for dag_id in ("waits", "done"))
+        waiting, done = (wait_for_text(shared_runs, dag_id, error, url=url) for dag_id in ("waits", "done"))
 
-    assert scene.gang("waits")["name"] in waiting.html
+    assert shared_runs.gang("waits")["name"] in waiting.html
     assert 'data-refresh-s="30"' in waiting.html
     assert done.phase == "succeeded"
     assert f"{error} The page shows what Airflow recorded when the gang ended." in done.html
@@ -224,8 +226,8 @@ def test_page_without_a_cluster_shows_the_error_and_airflows_records(scene: Scen
     )
 
 
-def test_page_forbids_other_scripts_and_framing_by_other_sites(scene: Scene) -> None:
-    first, second = (fetch_gang_page(scene, "runs") for _ in range(2))
+def test_page_forbids_other_scripts_and_framing_by_other_sites(shared_runs: SharedRuns) -> None:
+    first, second = (fetch_gang_page(shared_runs, "runs") for _ in range(2))
 
     policy = first.headers["content-security-policy"]
     nonce = re.search(r"script-src 'nonce-([\w-]+)'", policy)
@@ -237,8 +239,10 @@ def test_page_forbids_other_scripts_and_framing_by_other_sites(scene: Scene) -> 
     assert first.headers["cache-control"] == "no-store"
 
 
-def test_plugin_is_listed_with_its_tab(scene: Scene) -> None:
-    (plugin,) = [each for each in scene.api.call("GET", "/api/v2/plugins")["plugins"] if each["name"] == "gangjobs"]
+def test_plugin_is_listed_with_its_tab(shared_runs: SharedRuns) -> None:
+    (plugin,) = [
+        each for each in shared_runs.api.call("GET", "/api/v2/plugins")["plugins"] if each["name"] == "gangjobs"
+    ]
 
     (view,) = plugin["external_views"]
     assert (view["name"], view["destination"]) == ("Gang", "task_instance")

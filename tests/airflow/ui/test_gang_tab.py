@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scripts.ports import free_port
+from tests.airflow.polling import wait_for
 from tests.airflow.ui.browser import MISSING, Browser, WebDriverError, find_programs, open_browser
 from tests.airflow.ui.users import ADMIN, NOT_FOR_READER, READER
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.airflow.ui.scene import Scene
+    from tests.airflow.ui.shared_runs import SharedRuns
 
 pytestmark = [
     pytest.mark.airflow,
-    pytest.mark.timeout(2 * AIRFLOW_PATIENCE_S),
+    pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S),
     # In CI a missing browser is an error: `browser.py` fails before the tests, or open_browser fails in them.
     pytest.mark.skipif(find_programs() is None and not os.environ.get("CI"), reason=MISSING),
 ]
@@ -37,18 +37,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def tab(scene: Scene, browser: Browser) -> Callable[..., None]:
+def tab(shared_runs: SharedRuns, browser: Browser) -> Callable[..., None]:
     def open_tab(dag_id: str, *, user: str = ADMIN, theme: str = "light") -> None:
         """Open the tab on the task's page in Airflow, and enter the frame of the tab."""
-        run_id = urllib.parse.quote(scene.run(dag_id).run_id, safe="")
+        run_id = urllib.parse.quote(shared_runs.run(dag_id).run_id, safe="")
         browser.leave_frame()
-        browser.go(f"{scene.home.api_url}/auth/login/")
+        browser.go(f"{shared_runs.home.api_url}/auth/login/")
         browser.run(
             "document.cookie = `_token=${arguments[0]}; path=/`; localStorage.setItem('theme', arguments[1])",
-            scene.token(user),
+            shared_runs.token(user),
             theme,
         )
-        browser.go(f"{scene.home.api_url}/dags/{dag_id}/runs/{run_id}/tasks/gang/plugin/gang")
+        browser.go(f"{shared_runs.home.api_url}/dags/{dag_id}/runs/{run_id}/tasks/gang/plugin/gang")
         wait_until("the frame", lambda: browser.find(FRAME))
         browser.enter_frame(FRAME)
 
@@ -68,19 +68,21 @@ def wait_until(what: str, condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.representative
-def test_tab_shows_the_gang_in_airflows_page(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
-    scene.run("runs").wait_for_task("gang", "deferred")
+def test_tab_shows_the_gang_in_airflows_page(
+    tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser
+) -> None:
+    shared_runs.run("runs").wait_for_task("gang", "deferred")
 
     tab("runs")
     wait_until("three running ranks", lambda: browser.text("main").count("running") >= 4)
 
-    assert browser.text("h1").endswith(scene.gang("runs")["name"])
+    assert browser.text("h1").endswith(shared_runs.gang("runs")["name"])
     browser.leave_frame()
     assert "Gang" in browser.text("[role=main], body")
 
 
-def test_tab_refreshes_by_itself(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
-    scene.run("waits").wait_for_task("gang", "deferred")
+def test_tab_refreshes_by_itself(tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser) -> None:
+    shared_runs.run("waits").wait_for_task("gang", "deferred")
     tab("waits")
     wait_until("why it waits", lambda: "Insufficient cpu" in browser.text(".summary"))
     first = browser.text(".foot time")
@@ -91,8 +93,8 @@ def test_tab_refreshes_by_itself(tab: Callable[..., None], scene: Scene, browser
     assert browser.run("return window.stayed"), "the page was not reloaded"
 
 
-def test_output_of_a_rank_is_shown_as_text(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
-    assert scene.run("fails").wait() == "failed"
+def test_output_of_a_rank_is_shown_as_text(tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser) -> None:
+    assert shared_runs.run("fails").wait() == "failed"
 
     tab("fails")
     wait_until("the ranks", lambda: browser.find("tbody"))
@@ -125,10 +127,12 @@ def test_tab_has_the_theme_of_airflow(tab: Callable[..., None], browser: Browser
     assert background == browser.run("return getComputedStyle(document.body).backgroundColor")
 
 
-def test_user_without_permission_sees_nothing(tab: Callable[..., None], scene: Scene, browser: Browser) -> None:
-    scene.run(NOT_FOR_READER).wait_for_task("gang", "deferred")
+def test_user_without_permission_sees_nothing(
+    tab: Callable[..., None], shared_runs: SharedRuns, browser: Browser
+) -> None:
+    shared_runs.run(NOT_FOR_READER).wait_for_task("gang", "deferred")
 
     tab(NOT_FOR_READER, user=READER)
 
     wait_until("the refusal", lambda: "Forbidden" in browser.text("body"))
-    assert scene.gang(NOT_FOR_READER)["name"] not in browser.text("body")
+    assert shared_runs.gang(NOT_FOR_READER)["name"] not in browser.text("body")

@@ -46,7 +46,7 @@ class Change:
 
 
 @dataclass
-class Record:
+class ObjectHistory:
     """Changes in the order in which the server made them."""
 
     history: list[Change] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Record:
         return list(found.values())
 
     @classmethod
-    async def since(cls, admin: Client, namespace: str, revision: str) -> Record:
+    async def since(cls, admin: Client, namespace: str, revision: str) -> ObjectHistory:
         """Everything from this revision until now."""
         told = await asyncio.gather(*(_changes(admin, resource, namespace, revision) for resource in _MARKERS))
         return cls(sorted(chain.from_iterable(told), key=lambda change: change.revision))
@@ -93,7 +93,7 @@ def is_ledger(change: Change) -> bool:
     return change.resource is CONFIGMAPS and labels.get(LABEL_ROLE) == Role.LEDGER
 
 
-async def revision_now(admin: Client, namespace: str) -> str:
+async def current_revision(admin: Client, namespace: str) -> str:
     """From where to read what comes."""
     page = msgspec.json.decode(await admin.list_page(PODS, namespace))
     revision: str = page["metadata"]["resourceVersion"]

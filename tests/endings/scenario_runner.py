@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
+    from tests.endings.gang_under_test import GangUnderTest
     from tests.endings.scenarios import Endings, Scenario
-    from tests.endings.trial import Trial
 
 Obj = dict[str, Any]
 
 
-async def play(trial: Trial, scenario: Scenario) -> None:
+async def play(gang: GangUnderTest, scenario: Scenario) -> None:
     """The scenario from its submission to its event, and all that is to be true then."""
-    following = asyncio.create_task(trial.follow(deadlines=scenario.deadlines))
+    following = asyncio.create_task(gang.follow(deadlines=scenario.deadlines))
     try:
-        await scenario.act(trial)
+        await scenario.act(gang)
         event = await following
     finally:
         following.cancel()
@@ -37,15 +37,15 @@ async def play(trial: Trial, scenario: Scenario) -> None:
     assert (event.status, event.reason) == (scenario.status, scenario.code), event
     assert scenario.notes in {None, len(event.notes)}, event.notes
     assert told(event) == {0: scenario.rank_0, 1: scenario.rank_1}, event
-    await check(trial, event)
+    await check(gang, event)
 
 
-async def check(trial: Trial, event: GangEvent) -> None:
+async def check(gang: GangUnderTest, event: GangEvent) -> None:
     """What holds whatever has happened, by what the server has stored."""
-    name = trial.ref.name
-    record = await trial.record()
+    name = gang.ref.name
+    record = await gang.record()
     uids = record.uids(name)
-    assert verdict_of(record.job(name)) in {event.status, None}
+    assert job_verdict(record.job(name)) in {event.status, None}
     assert len(event.ranks) == len(uids)
     assert event.counts["held"] == 0
     no_finalizer_left(record, name)
@@ -53,8 +53,8 @@ async def check(trial: Trial, event: GangEvent) -> None:
         check_harvest(record, uids, name)
         assert _recorded(record.ledger(name)) == told(event)
     if any(map(_stays, record.last(JOBS, name))):
-        async with Gangs.of(trial.config) as gangs:
-            assert {outcome.uid for outcome in await gangs.outcomes(trial.ref)} == uids
+        async with Gangs.of(gang.config) as gangs:
+            assert {outcome.uid for outcome in await gangs.outcomes(gang.ref)} == uids
 
 
 def _stays(job: Obj) -> bool:
@@ -62,7 +62,7 @@ def _stays(job: Obj) -> bool:
     return "deletionTimestamp" not in job["metadata"] and "ttlSecondsAfterFinished" not in job["spec"]
 
 
-def verdict_of(job: Obj) -> Status | None:
+def job_verdict(job: Obj) -> Status | None:
     """What the Job itself said last; None if it ended without a word."""
     said = {c["type"] for c in job["status"].get("conditions") or () if c["status"] == "True"}
     if "Complete" in said:

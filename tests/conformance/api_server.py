@@ -21,7 +21,7 @@ from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.kubeconfig import write_kubeconfig
 from gangjobs_sandbox.registry import Registry
 from gangjobs_sandbox.releases import RELEASES, Release
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ Obj = dict[str, Any]
 
 
 @dataclass
-class World:
+class ApiServer:
     """An API server, and a fresh namespace in it."""
 
     http: httpx.AsyncClient
@@ -84,9 +84,9 @@ class World:
         assert response.status_code in {200, 404}, response.text
         return response.status_code == 200
 
-    async def gone(self, path: str) -> None:
+    async def wait_gone(self, path: str) -> None:
         """Wait until the object is not there any more."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while await self.exists(path):  # noqa: ASYNC110 - the server is asked, nothing in this process changes
                 await asyncio.sleep(0.05)
 
@@ -97,9 +97,9 @@ class World:
 
     @asynccontextmanager
     async def watching(self, path: str, **parameters: str) -> AsyncIterator[AsyncIterator[Obj]]:
-        """The events of a watch, decoded, for at most `PATIENCE_S`."""
-        query = {"watch": "1", "timeoutSeconds": str(int(PATIENCE_S)), **parameters}
-        async with self.http.stream("GET", path, params=query, timeout=PATIENCE_S + 5) as response:
+        """The events of a watch, decoded, for at most `TIMEOUT_S`."""
+        query = {"watch": "1", "timeoutSeconds": str(int(TIMEOUT_S)), **parameters}
+        async with self.http.stream("GET", path, params=query, timeout=TIMEOUT_S + 5) as response:
             assert response.status_code == 200, await response.aread()
             yield (json.loads(line) async for line in response.aiter_lines())
 
@@ -112,13 +112,13 @@ def refused(response: httpx.Response, code: int, reason: str) -> Obj:
     return status
 
 
-def fields_refused(response: httpx.Response) -> list[str]:
+def invalid_fields(response: httpx.Response) -> list[str]:
     """The fields that a 422 names, each once: before 1.37 the server repeats itself."""
     return list(dict.fromkeys(cause["field"] for cause in refused(response, 422, "Invalid")["details"]["causes"]))
 
 
 @asynccontextmanager
-async def embedded(release: str) -> AsyncIterator[World]:
+async def embedded(release: str) -> AsyncIterator[ApiServer]:
     """An embedded API server of this release, over TLS, as it is for users."""
     certificate = tls.issue()
     app = create_app(Registry(release=release), token=TOKEN)
@@ -127,14 +127,14 @@ async def embedded(release: str) -> AsyncIterator[World]:
             path = Path(folder) / "kubeconfig"
             write_kubeconfig(path, address.url, TOKEN, authority=certificate.certificate)
             async with _client(path) as http:
-                yield World(http, RELEASES[release], path, is_embedded=True)
+                yield ApiServer(http, RELEASES[release], path, is_embedded=True)
 
 
 @asynccontextmanager
-async def existing(kubeconfig: Path) -> AsyncIterator[World]:
+async def existing(kubeconfig: Path) -> AsyncIterator[ApiServer]:
     """The cluster that a kubeconfig with a token leads to."""
     async with _client(kubeconfig) as http:
-        yield World(http, await _release_of(http), kubeconfig)
+        yield ApiServer(http, await _release_of(http), kubeconfig)
 
 
 def _client(kubeconfig: Path) -> httpx.AsyncClient:
@@ -146,7 +146,7 @@ def _client(kubeconfig: Path) -> httpx.AsyncClient:
     )
     headers = {"Authorization": f"Bearer {user['token']}"}
     return httpx.AsyncClient(
-        base_url=cluster["server"], headers=headers, verify=trust, timeout=PATIENCE_S, trust_env=False
+        base_url=cluster["server"], headers=headers, verify=trust, timeout=TIMEOUT_S, trust_env=False
     )
 
 
@@ -160,8 +160,8 @@ async def _release_of(http: httpx.AsyncClient) -> Release:
     return RELEASES["none"]
 
 
-async def fresh_namespace(world: World) -> None:
+async def fresh_namespace(server: ApiServer) -> None:
     """Give the world a namespace of its own."""
     name = f"conformance-{os.urandom(4).hex()}"
-    await world.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    world.namespace = name
+    await server.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    server.namespace = name

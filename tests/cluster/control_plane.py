@@ -28,15 +28,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from scripts.ports import free_port
 from tests.cluster.controlplane.build import binary, is_current
-from tests.cluster.releases import COMMON_CONTROLLERS, flags_of
-from tests.patience import PATIENCE_S
+from tests.cluster.releases import COMMON_CONTROLLERS, release_flags
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-HOW_TO_GET_THEM = "run `make clusters`, or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
-READY_WITHIN_S = STOPPED_WITHIN_S = PATIENCE_S  # the API server may take up to a minute to exit on SIGTERM
+MISSING_BINARY_ADVICE = "run `make clusters`, or point GANGJOBS_KUBE_ASSETS at prebuilt control planes"
+READY_WITHIN_S = STOPPED_WITHIN_S = TIMEOUT_S  # the API server may take up to a minute to exit on SIGTERM
 NODE_GRACE = "24h"
 PR_SET_PDEATHSIG = 1
 
@@ -161,7 +161,7 @@ class ControlPlane:
         return client_port
 
     def _start_apiserver(self, etcd_port: int) -> None:
-        _, flags = flags_of(self.release)
+        _, flags = release_flags(self.release)
         self.port = free_port()
         key = self._write_service_account_key()
         tokens = self.folder / "tokens.csv"
@@ -204,7 +204,7 @@ class ControlPlane:
             yield client
 
     def _start_clients(self) -> None:
-        _, flags = flags_of(self.release)
+        _, flags = release_flags(self.release)
         kubeconfig = self.folder / "admin.kubeconfig"
         common = (
             f"--kubeconfig={kubeconfig}",
@@ -289,9 +289,9 @@ def _healthy(port: int) -> bool:
 @contextlib.contextmanager
 def running_plane(release: str, folder: Path, *, workload_with_job: bool = False) -> Iterator[ControlPlane]:
     """A control plane while the block runs. Without its binary the test is skipped, except in CI."""
-    built, _ = flags_of(release)
+    built, _ = release_flags(release)
     if not is_current(built):
-        missing = f"no control plane of Kubernetes {built}: {HOW_TO_GET_THEM}"
+        missing = f"no control plane of Kubernetes {built}: {MISSING_BINARY_ADVICE}"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)

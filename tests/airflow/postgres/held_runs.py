@@ -10,14 +10,14 @@ import psutil
 
 from airflow_provider_gangjobs.gang.identity import TaskKey, job_name
 from tests.airflow.api import DagRun
-from tests.airflow.waiting import wait_for
+from tests.airflow.polling import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.airflow.home import Home
-    from tests.airflow.postgres.faults import FaultDoor
-    from tests.airflow.postgres.witness import Witness
+    from tests.airflow.airflow_home import AirflowHome
+    from tests.airflow.postgres.cluster_history import ClusterHistory
+    from tests.airflow.postgres.faults import FaultClient
     from tests.airflow.processes import Airflow, Process
 
 RANKS = 2
@@ -26,13 +26,13 @@ FOLLOWED = f"running: {RANKS}/{RANKS} ranks"
 
 
 @dataclass(frozen=True)
-class Stage:
+class AirflowDeployment:
     """Where the tests play: one Airflow, and one cluster that tells everything."""
 
-    home: Home = field(repr=False)
+    home: AirflowHome = field(repr=False)
     airflow: Airflow = field(repr=False)
-    witness: Witness = field(repr=False)
-    door: FaultDoor = field(repr=False)
+    cluster_history: ClusterHistory = field(repr=False)
+    faults: FaultClient = field(repr=False)
     gates: Path
     _runs: list[HeldRun] = field(default_factory=list, repr=False)
 
@@ -56,7 +56,7 @@ class Stage:
 
     def clear_up(self) -> None:
         """Let everything run again, and what a failed test has left behind end."""
-        self.door.disarm()
+        self.faults.disarm()
         self.airflow.revive()
         for run in self._runs:
             run.open()
@@ -72,12 +72,12 @@ class Stage:
 class HeldRun:
     """A run of a DAG whose gangs wait for one gate."""
 
-    stage: Stage = field(repr=False)
+    deployment: AirflowDeployment = field(repr=False)
     run: DagRun
     gate: Path
 
     def start(self) -> HeldRun:
-        self.stage.airflow.api.trigger(self.run.dag_id, self.run.run_id, gate=self.gate.name)
+        self.deployment.airflow.api.trigger(self.run.dag_id, self.run.run_id, gate=self.gate.name)
         return self
 
     def open(self) -> None:
@@ -109,11 +109,13 @@ class HeldRun:
 
     def ranks(self, phase: str, map_index: int = -1) -> int:
         """How many pods are in this phase; those that have ended stay until their outcome is recorded."""
-        return sum(pod["status"].get("phase") == phase for pod in self.stage.witness.pods(self.key(map_index)))
+        return sum(
+            pod["status"].get("phase") == phase for pod in self.deployment.cluster_history.pods(self.key(map_index))
+        )
 
     def log(self, pattern: str = "attempt=*.log") -> str:
         """What the task's tries have logged; with the pattern of other files, what its triggers have."""
-        folder = self.stage.home.path / "logs" / f"dag_id={self.run.dag_id}" / f"run_id={self.run.run_id}"
+        folder = self.deployment.home.path / "logs" / f"dag_id={self.run.dag_id}" / f"run_id={self.run.run_id}"
         return "".join(file.read_text() for file in sorted(folder.glob(f"task_id=gang/{pattern}")))
 
     @property
@@ -138,15 +140,15 @@ class HeldRun:
             job = self.task["triggerer_job"]
             if job is None or FOLLOWED not in self.log(f"attempt=*.trigger.{job['id']}.log"):
                 return None
-            process = self.stage.airflow.processes[job["hostname"]]
+            process = self.deployment.airflow.processes[job["hostname"]]
             return process if process.is_alive and process is not but_not_by else None
 
         return wait_for("a triggerer that follows the gang", follower)
 
     def wait_until_gone(self, map_index: int = -1) -> None:
         """Until nothing of the gang is left in the cluster, which is some time after the task's success."""
-        key, witness = self.key(map_index), self.stage.witness
-        wait_for("deletion of the gang", lambda: not witness.jobs(key) and not witness.pods(key))
+        key, cluster_history = self.key(map_index), self.deployment.cluster_history
+        wait_for("deletion of the gang", lambda: not cluster_history.jobs(key) and not cluster_history.pods(key))
 
     # -- what must hold at the end -----------------------------------------------------------------------------
 
@@ -155,18 +157,18 @@ class HeldRun:
         assert self.run.wait() == "success"
         assert self.task["try_number"] == tries
         self.wait_until_gone()
-        ran_once(self.stage.witness, self.key())
+        ran_once(self.deployment.cluster_history, self.key())
         assert self.run.xcom("gang") == [{"rank": rank, "number": "0"} for rank in range(RANKS)]
         resumed = self.log(f"attempt={tries}.log").count(f"[rank 0] rank 0 of {RANKS}")
         assert resumed == 1, "the task was resumed more than once"
 
 
-def ran_once(witness: Witness, key: TaskKey) -> None:
+def ran_once(cluster_history: ClusterHistory, key: TaskKey) -> None:
     """The server's history shows one Job, one outcome for each of its pods, and one delivery."""
-    assert [job["metadata"]["name"][-2:] for job in witness.jobs_created(key)] == ["-0"]
-    pods = witness.pod_uids(key)
+    assert [job["metadata"]["name"][-2:] for job in cluster_history.jobs_created(key)] == ["-0"]
+    pods = cluster_history.pod_uids(key)
     assert len(pods) == RANKS
-    recorded = witness.recorded(key)
+    recorded = cluster_history.recorded(key)
     assert set(recorded) == pods
     assert all(len(outcomes) == 1 for outcomes in recorded.values()), "an outcome has changed"
-    assert witness.deliveries(key) == 1
+    assert cluster_history.deliveries(key) == 1

@@ -38,7 +38,7 @@ OBJECTS = (JOBS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 
 
 @dataclass
-class Interleaved:
+class InterleavingClient:
     """The client of a process that someone else gets ahead of, once, just before its request `at`."""
 
     api: Any
@@ -61,7 +61,7 @@ class Interleaved:
         return call
 
 
-class Pauses:
+class FakeTime:
     """Time that passes only while someone sleeps."""
 
     def __init__(self) -> None:
@@ -78,14 +78,14 @@ class Pauses:
 
 
 @dataclass
-class World:
+class SubmissionCluster:
     """One cluster, and what can be seen of it from outside."""
 
     bench: Bench
     client: Client
     capabilities: Capabilities
     faults: Any
-    pauses: Pauses
+    time: FakeTime
 
     async def submit(
         self,
@@ -103,14 +103,14 @@ class World:
             claim=claim,
             capabilities=self.capabilities,
             reattach=reattach,
-            clock=self.pauses.clock(),
+            clock=self.time.clock(),
         )
 
-    def runs_while_we_wait(self) -> None:
+    def run_controllers_during_sleep(self) -> None:
         """Let the controllers work whenever the submission sleeps."""
-        self.pauses.meanwhile = self.bench.run
+        self.time.meanwhile = self.bench.run
 
-    def serves_nothing_it_says(self) -> None:
+    def ignore_scheduling_fields(self) -> None:
         """As on a cluster that serves the API, with the feature off in its Job storage."""
         served = frozenset({"get", "list", "watch", "create"})
         resources = {"v1beta1": {"workloads": served, "podgroups": served}}
@@ -126,10 +126,10 @@ class World:
     def jobs(self) -> list[dict[str, Any]]:
         return [job for job in self.objects(JOBS) if LABEL_TASK in job["metadata"]["labels"]]
 
-    def live(self) -> list[dict[str, Any]]:
+    def live_jobs(self) -> list[dict[str, Any]]:
         return [job for job in self.jobs() if state_of(read_job(job)) is JobState.LIVE]
 
-    def end(self, job: str, *, ok: bool = True) -> None:
+    def finish_job(self, job: str, *, ok: bool = True) -> None:
         """Let a gang's pods end, and the Job with them."""
         self.bench.run()
         for pod in self.bench.live_pods(job):
@@ -147,7 +147,7 @@ class World:
     def check_one_live_gang(self, submission: Submission, workers: int = 4) -> None:
         """One gang is live, and only one; all that exists belongs to it; all of its pods are placed."""
         self.bench.run(30)
-        (job,) = self.live()
+        (job,) = self.live_jobs()
         uid = job["metadata"]["uid"]
         assert uid == submission.ref.uid
         assert job["spec"]["suspend"] is False
@@ -164,16 +164,18 @@ class World:
 
 
 @asynccontextmanager
-async def world(release: str = "1.37", *, nodes: int = 2, workload_with_job: bool = False) -> AsyncIterator[World]:
+async def running_cluster(
+    release: str = "1.37", *, nodes: int = 2, workload_with_job: bool = False
+) -> AsyncIterator[SubmissionCluster]:
     """A cluster of this release with nodes of four CPUs."""
     bench = Bench(release, settings=ControllerSettings(workload_with_job=workload_with_job))
     for number in range(nodes):
         bench.node(f"node-{number}")
     token = next(TOKENS)
     app = create_app(bench.registry, token=token)
-    pauses = Pauses()
-    async with serving(app) as address, Client(config(address.url, token), clock=pauses.clock()) as client:
-        yield World(bench, client, await discover(client), app.state.faults, pauses)
+    fake_time = FakeTime()
+    async with serving(app) as address, Client(config(address.url, token), clock=fake_time.clock()) as client:
+        yield SubmissionCluster(bench, client, await discover(client), app.state.faults, fake_time)
 
 
 def config(url: str, token: str) -> ClusterConfig:

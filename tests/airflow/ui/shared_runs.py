@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from scripts.ports import free_port
 from tests.airflow.api import Api, DagRun
+from tests.airflow.polling import wait_for
 from tests.airflow.processes import stopped_at_the_end
 from tests.airflow.ui.users import PASSWORDS
-from tests.airflow.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.airflow.home import Home
+    from tests.airflow.airflow_home import AirflowHome
 
 
 @dataclass(frozen=True)
-class Scene:
+class SharedRuns:
     """A running Airflow, with at most one run of each DAG."""
 
-    home: Home = field(repr=False)
+    home: AirflowHome = field(repr=False)
     api: Api
     runs: dict[str, DagRun] = field(default_factory=dict)
 

@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, L
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import Gangs
 from airflow_provider_gangjobs.tracking.follow import follow
-from tests.endings.kubelets import HOSTNAME
-from tests.endings.record import Record, revision_now
+from tests.endings.fake_kubelets import HOSTNAME
+from tests.endings.object_history import ObjectHistory, current_revision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from tests.endings.kubelets import Kubelets
+    from tests.endings.fake_kubelets import FakeKubelets
 
 Obj = dict[str, Any]
 
@@ -43,7 +43,7 @@ LEAVES_AT_ONCE = [
 
 
 @dataclass
-class Trial:
+class GangUnderTest:
     """A namespace, a gang in it, nodes of its own, and the event that its follower comes to."""
 
     admin: Client
@@ -51,7 +51,7 @@ class Trial:
     config: ClusterConfig
     """The provider's, with no more rights than documented."""
     namespace: str
-    kubelets: Kubelets
+    kubelets: FakeKubelets
     clock: Clock
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:6])
     nodes: list[str] = field(default_factory=list)
@@ -65,24 +65,24 @@ class Trial:
         admin: Client,
         config: ClusterConfig,
         namespace: str,
-        kubelets: Kubelets,
+        kubelets: FakeKubelets,
         *,
         clock: Clock | None = None,
         nodes: Sequence[int] = (1, 1),
         **spec: Any,
-    ) -> AsyncIterator[Trial]:
+    ) -> AsyncIterator[GangUnderTest]:
         """Submit a gang of two ranks of one CPU for nodes of these CPUs. At the end the nodes are gone."""
-        trial = cls(admin, config, namespace, kubelets, clock or Clock())
+        gang = cls(admin, config, namespace, kubelets, clock or Clock())
         for number, cpu in enumerate(nodes):
-            name = f"{trial.id}-{number}"
-            trial.nodes.append(name)
-            await kubelets.join(name, cpu=cpu, labels={NODE_LABEL: trial.id})
+            name = f"{gang.id}-{number}"
+            gang.nodes.append(name)
+            await kubelets.join(name, cpu=cpu, labels={NODE_LABEL: gang.id})
         try:
-            trial._since = await revision_now(admin, namespace)
-            await trial._submit(spec)
-            yield trial
+            gang._since = await current_revision(admin, namespace)
+            await gang._submit(spec)
+            yield gang
         finally:
-            for name in trial.nodes:
+            for name in gang.nodes:
                 kubelets.alive.discard(name)
                 await admin.delete(NODES, name)
 
@@ -106,9 +106,9 @@ class Trial:
         async with asyncio.timeout(WITHIN_S):
             return await follow(self.config, self.ref, **options)
 
-    async def record(self) -> Record:
+    async def record(self) -> ObjectHistory:
         """What the server has stored of the gang."""
-        return await Record.since(self.admin, self.namespace, self._since)
+        return await ObjectHistory.since(self.admin, self.namespace, self._since)
 
     # -- what is there --
 
@@ -136,13 +136,13 @@ class Trial:
         """The ranks' pods, once so many run."""
 
         async def run() -> list[Obj]:
-            found = await self.at_work()
+            found = await self.running_pods()
             return found if len(found) == count else []
 
         found: list[Obj] = await self.until(run)
         return found
 
-    async def at_work(self) -> list[Obj]:
+    async def running_pods(self) -> list[Obj]:
         """The pods that run and are not being deleted."""
         pods = [pod for pod in await self.pods() if pod["status"].get("phase") == "Running"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
@@ -162,7 +162,7 @@ class Trial:
         await self.kubelets.end(await self.pod(rank), exit_code, message)
 
     async def end_all(self) -> None:
-        for pod in await self.at_work():
+        for pod in await self.running_pods():
             await self.kubelets.end(pod)
 
     async def delete_pod(self, rank: int, *, grace_s: int | None = None) -> None:
@@ -182,7 +182,7 @@ class Trial:
     async def patch_job(self, spec: Obj) -> None:
         await self.admin.patch(JOBS, self.ref.name, self.namespace, {"spec": spec})
 
-    async def more_important_pod(self, node: str) -> None:
+    async def create_preempting_pod(self, node: str) -> None:
         """A pod that needs the place of a rank, on this node."""
         name = f"urgent-{self.id}"
         urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
@@ -210,7 +210,7 @@ class Trial:
         self.kubelets.alive.discard(name)
         return name
 
-    async def not_seen(self, node: str) -> None:
+    async def report_unreachable(self, node: str) -> None:
         """The node lifecycle controller has not heard of the node for its grace period, and notes that."""
         await self.kubelets.report(node, ready="Unknown")
 
@@ -257,4 +257,4 @@ def _urgent(priority_class: str, node: str) -> Obj:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
 
 
-__all__ = ["LEAVES_AT_ONCE", "PropagationPolicy", "Trial"]
+__all__ = ["LEAVES_AT_ONCE", "GangUnderTest", "PropagationPolicy"]

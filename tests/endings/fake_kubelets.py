@@ -31,16 +31,16 @@ WATCH_S = 60.0
 AGAIN_S = 0.5
 
 
-def machine_now() -> datetime:
+def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
 @dataclass
-class Kubelets:
+class FakeKubelets:
     """Plays the nodes that have joined, until they are dead."""
 
     admin: Client
-    now: Callable[[], datetime] = machine_now
+    now: Callable[[], datetime] = utc_now
     alive: set[str] = field(default_factory=set)
     _done: set[tuple[str, str]] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -98,7 +98,7 @@ class Kubelets:
         times = {"startedAt": _text(_started(pod) or self.now()), "finishedAt": _text(self.now())}
         await self._status(pod, "Failed" if exit_code else "Succeeded", {"terminated": ended | times})
 
-    async def come_back(self, name: str) -> None:
+    async def reconnect(self, name: str) -> None:
         """A node that was dead reports again, and does what it has missed."""
         self.alive.add(name)
         await self.report(name, ready="True")

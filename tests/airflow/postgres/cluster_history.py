@@ -21,17 +21,17 @@ Obj = dict[str, Any]
 
 
 @dataclass
-class Witness:
+class ClusterHistory:
     """The history of a cluster, from when it was called in."""
 
     cluster: SandboxThread
     history: list[Event] = field(default_factory=list)
 
     @classmethod
-    def of(cls, cluster: SandboxThread) -> Witness:
-        witness = cls(cluster)
-        cluster.call(lambda sandbox: sandbox.registry.observe(witness.history.append))
-        return witness
+    def of(cls, cluster: SandboxThread) -> ClusterHistory:
+        cluster_history = cls(cluster)
+        cluster.call(lambda sandbox: sandbox.registry.observe(cluster_history.history.append))
+        return cluster_history
 
     def jobs_created(self, key: TaskKey) -> list[Obj]:
         """All Jobs that the task ever had, as they were created."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 """For one thing that takes well under a second on an idle machine."""
-AIRFLOW_PATIENCE_S: Final = 1500.0
+AIRFLOW_TIMEOUT_S: Final = 1500.0
 """For one thing that takes real Airflow some seconds, or half a minute where its processes start first."""

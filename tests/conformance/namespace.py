@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gangjobs_sandbox.releases import RELEASES, Release
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Obj = dict[str, Any]
 
-WITHIN_S = PATIENCE_S
+WITHIN_S = TIMEOUT_S
 """PodGC, the slowest of those that tests wait for, comes round every 20 seconds."""
 POLL_S = 0.05
 TRACKING = "batch.kubernetes.io/job-tracking"
@@ -38,7 +38,7 @@ _MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 @dataclass
-class Space:
+class Namespace:
     """One namespace, its objects said in few words. Every call is one request that must be accepted."""
 
     target: Target
@@ -70,7 +70,7 @@ class Space:
         response = self.api.get(self.path(plural, name))
         return None if response.status_code == 404 else _accepted(response)
 
-    def listed(self, plural: str, **parameters: str) -> list[Obj]:
+    def list_objects(self, plural: str, **parameters: str) -> list[Obj]:
         items: list[Obj] = _accepted(self.api.get(self.path(plural), params=parameters))["items"]
         return items
 
@@ -89,7 +89,7 @@ class Space:
         """Pods of a Job, or all, in order of their indexes and then of their creation."""
         selected = {"labelSelector": f"batch.kubernetes.io/job-name={job}"} if job else {}
         return sorted(
-            self.listed("pods", **selected), key=lambda pod: (_index(pod), pod["metadata"]["creationTimestamp"])
+            self.list_objects("pods", **selected), key=lambda pod: (_index(pod), pod["metadata"]["creationTimestamp"])
         )
 
     def wait_pods(self, count: int, job: str = "j") -> list[Obj]:
@@ -99,7 +99,7 @@ class Space:
             pods = [pod for pod in self.pods(job) if "deletionTimestamp" not in pod["metadata"]]
             return pods if len(pods) == count else None
 
-        return self.until(living, lambda: f"{count} pods: {[_brief(pod) for pod in self.pods(job)]}")
+        return self.wait_until(living, lambda: f"{count} pods: {[_brief(pod) for pod in self.pods(job)]}")
 
     def wait_bound(self, count: int, job: str = "j") -> list[Obj]:
         """The Job's pods that have a node, when there are so many."""
@@ -108,7 +108,7 @@ class Space:
             pods = [pod for pod in self.pods(job) if pod["spec"].get("nodeName")]
             return pods if len(pods) == count else None
 
-        return self.until(bound, lambda: f"{count} bound pods: {[_brief(pod) for pod in self.pods(job)]}")
+        return self.wait_until(bound, lambda: f"{count} bound pods: {[_brief(pod) for pod in self.pods(job)]}")
 
     def wait_job(self, condition: str, status: str = "True", *, job: str = "j") -> Obj:
         """The Job, when it has this condition."""
@@ -120,16 +120,18 @@ class Space:
             found = condition_of(obj, condition)
             return obj if found and found["status"] == status else None
 
-        return self.until(has, lambda: f"{condition}={status}: {self.get(plural, name).get('status')}")
+        return self.wait_until(has, lambda: f"{condition}={status}: {self.get(plural, name).get('status')}")
 
     def wait_gone(self, plural: str, name: str) -> None:
-        self.until(lambda: self.find(plural, name) is None, lambda: f"no {plural}/{name}: {self.find(plural, name)}")
+        self.wait_until(
+            lambda: self.find(plural, name) is None, lambda: f"no {plural}/{name}: {self.find(plural, name)}"
+        )
 
     def wait_event(self, reason: str, kind: str) -> Obj:
         """An Event of this reason about an object of this kind."""
         fields = f"reason={reason},involvedObject.kind={kind}"
-        found = self.until(
-            lambda: self.listed("events", fieldSelector=fields), lambda: f"an event {reason} of a {kind}"
+        found = self.wait_until(
+            lambda: self.list_objects("events", fieldSelector=fields), lambda: f"an event {reason} of a {kind}"
         )
         return found[0]
 
@@ -140,7 +142,7 @@ class Space:
             "watch": "1",
             "fieldSelector": f"metadata.name={metadata['name']}",
             "resourceVersion": metadata["resourceVersion"],
-            "timeoutSeconds": str(int(PATIENCE_S)),
+            "timeoutSeconds": str(int(TIMEOUT_S)),
         }
         last = self.get(plural, metadata["name"])["metadata"]["resourceVersion"]
         states = [created]
@@ -151,7 +153,7 @@ class Space:
                     break
         return states
 
-    def until(self, seen: Callable[[], T | None], what: Callable[[], str], within_s: float = WITHIN_S) -> T:
+    def wait_until(self, seen: Callable[[], T | None], what: Callable[[], str], within_s: float = WITHIN_S) -> T:
         """What `seen` returns as soon as it is true; fails with `what` was waited for."""
         deadline = time.monotonic() + within_s
         while True:
@@ -177,12 +179,12 @@ class Space:
         for name in self.nodes if only is None else [only]:
             _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": [taint]}}, headers=_MERGE))
 
-    def runs(self, *pods: Obj) -> None:
+    def set_running(self, *pods: Obj) -> None:
         """The node says that the pods run."""
         for pod in pods:
             self._status(pod, {"phase": "Running", "conditions": [_condition("Ready", "True")]})
 
-    def ends(self, *pods: Obj, exit_code: int = 0, message: str = "", **status: Any) -> None:
+    def set_terminated(self, *pods: Obj, exit_code: int = 0, message: str = "", **status: Any) -> None:
         """The node says how the pods' containers ended. Pods that are being deleted go then, unless held."""
         for pod in pods:
             phase = "Failed" if exit_code else "Succeeded"
@@ -190,7 +192,7 @@ class Space:
             if "deletionTimestamp" in self.get("pods", pod["metadata"]["name"])["metadata"]:
                 self.delete("pods", pod["metadata"]["name"], gracePeriodSeconds=0)
 
-    def lets_go(self, *pods: Obj) -> None:
+    def remove_finalizer(self, *pods: Obj) -> None:
         """Take our finalizer off."""
         for pod in pods:
             patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FOREIGN]}}
@@ -207,18 +209,18 @@ class Space:
         """A new namespace. At its end nothing of it waits for a place any more, and its nodes are gone."""
         name = f"conformance-{uuid.uuid4().hex[:8]}"
         _accepted(api.post("/api/v1/namespaces", json={"metadata": {"name": name}}))
-        space = cls(target, api, name)
+        namespace = cls(target, api, name)
         try:
-            yield space
+            yield namespace
         finally:
-            space._clear()
+            namespace._clear()
 
     def _clear(self) -> None:
         for node in self.nodes:
             self.api.delete(f"{NODE_LIST}/{node}")
         self.api.delete(f"/api/v1/namespaces/{self.name}")
         for plural in ("jobs", "pods"):
-            for obj in self.listed(plural):
+            for obj in self.list_objects(plural):
                 path = self.path(plural, obj["metadata"]["name"])
                 self.api.request("DELETE", path, json={"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
                 self.api.patch(path, json={"metadata": {"finalizers": None}}, headers=_MERGE)

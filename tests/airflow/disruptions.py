@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from gangjobs_sandbox.resources import NODES, PODS
-from tests.airflow.waiting import wait_for
+from tests.airflow.polling import wait_for
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.cluster import Sandbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def wait_for(
-    what: str, look: Callable[[], T | None], timeout_s: float = AIRFLOW_PATIENCE_S, *, poll_s: float = POLL_S
+    what: str, look: Callable[[], T | None], timeout_s: float = AIRFLOW_TIMEOUT_S, *, poll_s: float = POLL_S
 ) -> T:
     """What `look` returns once it is neither `None` nor false; connection errors count as not yet."""
     deadline = time.monotonic() + timeout_s

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import httpx
     from starlette.types import Receive, Scope, Send
 
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
 GONE = Fault(FaultKind.DROP_BEFORE, times=None)
@@ -47,34 +47,34 @@ def kind_of(method: str, path: str, query: str) -> str:
     return f"{method} {found['plural']}"
 
 
-class Trouble(Faults):
+class InjectedFault(Faults):
     """The first request of a kind is hit by the fault; `made` lists the kinds of all requests."""
 
     def __init__(self, kind: str = "", fault: Fault = GONE, *, is_fatal: bool = False) -> None:
         super().__init__()
         self.kind = kind
         self.made: list[str] = []
-        self.has_struck = asyncio.Event()
+        self.was_injected = asyncio.Event()
         self._fault = fault
         self._is_fatal = is_fatal
 
     @property
     def is_dead(self) -> bool:
         """The process behind the gateway is no more."""
-        return self._is_fatal and self.has_struck.is_set()
+        return self._is_fatal and self.was_injected.is_set()
 
     def take(self, method: str, path: str, query: str) -> Fault | None:
         if self.is_dead:
             return GONE
         kind = kind_of(method, path, query)
         self.made.append(kind)
-        if kind != self.kind or self.has_struck.is_set():
+        if kind != self.kind or self.was_injected.is_set():
             return None
-        self.has_struck.set()
+        self.was_injected.set()
         return self._fault
 
 
-class Gateway:
+class FaultProxy:
     """What processes take for their API server; each comes in by an entrance of its own."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
@@ -85,17 +85,17 @@ class Gateway:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, plane: ControlPlane) -> AsyncIterator[Gateway]:
+    async def opened(cls, plane: ControlPlane) -> AsyncIterator[FaultProxy]:
         """A gateway to this control plane, while the block runs."""
         async with plane.async_client() as http:
-            gateway = cls(http)
-            app = Starlette(routes=[Mount("/", gateway.enter)])
-            app.state.hub = SimpleNamespace(close=gateway._closing.set)
+            proxy = cls(http)
+            app = Starlette(routes=[Mount("/", proxy.enter)])
+            app.state.hub = SimpleNamespace(close=proxy._closing.set)
             async with serving(app) as address:
-                gateway._url = address.url
-                yield gateway
+                proxy._url = address.url
+                yield proxy
 
-    def for_one(self, tenant: Tenant, trouble: Trouble) -> ClusterConfig:
+    def config_with_fault(self, tenant: Tenant, trouble: InjectedFault) -> ClusterConfig:
         """The tenant's connection, for one process that will have this trouble."""
         entrance = f"process-{len(self._entrances)}"
         self._entrances[entrance] = FaultMiddleware(self.forward, trouble, spared=NONE_SPARED)

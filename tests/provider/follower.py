@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.tracking.follow import follow
-from tests.provider.plane import PATIENCE_S, Plane, loop_clock
+from tests.provider.virtual_control_plane import VIRTUAL_TIMEOUT_S, VirtualControlPlane, loop_clock
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.phase import Phase
 
 
-class Following:
+class Follower:
     """Follows a gang of a plane in virtual time."""
 
-    def __init__(self, plane: Plane, ref: GangRef, **options: Any) -> None:
+    def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.reports: list[Observation] = []
         options = {"now": plane.clock.now, "clock": loop_clock(), "report": self.reports.append} | options
         self.task = asyncio.create_task(follow(plane.config, ref, **options))
@@ -29,7 +29,7 @@ class Following:
         seen = [report.phase for report in self.reports]
         return [phase for number, phase in enumerate(seen) if number == 0 or seen[number - 1] is not phase]
 
-    async def event(self, within_s: float = PATIENCE_S) -> GangEvent:
+    async def event(self, within_s: float = VIRTUAL_TIMEOUT_S) -> GangEvent:
         async with asyncio.timeout(within_s):
             return await self.task
 

@@ -16,16 +16,16 @@ from gangjobs_sandbox.node.client import ApiClient
 from gangjobs_sandbox.node.config import NodeConfig
 from gangjobs_sandbox.node.network import PodNetwork
 from gangjobs_sandbox.node.node import Node
-from tests.patience import PATIENCE_S
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.plane import ControlPlane
+    from tests.cluster.control_plane import ControlPlane
 
 
 @dataclass
-class Farm:
+class NodePool:
     """Nodes on an event loop of their own, so that no test's loop keeps them waiting."""
 
     nodes: list[Node]
@@ -34,16 +34,16 @@ class Farm:
     @contextmanager
     def running(cls, plane: ControlPlane, *, nodes: int, cpu: int) -> Iterator[Self]:
         """Nodes `node-0`... that are ready; they and all their processes end with the block."""
-        folder = Path(tempfile.mkdtemp(prefix="farm-"))
+        folder = Path(tempfile.mkdtemp(prefix="nodes-"))
         started: Future[list[Node]] = Future()
         loop = asyncio.new_event_loop()
         stop = asyncio.Event()
         kubeconfig = plane.folder / "admin.kubeconfig"
         main = _run(kubeconfig, folder, nodes, cpu, started, stop)
-        thread = threading.Thread(target=loop.run_until_complete, args=(main,), name="farm", daemon=True)
+        thread = threading.Thread(target=loop.run_until_complete, args=(main,), name="node-pool", daemon=True)
         thread.start()
         try:
-            yield cls(started.result(PATIENCE_S))
+            yield cls(started.result(TIMEOUT_S))
         finally:
             loop.call_soon_threadsafe(stop.set)
             thread.join()

@@ -1,6 +1,6 @@
 """A control plane over HTTP in virtual time: API server, controllers, scheduler, and a hand that plays the nodes.
 
-    async with Plane.running() as plane:
+    async with VirtualControlPlane.running() as plane:
         ref = plane.submit("train", workers=4)
         await plane.until(lambda: plane.running_ranks("train") == 4)
         plane.finish("train", 2, exit_code=1)
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 NAMESPACE = "default"
 INDEX = "batch.kubernetes.io/job-completion-index"
-PATIENCE_S = 3600.0
+VIRTUAL_TIMEOUT_S = 3600.0
 START_S = 1.0
 """How long a container takes to start."""
 STOP_S = 2.0
@@ -73,7 +73,7 @@ def loop_clock() -> Clock:
 
 
 @dataclass
-class Plane:
+class VirtualControlPlane:
     """One control plane; everything in it can be read and changed at once through `registry`."""
 
     registry: Registry
@@ -99,7 +99,7 @@ class Plane:
         plays_nodes: bool = True,
         jobs: bool = True,
         node_grace_s: float | None = None,
-    ) -> AsyncIterator[Plane]:
+    ) -> AsyncIterator[VirtualControlPlane]:
         """Serve a plane. With `jobs=False` no controller runs, and pods are the test's to make.
 
         Nodes may be silent; with `node_grace_s` they are looked after, and lost when they are silent for so long.
@@ -136,7 +136,7 @@ class Plane:
         self.history.append(event)
         self._changed.set()
 
-    async def until(self, holds: Callable[[], Any], *, within_s: float = PATIENCE_S) -> None:
+    async def until(self, holds: Callable[[], Any], *, within_s: float = VIRTUAL_TIMEOUT_S) -> None:
         """Wait in virtual time until this holds."""
         async with asyncio.timeout(within_s):
             while not holds():

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from scripts.ports import free_port
 from tests.airflow import hostname
 from tests.airflow.api import Api
+from tests.airflow.polling import wait_for
 from tests.airflow.processes import Airflow, Process, stopped_at_the_end
-from tests.airflow.waiting import wait_for
-from tests.patience import AIRFLOW_PATIENCE_S
+from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ SIMPLE_AUTH = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.Simp
 
 
 @dataclass(frozen=True)
-class Report:
+class DagTestResult:
     """What came of one `dag.test()`."""
 
     state: str
@@ -46,7 +46,7 @@ class Report:
 
 
 @dataclass
-class Home:
+class AirflowHome:
     """One Airflow installation's state: home folder, database, DAGs, and the environment that says so."""
 
     path: Path
@@ -63,7 +63,7 @@ class Home:
         dags: Path = HERE / "dags",
         admin: tuple[str, str] | None = None,
         **more: str,
-    ) -> Home:
+    ) -> AirflowHome:
         """Make the folder with the tests' DAGs, and the tables of the database: SQLite if no other URL is given.
 
         `more` are settings, by names such as `SCHEDULER__PARSING_PRE_IMPORT_MODULES`.
@@ -84,14 +84,14 @@ class Home:
             "API__WORKERS": "1",
             "API__SECRET_KEY": secrets.token_hex(16),
             "API_AUTH__JWT_SECRET": secrets.token_hex(32),
-            "DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{path}/airflow.db?timeout={AIRFLOW_PATIENCE_S:.0f}",
+            "DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{path}/airflow.db?timeout={AIRFLOW_TIMEOUT_S:.0f}",
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             # Five seconds are Airflow's own: too few for the first answers of an API server on a busy machine.
             "WORKERS__EXECUTION_API_TIMEOUT": "60",
             # So are the half minute for a DAG file's imports, and the time that SQLite waits for another's lock.
-            "CORE__DAGBAG_IMPORT_TIMEOUT": str(AIRFLOW_PATIENCE_S),
-            "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": f"{AIRFLOW_PATIENCE_S:.0f}",
+            "CORE__DAGBAG_IMPORT_TIMEOUT": str(AIRFLOW_TIMEOUT_S),
+            "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": f"{AIRFLOW_TIMEOUT_S:.0f}",
             **more,
         }
         environment = {
@@ -117,7 +117,7 @@ class Home:
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
         self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
 
-    def run(self, *command: str, timeout_s: float = AIRFLOW_PATIENCE_S) -> str:
+    def run(self, *command: str, timeout_s: float = AIRFLOW_TIMEOUT_S) -> str:
         """Run a command to its end and return what it printed."""
         output = self.path / f"{secrets.token_hex(4)}.log"
         with output.open("w") as log:
@@ -128,13 +128,13 @@ class Home:
         assert done.returncode == 0, f"{command} exited {done.returncode}\n{printed[-4000:]}"
         return printed
 
-    def test_dags(self, *dag_ids: str) -> dict[str, Report]:
+    def test_dags(self, *dag_ids: str) -> dict[str, DagTestResult]:
         """Run DAGs by `dag.test()`, one after the other in one process."""
         report = self.path / f"{secrets.token_hex(4)}.json"
         output = self.run(sys.executable, str(HERE / "dag_test_program.py"), str(report), *dag_ids)
         logs = output.split("=== DAG ")
         return {
-            dag_id: Report(**found, log=next(log for log in logs if log.startswith(f"{dag_id}\n")))
+            dag_id: DagTestResult(**found, log=next(log for log in logs if log.startswith(f"{dag_id}\n")))
             for dag_id, found in json.loads(report.read_text()).items()
         }
 
