@@ -39,10 +39,16 @@ COMMAND_ERRORS: Final = frozenset({"StartError", "CommandNotFound", "CommandNotE
 class GangJobDecoratedOperator(DecoratedOperator, GangJobOperator):
     """A `GangJobOperator` whose ranks call a function of the DAG file.
 
-    :param python: The command that starts the image's Python: a name or a path, or a list of words such as
-        `["conda", "run", "python"]`.
-    :param results: The value of the task: `all` (the default of the decorator) for a list of all results by rank,
-        `rank0` for the result of rank 0, or `none`.
+    :param python_callable: The function.
+    :param python: The Python of the image: a name, a path, or a list of words such as `["conda", "run", "python"]`.
+        Defaults to `python`.
+    :param results: What the task returns: `all` (the default of this class: a list of the return values, by rank),
+        `rank0`, or `none`.
+    :param multiple_outputs: Whether each item of the dict that the function returns becomes an XCom of its own.
+        Applies only with `results="rank0"`. Defaults to false.
+    :param resources: Resources of each rank, as in `GangJobOperator`.
+    :param rank_resources: The same as `resources`, under a name whose value Airflow does not convert for mapped tasks.
+    :param kwargs: The other parameters of `GangJobOperator`, except `command` and `args`.
     """
 
     custom_operator_name = "@task.gang_job"
@@ -142,9 +148,9 @@ def gang_job_task(
     function imports modules inside its body.
 
     :param python_callable: The function.
-    :param multiple_outputs: With `results="rank0"`, whether each item of the dict that the function returns becomes a
-        separate XCom. The default follows the annotation of the function.
-    :param kwargs: Parameters of `GangJobOperator`, and `python`.
+    :param multiple_outputs: Whether each item of the dict that the function returns becomes an XCom of its own.
+        Requires `results="rank0"`. Defaults to the annotation of the function: true for `-> dict`.
+    :param kwargs: Parameters of `GangJobDecoratedOperator`.
     :raises InvalidGangSpec: the function would not behave the same on a rank, or a parameter is invalid.
     """
 

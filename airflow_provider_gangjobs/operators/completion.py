@@ -1,7 +1,7 @@
-"""Completion: what a task does when its gang has ended: results, errors, the mark of delivery, and clean-up.
+"""Completes a task whose gang has ended: returns results or raises an error, marks the delivery, and cleans up.
 
-The order makes it safe to die anywhere: a gang that succeeded stays findable until Airflow has noted the task's
-success, so whatever fails before that fails the task's try, and never runs the gang again.
+The order makes it safe for the worker to die at any point: until Airflow has noted the success of the task, the next
+try can find a gang that succeeded. A fault before that fails the try, and never runs the gang again.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000
-"""Of the failed rank's log, for the error; the task's log has more."""
+"""How much of the failed rank's log the error shows. The log of the task contains more."""
 TABLE_ROWS_MAX: Final = 100
-"""Of an attempt's outcomes, for the log; the ledger has them all while the Job is there."""
+"""How many outcomes of an attempt the log shows. The ledger has all outcomes, as long as the Job exists."""
 
 
 @dataclass
 class Completion:
-    """The end of one gang, as its task's worker deals with it. `look` comes first."""
+    """Handles the end of one gang in the worker of its task. The caller calls `read` first."""
 
     custody: Custody
     event: GangEvent
@@ -52,12 +52,15 @@ class Completion:
     outcomes: Sequence[Outcome] = field(default=(), init=False)
     rank_logs: Sequence[RankLog] = field(default=(), init=False)
     evidence: CollectedOutcomes | None = field(default=None, init=False)
-    """Of a gang that succeeded: its outcomes, and what is missing of them."""
+    """The outcomes of a gang that succeeded, and the ranks whose outcome is missing."""
     outcomes_error: LedgerUnavailable | None = field(default=None, init=False)
-    """Why there are no outcomes."""
+    """Why the outcomes could not be read."""
 
     def read(self, logs: Logs) -> None:
-        """Read the outcomes and the ranks' logs, and show the latter in the task's log, as far as both are there."""
+        """Read the outcomes and the logs of the ranks, as far as they exist, and copy the logs to the task's log.
+
+        :param logs: The ranks whose logs are copied.
+        """
 
         async def read(gangs: Gangs) -> None:
             try:
@@ -76,33 +79,33 @@ class Completion:
 
     @property
     def disruption(self) -> Disruption | None:
-        """What the gang was lost to, if that was the cluster's doing."""
+        """The disruption that ended the gang. `None` if the gang ended for another reason."""
         return disruption_of(self.event, allowed=self.max_disruptions)
 
     def log_failure(self) -> Lost:
-        """Say in the log what came of an attempt that another one follows. Returns what that one follows.
+        """Log how an attempt ended that another attempt follows, and return the attempt for the next submission.
 
-        The log is all that a user sees of it, once the next attempt has succeeded.
+        Once the next attempt has succeeded, the log is the only place where a user sees the failed one.
         """
         for note in self.event.notes:
             self.log.warning("%s", note)
         lost = self.disruption
-        self.log.warning("Gang %s failed: %s. Another attempt follows it", self.event.ref, lost or self.event.message)
+        self.log.warning("Gang %s failed: %s. Another attempt follows", self.event.ref, lost or self.event.message)
         if self.outcomes:
-            self.log.info("Its pods ended as follows:\n%s", format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
+            self.log.info("Outcomes of its pods:\n%s", format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
         return Lost(self.event.attempt or 0, lost.carried_over if lost else 0)
 
     def discard(self) -> None:
-        """Delete a failed gang, if `on_finish` says so, once another attempt stands for it."""
+        """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then."""
         if self.on_finish is OnFinish.DELETE:
             ref, claim, free_held = self.event.ref, self.custody.claim, self._log_held_pods() > 0
             self._call_or_warn("deleted", lambda gangs: gangs.discard(ref, claim, free_held=free_held))
 
     def require_success(self) -> None:
-        """Nothing, if the gang succeeded; else clean up and raise. A gang of which nothing is known is left as it is.
+        """Return if the gang succeeded. Otherwise clean up and raise. A gang whose state is unknown is left as it is.
 
         Raises:
-            GangJobError: why it did not.
+            GangJobError: the gang did not succeed, for the reason that the error gives.
         """
         for note in self.event.notes:
             self.log.warning("%s", note)
@@ -113,17 +116,20 @@ class Completion:
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()
         if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
-            # Else the next try would look at it once more, as at one that failed while nobody looked.
+            # If the gang were not marked, the next try would handle it again, as a failure that no try has reported.
             self._mark_delivered()
         raise error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
 
     def results(self, wanted: Results) -> Any:
-        """What the task returns.
+        """Return the value of the task.
+
+        :param wanted: The ranks whose results the task returns.
 
         Raises:
-            LedgerUnavailable: the outcomes could not be read; the next try finds the gang again.
+            LedgerUnavailable: the outcomes could not be read. The next try finds the gang again.
             OutcomesMissing: the outcome of a completed rank is lost. The Job stays as it is and is not delivered.
-            ResultTooLarge: a result that is wanted was cut. The gang counts as delivered, it would do it again.
+            ResultTooLarge: a wanted result was cut off. The gang counts as delivered, because another run of the gang
+                would write the same result.
         """
         if wanted is Results.NONE:
             self._warn_of_unknown_outcomes()
@@ -131,10 +137,10 @@ class Completion:
         if self.outcomes_error is not None:
             raise self.outcomes_error
         evidence = self.evidence
-        assert evidence is not None, "`look` comes first, and the gang has succeeded"
+        assert evidence is not None, "the caller has called `read`, and the gang has succeeded"
         if evidence.completed is None or not evidence.is_complete:
             if evidence.job_is_gone:
-                self._release_held_pods()  # no try finds this gang again, so nobody reads the rest of its outcomes
+                self._release_held_pods()  # no try finds this gang again to read the other outcomes
             raise _missing(self.event, evidence)
         try:
             return task_result(evidence.outcomes, evidence.completed, wanted, self.event.ref)
@@ -143,32 +149,32 @@ class Completion:
             raise
 
     def _warn_of_unknown_outcomes(self) -> None:
-        """The success of the Job is the task's success if no result is wanted; the log says what was not recorded."""
+        """Log the outcomes that were not recorded. Without a wanted result, the task succeeds if the Job succeeded."""
         unknown: GangJobError | None = self.outcomes_error
         if self.evidence is not None and not self.evidence.is_complete:
             unknown = _missing(self.event, self.evidence)
         if unknown is not None:
-            self.log.warning('The task has results="none", so it succeeds as its Job did. %s', unknown)
+            self.log.warning('The task succeeds, because its Job succeeded and results is "none". %s', unknown)
 
     def deliver_accepted(self, ti: Any) -> None:
-        """As `deliver`, if Airflow's API server has the task as a success.
+        """Deliver the gang if Airflow's API server has stored the success of the task.
 
-        Airflow calls success callbacks also when the report of the success was refused or could not be sent: the task
-        runner logs that and goes on (`task_runner.run` of the Task SDK).
+        Airflow also calls success callbacks if the API server has refused the report of the success, or could not be
+        reached: the task runner logs the fault and goes on (`task_runner.run` of the Task SDK).
+
+        :param ti: The task instance of the context.
         """
         state = read_state(ti, ti.get_task_states, self.log)
         if is_success(state):
             self.deliver()
         else:
-            said = (
-                "Gang %s is kept for the next try: Airflow's API server has the state of the task as %s, not as success"
-            )
-            self.log.warning(said, self.event.ref, state)
+            message = "Gang %s is kept for the next try, because the state of the task at Airflow's API server is %s"
+            self.log.warning(message, self.event.ref, state)
 
     def deliver(self) -> None:
-        """Mark the gang as delivered, then clean up, if this try still answers for it.
+        """Mark the gang as delivered and clean up, if this try still holds the claim.
 
-        A fault is told, and changes nothing about the task's success.
+        A fault is logged. The task stays a success.
         """
         clean_up = self.on_finish in (OnFinish.DELETE, OnFinish.DELETE_SUCCEEDED)
         self._mark_delivered(free_held=self._log_held_pods() > 0, delete=clean_up)
@@ -178,19 +184,19 @@ class Completion:
         self._call_or_warn("delivered", lambda gangs: gangs.deliver(ref, claim, free_held=free_held, delete=delete))
 
     def _release_held_pods(self) -> None:
-        """Release pods whose outcome could not be recorded: nobody comes back for them after this."""
+        """Release pods whose outcome could not be recorded, because no process will record the outcome later."""
         if self._log_held_pods():
             self._call_or_warn("released", lambda gangs: gangs.let_go(self.event.ref))
 
     def _log_held_pods(self) -> int:
-        """How many pods are held because their outcome could not be recorded, for the log and for the clean-up."""
+        """Log and return how many pods are held because their outcome could not be recorded."""
         held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
         if held:
-            self.log.info("Gang %s: %d pods whose outcome is not recorded are released", self.event.ref, held)
+            self.log.info("Gang %s: releasing %d pods whose outcome could not be recorded", self.event.ref, held)
         return held
 
     def _last_lines(self) -> str:
-        """Of the rank that failed first."""
+        """Return the last lines of the log of the rank that failed first."""
         failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
         lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
         return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)

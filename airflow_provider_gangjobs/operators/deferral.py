@@ -1,4 +1,4 @@
-"""Deferral: whether operators defer unless told otherwise, and until when at most."""
+"""Whether operators defer by default, and the time limits of a wait in the triggerer and in the worker."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 BACKSTOP_S: Final = 120.0
-"""How much longer than `execution_timeout` Airflow itself waits, so that the trigger tells first, and why."""
+"""How much longer than `execution_timeout` Airflow itself waits, so that the trigger reports the timeout first, with
+its reason."""
 ALARM_MARGIN_S: Final = 5.0
 ALARM_MARGIN_PART: Final = 0.1
-"""How much earlier than Airflow's alarm a waiting worker ends the wait: so long, or this part of the whole time."""
+"""A waiting worker ends the wait this much before Airflow's alarm: `ALARM_MARGIN_S`, or this part of the whole limit,
+whichever is shorter."""
 SECTION: Final = "operators"
 OPTION: Final = "default_deferrable"
 VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
-# Nobody writes these by hand: nothing in Airflow 3 reads them except to fill BaseOperator's own `resources`.
-GENERATED: Final = ("default_cpus", "default_ram", "default_disk", "default_gpus")
+# Users do not set these options: Airflow 3 reads them only to fill the `resources` of BaseOperator.
+GENERATED_OPTIONS: Final = ("default_cpus", "default_ram", "default_disk", "default_gpus")
 
 
 def default_deferrable(config: configparser.ConfigParser = conf) -> bool:
-    """Airflow's `[operators] default_deferrable` if somebody set it, else true.
+    """Return Airflow's `[operators] default_deferrable` if a user has set the option, else `True`.
 
-    Airflow writes an `airflow.cfg` with every option at its shipped value on first use, this one as false.
-    That was nobody's choice, and is told by the options around it.
+    On first use, Airflow writes an `airflow.cfg` that contains every option with its default; the default of this
+    option is false. Such a generated value is not a choice of the user. The presence of the other generated options
+    shows that Airflow wrote the file.
     """
-    chosen = VARIABLE in os.environ or (_in_file(config, OPTION) and not all(_in_file(config, o) for o in GENERATED))
-    return bool(config.getboolean(SECTION, OPTION)) if chosen else True
+    is_generated = all(_in_file(config, option) for option in GENERATED_OPTIONS)
+    is_set = VARIABLE in os.environ or (_in_file(config, OPTION) and not is_generated)
+    return bool(config.getboolean(SECTION, OPTION)) if is_set else True
 
 
 def _in_file(config: configparser.ConfigParser, option: str) -> bool:
@@ -46,11 +50,15 @@ def _in_file(config: configparser.ConfigParser, option: str) -> bool:
 def with_deadline(
     args: TriggerArgs, execution_timeout: timedelta | None, started: datetime | None, *, server_ahead_s: float = 0.0
 ) -> tuple[TriggerArgs, timedelta | None]:
-    """The watch with the deadline of a try that `started` then, and how long Airflow itself is to wait.
+    """Return the arguments with the deadline of the try, and the timeout of Airflow's own deferral.
 
-    Airflow 3 ignores `execution_timeout` while a task is deferred. The deadline is one for all attempts of a try.
-    `started` is a time of the worker that began the try; the deadline is told in the API server's time, which worker
-    and triggerer both know. If another worker defers the task again, its clock's difference to the first one's counts.
+    Airflow 3 ignores `execution_timeout` while a task is deferred. All attempts of a try share one deadline. The
+    deadline is a time of the API server's clock, which both worker and triggerer know. If another worker defers the
+    task again, the deadline moves by the difference of the two workers' clocks.
+
+    :param execution_timeout: The limit of the task. `None` means no limit.
+    :param started: When the try began, by the clock of the worker that began the try.
+    :param server_ahead_s: How far the API server's clock is ahead of the worker's clock, in seconds.
     """
     if execution_timeout is None:
         return args, None
@@ -63,10 +71,13 @@ def with_deadline(
 def worker_wait_limit_s(
     execution_timeout: timedelta | None, started: datetime | None, running_s: float
 ) -> float | None:
-    """How long a worker may wait for a gang, in seconds: until just before Airflow's alarm, or the try's deadline.
+    """Return how long a worker may wait for a gang, in seconds. `None` means no limit.
 
-    :param started: When the try began; earlier than this process's work if the task was deferred meanwhile.
-    :param running_s: How long this process has worked on the task, which is when Airflow set its alarm.
+    The wait ends shortly before Airflow's alarm, or before the deadline of the try, whichever is earlier.
+
+    :param execution_timeout: The limit of the task. `None` means no limit.
+    :param started: When the try began: before this process began to work on it, if the task was deferred meanwhile.
+    :param running_s: How long this process has worked on the task, in seconds. Airflow set its alarm at the start.
     """
     if execution_timeout is None:
         return None

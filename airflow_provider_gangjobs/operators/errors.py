@@ -1,4 +1,4 @@
-"""From the event of a gang that did not succeed to the error that its task raises. Pure."""
+"""Builds the error that a task raises from the event of a gang that did not succeed. Pure."""
 
 from __future__ import annotations
 
@@ -22,56 +22,59 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
-NOT_RUN_BY_IMAGE: Final = f".{WaitCause.IMAGE}"
+IMAGE_REASON_SUFFIX: Final = f".{WaitCause.IMAGE}"
+UNSCHEDULABLE_REASON_SUFFIX: Final = f".{WaitCause.UNSCHEDULABLE}"
 JOB_DEADLINE: Final = "DeadlineExceeded"
-"""The Job's own; what its ranks were lost to before is not what ended it."""
-NOT_PLACED: Final = f".{WaitCause.UNSCHEDULABLE}"
+"""Reason of a Job that its own activeDeadlineSeconds ended. A disruption before that did not end the Job."""
 
 
 def error_from_event(event: GangEvent, log_tail: str = "", *, max_disruptions: int = 0) -> GangJobError:
-    """The error to raise. The event must not say that the gang succeeded, or runs.
+    """Return the error to raise.
 
-    `log_tail` are the last lines of the rank that failed first, if they could be read.
+    :param event: The event of the gang. Its status is neither `succeeded` nor `running`.
+    :param log_tail: The last lines of the rank that failed first, if they could be read.
+    :param max_disruptions: How many disruptions in a row the task allows, for the message.
     """
-    make = {
-        Status.FAILED: lambda event: _failed(event, log_tail, max_disruptions),
-        Status.TIMEOUT: _late,
-        Status.DELETED: _deleted,
-        Status.REPLACED: _replaced,
-        Status.ERROR: _unknown,
+    build = {
+        Status.FAILED: lambda event: _failed_error(event, log_tail, max_disruptions),
+        Status.TIMEOUT: _timeout_error,
+        Status.DELETED: _deleted_error,
+        Status.REPLACED: _replaced_error,
+        Status.ERROR: _tracking_error,
     }[event.status]
-    return make(event)
+    return build(event)
 
 
-def _failed(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobError:
-    bad = [rank for rank in event.ranks if rank.outcome is not OutcomeKind.SUCCEEDED]
-    ranks = tuple(rank.rank for rank in bad if rank.rank is not None)
-    ref, reason, message = str(event.ref), event.reason, _said(event)
-    match bad[0] if bad else None:
+def _failed_error(event: GangEvent, log_tail: str, max_disruptions: int) -> GangJobError:
+    failed = [rank for rank in event.ranks if rank.outcome is not OutcomeKind.SUCCEEDED]
+    ranks = tuple(rank.rank for rank in failed if rank.rank is not None)
+    ref, reason, message = str(event.ref), event.reason, _message_with_remedy(event)
+    match failed[0] if failed else None:
         case RankEnd(outcome=OutcomeKind.PREEMPTED, node=node) if reason != JOB_DEADLINE:
             return Preempted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         case RankEnd(outcome=OutcomeKind.EVICTED | OutcomeKind.LOST, node=node) if reason != JOB_DEADLINE:
             return Disrupted(ref, reason, ranks, message, node, event.disruptions + 1, max_disruptions)
         case RankEnd(outcome=OutcomeKind.FAILED, exit_code=code) as first if code:
-            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, _last(first, log_tail))
+            evidence = _evidence(first, log_tail)
+            return AppFailed(ref, reason, ranks, message, first.rank, code, first.container, evidence)
     return GangFailed(ref, reason, ranks, message)
 
 
-def _last(rank: RankEnd, log_tail: str) -> str:
-    """The last that the rank said, with a heading."""
-    who = f"pod {rank.pod}" if rank.rank is None else f"rank {rank.rank}"
+def _evidence(rank: RankEnd, log_tail: str) -> str:
+    """Return the last lines of the rank's log or, without a log, its termination message, with a heading."""
+    name = f"pod {rank.pod}" if rank.rank is None else f"rank {rank.rank}"
     if log_tail:
-        return f"Last lines of {who}:\n{log_tail}"
-    return f"Termination message of {who}:\n{rank.message}" if rank.message else ""
+        return f"Last lines of {name}:\n{log_tail}"
+    return f"Termination message of {name}:\n{rank.message}" if rank.message else ""
 
 
-def _said(event: GangEvent) -> str:
-    """What happened and what to do about it, as the diagnosis has it."""
+def _message_with_remedy(event: GangEvent) -> str:
+    """Return what happened and what to do about it, as the diagnosis describes it."""
     return " ".join(map(_as_sentence, filter(None, (event.message, event.remedy, *event.notes))))
 
 
-def _seen(event: GangEvent) -> str:
-    """What happened, for errors that show the remedy by themselves."""
+def _message_without_remedy(event: GangEvent) -> str:
+    """Return what happened, for errors that have the remedy in a field of its own."""
     return " ".join(map(_as_sentence, filter(None, (event.message, *event.notes))))
 
 
@@ -79,28 +82,30 @@ def _as_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _late(event: GangEvent) -> GangJobError:
-    if event.reason.endswith(NOT_RUN_BY_IMAGE):
-        return ImagePullFailed(ref=str(event.ref), reason=event.reason, message=_seen(event), image=event.image)
-    kind = Unschedulable if event.reason.endswith(NOT_PLACED) else DeadlineExceeded
-    waiting_for = "\n".join(filter(None, (event.message, *event.notes)))
-    return kind(
-        ref=str(event.ref),
+def _timeout_error(event: GangEvent) -> GangJobError:
+    ref, reason = str(event.ref), event.reason
+    if reason.endswith(IMAGE_REASON_SUFFIX):
+        return ImagePullFailed(ref=ref, reason=reason, message=_message_without_remedy(event), image=event.image)
+    error_class = Unschedulable if reason.endswith(UNSCHEDULABLE_REASON_SUFFIX) else DeadlineExceeded
+    return error_class(
+        ref=ref,
         phase=event.phase,
         seconds=event.seconds,
-        waiting_for=waiting_for,
+        waiting_for="\n".join(filter(None, (event.message, *event.notes))),
         advice=event.remedy,
-        limited_by="execution_timeout" if event.reason == EXECUTION_TIMEOUT else "",
+        limited_by="execution_timeout" if reason == EXECUTION_TIMEOUT else "",
     )
 
 
-def _deleted(event: GangEvent) -> GangJobError:
-    return JobDeleted(str(event.ref), event.phase, _seen(event), advice=event.remedy)
+def _deleted_error(event: GangEvent) -> GangJobError:
+    return JobDeleted(str(event.ref), event.phase, _message_without_remedy(event), advice=event.remedy)
 
 
-def _replaced(event: GangEvent) -> GangJobError:
-    return JobReplaced(str(event.ref), event.phase, _seen(event), event.uid, event.other_uid, advice=event.remedy)
+def _replaced_error(event: GangEvent) -> GangJobError:
+    message = _message_without_remedy(event)
+    return JobReplaced(str(event.ref), event.phase, message, event.uid, event.other_uid, advice=event.remedy)
 
 
-def _unknown(event: GangEvent) -> GangJobError:
-    return TrackingFailed(ref=str(event.ref), reason=event.reason, last_phase=event.phase, message=_said(event))
+def _tracking_error(event: GangEvent) -> GangJobError:
+    message = _message_with_remedy(event)
+    return TrackingFailed(ref=str(event.ref), reason=event.reason, last_phase=event.phase, message=message)

@@ -69,52 +69,83 @@ _DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout")
 
 
 class GangJobOperator(BaseOperator):
-    """Run a gang and return its results.
+    """Run a gang of pods on Kubernetes, and return its results.
 
     The pods start together or, with `gang="required"`, not at all. The gang runs once however often workers,
-    triggerers and the scheduler are restarted: a retry finds the gang of the try before it (`reattach`).
+    triggerers and the scheduler are restarted: a retry adopts the gang of an earlier try (`reattach`).
 
-    :param image: Image of every rank.
-    :param command: Entrypoint; the image's own if not given.
-    :param args: Arguments.
-    :param env: Name -> text, or a Kubernetes list of env.
-    :param env_from: Kubernetes list of envFrom.
-    :param resources: Per rank, `{"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 1}`, as requests and limits alike,
-        or `{"requests": ..., "limits": ...}`.
-    :param workers: Number of ranks.
-    :param min_workers: Ranks that must be placed together, if fewer than all may start.
-    :param manifest: A whole Job instead: a dict, YAML text, or the path of a .yaml, .yml or .json template file.
-        The other parameters override what it says.
-    :param pod_overrides: Strategic-merged into the pod template, last.
-    :param files: Name -> path from the DAG's folder, or the content itself, as text with a line end or as bytes.
-        They travel with the submission and are mounted at /gang/files.
-    :param uploads: Content ids of files that were uploaded before, mounted beside them.
-    :param name: Start of the Job's name; made from DAG and task if not given.
-    :param namespace: Namespace; the connection's if not given.
-    :param labels: For the Job and its pods.
-    :param annotations: For the Job and its pods.
-    :param kubernetes_conn_id: A connection of type `kubernetes`.
-    :param gang: What to do if the cluster cannot place a gang: `required` refuses, `preferred` runs plain pods and
-        says so, `off` always runs plain pods.
-    :param rendezvous: Headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE...: on for several ranks.
-    :param dialect: The Workload API to use, by name; the best one that is served if not given.
-    :param keep_suspended: Leave the Job suspended for someone else to start.
-    :param termination_grace: How long a rank may take to end once it is told to.
-    :param ttl_after_finished: The Job is deleted this long after its end, whoever may still want to read it.
-    :param results: What is returned: `rank0`, `all` (a list by rank) or `none`. A rank's result is what it writes to
-        the file named by `GANG_RESULT_PATH`, JSON or text.
-    :param logs: Whose log ends up in the task's log: `rank0+failed`, `all` or `none`.
-    :param queue_timeout: How long the gang may be suspended by a queue.
-    :param assemble_timeout: How long it may take until all ranks run, once it is started.
-    :param run_timeout: How long all ranks may run.
-    :param max_disruptions: How often in a row a gang that was lost to the cluster (preempted, evicted, its node gone)
-        is submitted again within the same try, without spending a retry. Each attempt has its timeouts anew.
-    :param reattach: Which gang a retry adopts: `never`, `running`, or `running_or_succeeded` (one whose results
-        were not delivered yet).
-    :param on_finish: What becomes of the Job at the end: `keep`, `delete` or `delete_succeeded`.
-    :param on_kill: What becomes of it when the task is killed: `delete` or `keep`.
-    :param deferrable: Wait in the triggerer and hold no worker. Airflow's `[operators] default_deferrable` if that
-        was set, else true.
+    A duration is a `timedelta` or a number of seconds. A parameter that is `None` leaves the value of the manifest
+    in place or, without a manifest, the default of Kubernetes.
+
+    :param image: Image of every rank. (templated)
+    :param command: Entrypoint of the container, as a list of words. Defaults to the entrypoint of the image.
+        (templated)
+    :param args: Arguments of the entrypoint, as a list of words. (templated)
+    :param env: Environment variables: name -> text, name -> `{"valueFrom": ...}`, or the `env` list of Kubernetes.
+        (templated)
+    :param env_from: Sources of further environment variables: the `envFrom` list of Kubernetes. (templated)
+    :param resources: Resources of each rank, as both requests and limits:
+        `{"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 1}`; or `{"requests": ..., "limits": ...}`. (templated)
+    :param workers: Number of ranks. Defaults to the `completions` of the manifest or, without a manifest, to 1.
+        (templated)
+    :param min_workers: Number of ranks that must be placed together, if the gang may start with fewer than all ranks.
+        Defaults to `workers`. (templated)
+    :param manifest: A whole `batch/v1` Job: a dict, YAML text, or the path of a .yaml, .yml or .json template file.
+        The other parameters override the manifest. (templated)
+    :param pod_overrides: Fields of a PodTemplateSpec. They are merged into the pod template last, by a strategic merge
+        as in `kubectl patch`. (templated)
+    :param files: Files for the ranks: name -> path relative to the folder of the DAG, or the content itself, as text
+        with a line end or as bytes. They are submitted with the gang and mounted read-only at /gang/files, and may have
+        900 KiB in total. (templated)
+    :param uploads: Content ids of files that were uploaded before. They are mounted in the same folder. (templated)
+    :param name: First part of the Job's name. Defaults to a name made from the DAG id and the task id. (templated)
+    :param namespace: Namespace of the gang. Defaults to the namespace of the connection. (templated)
+    :param labels: Labels of the Job and its pods. (templated)
+    :param annotations: Annotations of the Job and its pods. (templated)
+    :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`. Defaults to `kubernetes_default`.
+        (templated)
+    :param gang: What to do if the cluster cannot schedule a gang: `required` (the default) refuses the task,
+        `preferred` runs plain pods and logs the reason, and `off` always runs plain pods.
+    :param dialect: Version of the Workload API: `v1alpha1`, `v1alpha2`, `v1alpha3`, `v1beta1`, or `native`
+        (`Job.spec.scheduling`). Defaults to the best version that the cluster serves.
+    :param rendezvous: Whether the gang gets a headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and
+        further variables: a bool, or `Rendezvous(port=...)`. Defaults to on if there are several ranks. The default
+        port is 29500.
+    :param priority_class: Name of the PriorityClass of the pods. (templated)
+    :param service_account: Name of the ServiceAccount of the pods. (templated)
+    :param node_selector: Labels that a node must have: name -> value. (templated)
+    :param affinity: Affinity of the pods, as in a PodSpec. (templated)
+    :param tolerations: Tolerations of the pods, as in a PodSpec. (templated)
+    :param volumes: Volumes of the pods, as in a PodSpec. (templated)
+    :param volume_mounts: Volume mounts of the ranks' container, as in a Container. (templated)
+    :param image_pull_secrets: Names of the Secrets with which the image is pulled. (templated)
+    :param image_pull_policy: `Always`, `IfNotPresent` or `Never`.
+    :param security_context: Security context of the pods, as in a PodSpec.
+    :param working_dir: Working directory of the container. Defaults to the working directory of the image. (templated)
+    :param scheduler_name: Name of the scheduler that places the pods. Defaults to the default scheduler.
+    :param termination_grace: How long a rank may take to end after SIGTERM: a `timedelta`, or whole seconds.
+    :param ttl_after_finished: How long Kubernetes keeps a Job that has finished, even if its results were not read:
+        a `timedelta`, or whole seconds. `None` (the default) means that Kubernetes does not delete the Job.
+    :param keep_suspended: Whether to leave the Job suspended, so that somebody else starts it. Defaults to false.
+    :param results: What the task returns: `rank0` (the default), `all` (a list of results, by rank) or `none`. The
+        result of a rank is what the rank writes to the file that `GANG_RESULT_PATH` names, as JSON or text.
+    :param logs: The ranks whose logs are copied into the log of the task: `rank0+failed` (the default), `all` or
+        `none`.
+    :param queue_timeout: How long a queue may hold the gang. `None` (the default) means no limit.
+    :param assemble_timeout: How long it may take until all ranks run, from the end of the queue. `None` (the default)
+        means no limit.
+    :param run_timeout: How long all ranks may run. `None` (the default) means no limit.
+    :param max_disruptions: How often in a row a gang that was lost to a disruption (preempted, evicted, or its node
+        lost) is submitted again within the same try, without spending a retry. From 0 (the default) to 100. Each
+        timeout starts again with each attempt.
+    :param reattach: Which gang of an earlier try a retry adopts: `never` none, `running` a gang that runs, and
+        `running_or_succeeded` (the default) also a gang that succeeded and was not delivered.
+    :param on_finish: Which Jobs are deleted at the end: `keep` none, `delete` all, and `delete_succeeded` (the
+        default) the ones that succeeded.
+    :param on_kill: What happens to the gang if the task is killed: `delete` (the default) or `keep`.
+    :param deferrable: Whether the task waits in the triggerer, without a worker. Defaults to Airflow's
+        `[operators] default_deferrable` if that option was set, else to true.
+    :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
     template_fields: Sequence[str] = (
@@ -521,7 +552,7 @@ class GangJobOperator(BaseOperator):
         Raises:
             InvalidGangSpec: with all that was found.
         """
-        problems = parameters.author_problems(
+        problems = parameters.find_problems(
             self._spec_parameters(),
             choices=choices,
             durations={name: getattr(self, f"{name}_s") for name in _DURATIONS},

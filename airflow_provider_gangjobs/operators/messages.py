@@ -1,4 +1,4 @@
-"""What is said in the log of a submission."""
+"""Messages about a submission, for the log of the task and the UI tab."""
 
 from __future__ import annotations
 
@@ -9,25 +9,37 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.submission.submit import Submission
 
-PLACED: Final = {
-    "gang": "placed all together",
-    "basic": "plain pods",
-    "brought": "placed as its manifest says",
-    "off": "plain pods, as asked for",
+_PLACEMENTS: Final = {
+    "gang": "gang scheduling by {}",
+    "basic": "plain pods without gang scheduling ({})",
+    "brought": "scheduling as the manifest specifies",
+    "off": "plain pods without gang scheduling, as the parameter gang requests",
 }
-"""By the first word of the decision, as it is in the Job's annotation."""
+"""Text by the first word of the decision in the Job's annotation."""
+_STATES: Final = {
+    "suspended": ", suspended until another component starts it",
+    "succeeded": ", already succeeded",
+    "failed": ", already failed",
+}
+"""Text by `SubmissionState`. A gang that was started has no text."""
 
 
 def submission_messages(submission: Submission) -> Iterator[str]:
-    """What was submitted, in a line, and then what it lacks."""
-    did = "adopted" if submission.adopted else "submitted"
-    how = describe_placement(submission.decision)
-    yield f"Gang {submission.ref} {did}: attempt {submission.attempt}, {how}, {submission.state}"
+    """Yield a line that describes the submission, and then a line for each guarantee that the gang does not have."""
+    verb = "Adopted" if submission.adopted else "Created"
+    workers = "1 worker" if submission.workers == 1 else f"{submission.workers} workers"
+    placement, state = describe_placement(submission.decision), _STATES.get(submission.state, "")
+    yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{state}"
     yield from submission.notes
 
 
 def describe_placement(decision: str) -> str:
-    """How the pods are placed, in words, by the decision in the Job's annotation."""
-    how, _, detail = decision.partition(":")
-    said = PLACED.get(how, decision)
-    return f"{said} ({detail})" if detail else said
+    """Return how the pods are placed, in words.
+
+    :param decision: The decision in the Job's annotation, such as `gang:v1beta1` or `basic:one pod`.
+    """
+    kind, _, detail = decision.partition(":")
+    if kind == "gang":
+        detail = "Job.spec.scheduling" if detail == "native" else f"Workload API {detail}"
+    text = _PLACEMENTS.get(kind)
+    return decision if text is None else text.format(detail).removesuffix(" ()")

@@ -1,4 +1,4 @@
-"""Which failures another try may mend, and whether there is one."""
+"""Decides which errors another try of the task may resolve, and whether there is another try."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def skip_retries_of_permanent_errors() -> Iterator[None]:
-    """An error that another try with the same parameters must meet again takes the tries that are left."""
+    """Replace an error that a try with the same parameters would meet again by one after which Airflow does not retry.
+
+    Raises:
+        AirflowFailException: the block raised a `GangJobError` that is not retryable.
+    """
     try:
         yield
     except GangJobError as error:
@@ -24,5 +28,5 @@ def skip_retries_of_permanent_errors() -> Iterator[None]:
 
 
 def has_retries_left(ti: Any) -> bool:
-    """Whether Airflow will run the task again if this try fails."""
+    """Return whether Airflow runs the task again if this try of the task instance fails."""
     return bool(ti.max_tries and ti.try_number <= ti.max_tries)

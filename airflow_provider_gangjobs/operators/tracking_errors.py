@@ -1,8 +1,9 @@
-"""What a worker does when its trigger could not follow the gang. Pure.
+"""Decides what a worker does when its trigger could not follow the gang. Pure.
 
 An event of status `error` says nothing about the gang, which may be healthy: the triggerer may lack a kubeconfig file,
-or its credentials. The worker has credentials of its own, so it looks for itself. A gang that nobody can judge is
-unknown, and nothing ends it: ending a healthy gang by mistake costs hours of work, and the next try adopts it.
+or its credentials. The worker has credentials of its own, so the worker reads the cluster itself. If the worker cannot
+read the cluster either, the state of the gang is unknown, and nothing ends the gang: ending a healthy gang by mistake
+loses hours of work, and the next try adopts the gang.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from enum import Enum, auto
 from typing import Final
 
 DEFERRALS_MAX: Final = 5
-"""How often in a row a gang is deferred again without having been followed. The triggers' pauses before these deferrals
-make up a quarter of an hour (`triggers.wait.pause_after_errors_s`)."""
+"""How often in a row a task is deferred again after its gang could not be followed. The pauses of the triggers before
+these deferrals add up to a quarter of an hour (`triggers.wait.pause_after_errors_s`)."""
 
 
 class RecoveryAction(Enum):
-    """What to do next."""
+    """What the worker does next."""
 
     DEFER = auto()
-    """Defer again: this or another triggerer may follow the gang now."""
+    """Defer the task again: this or another triggerer may be able to follow the gang now."""
     FOLLOW_IN_WORKER = auto()
     """Follow the gang in this worker."""
     FAIL = auto()
@@ -27,10 +28,10 @@ class RecoveryAction(Enum):
 
 
 def recovery_action(*, live: bool | None, errors: int, has_retries_left: bool) -> RecoveryAction:
-    """What to do after a deferral that ended with an error.
+    """Return what to do after a deferral that ended with an error.
 
-    :param live: Whether the gang still runs, as the worker sees it; `None` if that is unknown.
-    :param errors: How many deferrals in a row before this one had ended in the same way.
+    :param live: Whether the worker has found that the gang still runs. `None` if the worker could not find out.
+    :param errors: How many deferrals in a row before this one ended in the same way.
     :param has_retries_left: Whether Airflow runs the task again if this try fails.
     """
     may_defer = errors < DEFERRALS_MAX

@@ -96,6 +96,8 @@ class Submission:
 
     ref: GangRef
     attempt: int
+    workers: int
+    """The number of ranks."""
     trigger_id: str
     decision: str
     """As in the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
@@ -328,6 +330,7 @@ class _Rounds:
         return Submission(
             ref=progress.ref,
             attempt=progress.attempt.number,
+            workers=self.shape.size,
             trigger_id=progress.attempt.trigger_id,
             decision=str(progress.decision),
             adopted=progress.adopted,

@@ -1,7 +1,7 @@
-"""What a trigger is told: which gang to wait for, by ids and numbers only.
+"""Arguments of the triggers: the ids of the gang, its timeouts, and what the operator has counted.
 
-Airflow stores the arguments of a deferral as plain JSON in its database, so nothing secret may be among
-them: credentials come from the connection, and everything else about the gang from the cluster.
+Airflow stores the arguments of a deferral as plain JSON in its database, so no secret may be among them. The trigger
+reads credentials from the connection, and everything else about the gang from the cluster.
 """
 
 from __future__ import annotations
@@ -16,48 +16,70 @@ from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerArgs:
-    """Arguments of the triggers. A contract: deferred tasks of an earlier release bring them back."""
+    """Arguments of the triggers of this provider.
+
+    The names and types of the fields are a contract: after an upgrade, Airflow creates the triggers of tasks that are
+    already deferred with the arguments that an earlier release stored. A new field needs a default.
+
+    :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`.
+    :param namespace: Namespace of the Job.
+    :param name: Name of the Job.
+    :param uid: UID of the Job. The trigger reports a Job of another UID as a replacement.
+    :param claim: Id of the task instance that is responsible for the gang. Without a claim, a kill of the task does
+        not delete the gang.
+    :param attempt: Number of the gang's attempt, from 0. The event reports it if the Job cannot be read.
+    :param queue_timeout_s: How long a queue may hold the gang, in seconds. `None` means no limit.
+    :param assemble_timeout_s: How long it may take until all ranks run after the queue has released the gang, in
+        seconds. `None` means no limit.
+    :param run_timeout_s: How long all ranks may run, in seconds. `None` means no limit.
+    :param must_exist: Whether the connection must exist in Airflow. The worker sets it after the worker has read the
+        connection, so that a triggerer that does not find the connection reports an error instead of using the
+        default cluster.
+    :param deadline: Unix time, by the clock of the API server, at which the `execution_timeout` of the task has
+        passed. Airflow 3 ignores `execution_timeout` while a task is deferred. `None` means no limit.
+    :param execution_timeout_s: The `execution_timeout` from which `deadline` was computed, in seconds. The message of
+        the timeout shows it.
+    :param delete_on_kill: Whether the trigger deletes the gang if a user kills the task.
+    :param disruptions: How many attempts in a row before this one were lost to disruptions. The event carries the
+        number back to the operator, even if the Job is gone.
+    :param tracking_errors: How many deferrals in a row before this one ended because the trigger could not follow the
+        gang. The trigger waits before it follows the gang again; see `wait.pause_after_errors_s`.
+    """
 
     kubernetes_conn_id: str
     namespace: str
     name: str
     uid: str
     claim: str = ""
-    """Id of the task instance that answers for the gang. Without it a kill leaves the gang alone."""
     attempt: int | None = None
     queue_timeout_s: float | None = None
     assemble_timeout_s: float | None = None
     run_timeout_s: float | None = None
     must_exist: bool = False
-    """Whether the worker found the connection in Airflow, so that a triggerer that does not is mistaken."""
     deadline: float | None = None
-    """Unix time, by the API server's clock, when the task's `execution_timeout` has passed. Airflow 3 ignores it while
-    a task is deferred."""
     execution_timeout_s: float | None = None
-    """What `deadline` was computed from, for the message."""
     delete_on_kill: bool = True
-    """Whether a kill of the task by a user deletes the gang."""
     disruptions: int = 0
-    """How many attempts in a row were lost to disruptions before this one. It is told with the end, Job or no Job."""
     tracking_errors: int = 0
-    """How many deferrals in a row before this one ended because the gang could not be followed. After some the trigger
-    waits for a while before it tries again."""
 
     @property
     def ref(self) -> GangRef:
+        """The gang to wait for."""
         return GangRef(self.namespace, self.name, self.uid)
 
     @property
     def deadlines(self) -> Deadlines:
+        """The limits of the gang's phases."""
         return Deadlines(self.queue_timeout_s, self.assemble_timeout_s, self.run_timeout_s)
 
     @property
     def hook(self) -> GangJobHook:
+        """A new hook for the connection."""
         return GangJobHook(self.kubernetes_conn_id, must_exist=self.must_exist)
 
     def to_kwargs(self) -> dict[str, Any]:
-        """Plain JSON values, without those at their default."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(type(self), name, _REQUIRED)}
+        """Return the arguments as JSON values, without the ones that equal their default."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(type(self), name, _NO_DEFAULT)}
 
 
-_REQUIRED = object()
+_NO_DEFAULT = object()

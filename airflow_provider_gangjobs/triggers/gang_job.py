@@ -1,4 +1,4 @@
-"""Triggers: they wait for a gang in the triggerer, at the price of one subscription to a shared watch."""
+"""Triggers that wait for a gang in the triggerer. All triggers of a loop share the watches of a namespace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 class _GangTrigger(BaseTrigger):
-    """Waits for one gang and emits one event, the payload of a `GangEvent`.
+    """Wait for one gang and yield one event, whose payload is a `GangEvent`.
 
-    `run` never raises and never ends without an event, except when it is cancelled. It keeps nothing: after a
-    restart of the triggerer it looks at the cluster again. Its arguments are the fields of `TriggerArgs`.
+    `run` never raises and never ends without an event, except when `run` is cancelled. The trigger stores no state:
+    after a restart of the triggerer, the trigger reads the cluster again.
+
+    :param args: The fields of `TriggerArgs`, as keyword arguments.
     """
 
     until: ClassVar[Until]
@@ -31,45 +33,60 @@ class _GangTrigger(BaseTrigger):
     def __init__(self, **args: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.args = TriggerArgs(**args)
-        self._told = False
+        self._has_yielded = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments with which Airflow creates this trigger again."""
         return f"{type(self).__module__}.{type(self).__qualname__}", self.args.to_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait for the gang, and yield its event."""
         started = asyncio.get_running_loop().time()
         with report_metrics():
             event = await wait_for_event(self.args, self.until, self.log)
-        if self.task_instance is not None:  # `dag.test()` gives none, and has no worker to wait for
+        if self.task_instance is not None:  # `dag.test()` sets no task instance, and no worker has to end first
             await sleep_until_resumable(started)
-        self._told = True
+        self._has_yielded = True
         yield TriggerEvent(event.to_payload())  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Delete the gang, if a user killed the task and nobody else answers for it (see `kill`)."""
-        if not self._told:
+        """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""
+        if not self._has_yielded:
             await kill_shielded(self.args, self.task_instance, self.log)
 
     async def cleanup(self) -> None:
-        # Airflow before 3.3 knows no `on_kill`: there, every exit looks the same, and only the task's state tells.
+        """Call `on_kill` on Airflow before 3.3, which has no `on_kill`.
+
+        There, Airflow calls `cleanup` whenever a trigger ends, and `on_kill` finds out from the state of the task
+        whether the task was killed.
+        """
         if not hasattr(BaseTrigger, "on_kill"):
             await self.on_kill()
 
 
 class GangSubmissionTrigger(_GangTrigger):
-    """Waits until all ranks of a gang run, or until it is certain that they will not."""
+    """Wait until all ranks of a gang run, or until it is certain that they will not run.
+
+    :param args: The fields of `TriggerArgs`, as keyword arguments.
+    """
 
     until = "running"
 
 
 class GangCompletionTrigger(_GangTrigger):
-    """Waits until a gang has ended and every rank's outcome is recorded."""
+    """Wait until a gang has ended and the outcome of every rank is recorded.
+
+    :param args: The fields of `TriggerArgs`, as keyword arguments.
+    """
 
     until = "ended"
 
 
 class GangJobTrigger(_GangTrigger):
-    """Waits for the whole life of a gang, from its submission to its end, in one deferral."""
+    """Wait for the whole life of a gang, from the submission to the end, in one deferral.
+
+    :param args: The fields of `TriggerArgs`, as keyword arguments.
+    """
 
     until = "ended"
 

@@ -1,9 +1,9 @@
-"""A user kills a deferred task: its gang is deleted if it is live, and no other gang is.
+"""Deletes the gang of a deferred task that a user killed, if the gang is live, and deletes no other gang.
 
 Airflow calls `on_kill` also when a trigger merely moved to another triggerer (airflow#73454), when another triggerer
-has written its event, and after the next try has taken the gang over. So the task's state is read again (`is_kill`),
-and then the Job (`kill_of`): whether it has ended, and who answers for it. What cannot be found out leaves the gang
-alone: the next try adopts it, while a gang that was deleted by mistake is hours of work gone.
+has written the event, and after the next try has adopted the gang. So the trigger reads the state of the task again
+(`is_kill`), and then the Job: whether the gang has ended, and which task instance holds its claim. If a read fails, the
+gang stays: the next try adopts the gang, while deleting a gang by mistake loses hours of work.
 """
 
 from __future__ import annotations
@@ -23,61 +23,63 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 KILL_TIMEOUT_S: Final = 120.0
-"""Airflow waits 30 s for `on_kill`, and what has begun goes on without it. The first question about a task's state
-makes a triggerer load Airflow's API: on a busy machine that took half a minute, and left a gang that nobody wanted."""
+"""Airflow waits 30 s for `on_kill`, and a kill that has begun goes on after that. The first request for the state of a
+task makes a triggerer load the API of Airflow: on a busy machine this took half a minute, and a gang that nobody wanted
+was left behind."""
 
 
-_under_way: Final[set[asyncio.Task[Killed | None]]] = set()
-"""A running task that nobody refers to may be collected as garbage."""
+_running_kills: Final[set[asyncio.Task[Killed | None]]] = set()
+"""References to the running kills: the garbage collector may destroy a task that nothing refers to."""
 
 
 async def kill_shielded(args: TriggerArgs, task_instance: Any, log: Logger) -> None:
-    """As `kill`, but once begun it is carried on although the caller is cancelled.
+    """Run `kill` in a task that goes on when the caller is cancelled.
 
     Airflow 3.3 repeats the cancellation at every sync, about once a second, until the trigger has ended
-    (`to_cancel` of the triggerer's supervisor), and each one interrupts `on_kill` for good.
+    (`to_cancel` of the triggerer's supervisor). Each cancellation would end `on_kill`.
     """
     task = asyncio.create_task(kill(args, task_instance, log), name=f"kill {args.ref}")
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
+    _running_kills.add(task)
+    task.add_done_callback(_running_kills.discard)
     await asyncio.shield(task)
 
 
 async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> Killed | None:
-    """Delete the gang if its task was killed, it is live, and its task instance still answers for it.
+    """Delete the gang if its task was killed, the gang is live, and the task instance still holds the claim.
 
-    A gang that has ended is kept, with its ledger. The outcomes that are not in the ledger yet are recorded, and the
-    pods are let go, as the trigger would have done. Returns what was done, or None if nothing was or it is not known.
+    A gang that has ended is kept with its ledger: the missing outcomes are recorded and the pods are released, as the
+    trigger would have done. The function is safe to repeat. It never raises, except when it is cancelled.
 
-    Safe to repeat. Never raises, except for cancellation.
+    :return: What was done. `None` if the gang was left alone, or if the result is unknown.
     """
     if not args.delete_on_kill:
-        log.info("Task killed; gang %s is kept, as on_kill says", args.ref)
+        log.info("The task was killed. Gang %s is kept, because on_kill is 'keep'", args.ref)
         return None
     try:
         async with asyncio.timeout(KILL_TIMEOUT_S):
             state = await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
             if not is_kill(state):
-                log.info("The task is %s, so it was not killed: %s", state, _OWNERS.get(state, _OWNER) % args.ref)
+                reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
+                log.info("The task was not killed (its state is %s): %s", state, reason)
                 return None
             async with args.hook.connect() as gangs:
                 killed = await gangs.kill(args.ref, args.claim)
             if killed is Killed.ENDED:
                 await args.hook.afollow(args.ref)
     except Exception:
-        log.exception("Gang %s may still be there, because it is not certain that it may be deleted", args.ref)
+        log.exception("Gang %s was not deleted, because it is not certain that the task was killed", args.ref)
         return None
-    log.info("Task killed; gang %s %s", args.ref, _SAID[killed])
+    log.info("The task was killed. Gang %s %s", args.ref, _RESULTS[killed])
     return killed
 
 
-_OWNER: Final = "gang %s is left to its task"
-_OWNERS: Final = {
-    "deferred": "another triggerer waits for gang %s now",
-    Stateless.UNKNOWN: "gang %s is left alone, because it is not certain that it may be deleted",
+_NOT_KILLED: Final = "gang %s stays, and its task is responsible for it"
+_NOT_KILLED_BY_STATE: Final = {
+    "deferred": "another triggerer waits for gang %s",
+    Stateless.UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
 }
-_SAID: Final = {
+_RESULTS: Final = {
     Killed.DELETED: "is deleted",
-    Killed.ENDED: "has ended, and is kept",
-    Killed.SPARED: "is gone, or left to its present owner",
+    Killed.ENDED: "has ended and is kept",
+    Killed.SPARED: "is already gone, or another task instance holds its claim",
 }

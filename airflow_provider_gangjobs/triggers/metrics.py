@@ -1,7 +1,8 @@
-"""Metrics of a triggerer, through Airflow's own stats: statsd, Datadog or OpenTelemetry, as its `[metrics]` says.
+"""Metrics of a triggerer, through Airflow's own `Stats`: statsd, Datadog or OpenTelemetry, as `[metrics]` configures.
 
-Taken from the statistics that informers, clients and harvesters keep anyway, at intervals and not per event, and
-sent from a thread: whatever a metrics server does, no gang waits for it. `docs/operations.md` lists them.
+The metrics come from the statistics that informers, clients and harvesters keep anyway. They are collected at intervals
+and not per event, and sent from a thread, so that a slow or broken metrics server delays no gang. `docs/operations.md`
+lists the metrics.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 15.0
-"""As often as most metrics servers look."""
+"""Most metrics servers read their data at this interval."""
 PREFIX: Final = "gangjobs."
 INFORMER_COUNTERS: Final = (
     "lists",
@@ -35,55 +36,56 @@ INFORMER_COUNTERS: Final = (
     "decode_errors",
     "index_errors",
 )
+HARVEST_COUNTERS: Final = ("recorded", "released", "failures")
 
 
-class Sink(Protocol):
-    """What is used of Airflow's `Stats`."""
+class StatsSink(Protocol):
+    """The part of Airflow's `Stats` that this module uses."""
 
     def incr(self, stat: str, count: int, /) -> None: ...
     def gauge(self, stat: str, value: float, /) -> None: ...
 
 
 def report_metrics() -> AbstractContextManager[None]:
-    """For the length of the block a gang is waited for, and the loop's metrics are sent."""
+    """Return a context manager that counts one waiting trigger and reports the metrics of the running loop."""
     return loop_local(_PeriodicReporter)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The statistics of one moment: values that rise and fall, and sums that only rise."""
+    """The statistics of one moment: gauges rise and fall, counters only rise."""
 
     gauges: Mapping[str, float]
-    sums: Mapping[tuple[str, str], float]
-    """By who counts (an informer, a client) and what."""
+    counters: Mapping[tuple[str, str], float]
+    """Value by (source, name). The source is the informer or client that counts."""
 
 
 class DeltaReporter:
-    """Turns sums into what each interval has added."""
+    """Sends the gauges of a sample, and how much each counter has risen since the sample before."""
 
     def __init__(self) -> None:
-        self._before: Mapping[tuple[str, str], float] = {}
+        self._last_counters: Mapping[tuple[str, str], float] = {}
 
-    def send(self, sample: Sample, sink: Sink) -> None:
-        """Send a sample. A sum that is lower than before is another one's, begun anew: all of it was added."""
+    def send(self, sample: Sample, sink: StatsSink) -> None:
+        """Send a sample. A counter that is lower than before belongs to a new source, so its whole value is added."""
         for name, value in sample.gauges.items():
             sink.gauge(PREFIX + name, value)
         added: Counter[str] = Counter()
-        for (who, name), value in sample.sums.items():
-            before = self._before.get((who, name), 0)
+        for (source, name), value in sample.counters.items():
+            before = self._last_counters.get((source, name), 0)
             added[name] += int(value) - int(before if value >= before else 0)
-        self._before = sample.sums
+        self._last_counters = sample.counters
         for name, count in added.items():
             if count:
                 sink.incr(PREFIX + name, count)
 
 
 class _PeriodicReporter(AbstractContextManager[None]):
-    """One a loop, entered by each gang. Its task lives while any gang is waited for, and sends once more at the end."""
+    """Reports the metrics of one event loop while triggers wait on the loop, and once more when the last one ends."""
 
     def __init__(self) -> None:
         self._waiting = 0
-        self._meter = DeltaReporter()
+        self._reporter = DeltaReporter()
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -91,7 +93,8 @@ class _PeriodicReporter(AbstractContextManager[None]):
         self._waiting += 1
         self._idle.clear()
         if self._task is None or self._task.done():
-            # Its own context: a triggerer routes log lines by a context variable, and this outlives the first trigger.
+            # The task gets an empty context: a triggerer routes log lines by a context variable of the trigger, and
+            # the task outlives the trigger that starts it.
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name="metrics of gangs", context=contextvars.Context()
             )
@@ -108,47 +111,51 @@ class _PeriodicReporter(AbstractContextManager[None]):
                 await asyncio.wait_for(self._idle.wait(), INTERVAL_S)
             sample = collect_sample(self._waiting)
             try:
-                await asyncio.to_thread(_send, self._meter, sample)
-            except Exception as error:  # a metrics library may raise anything, and gangs go on without it
-                log.log(logging.DEBUG if warned else logging.WARNING, "metrics of gangs are not sent: %r", error)
+                await asyncio.to_thread(_send, self._reporter, sample)
+            except Exception as error:  # a metrics library may raise anything, and the triggers must go on
+                log.log(logging.DEBUG if warned else logging.WARNING, "The metrics of gangs were not sent: %r", error)
                 warned = True
             if self._idle.is_set():
                 return
 
 
-def _send(meter: DeltaReporter, sample: Sample) -> None:
+def _send(reporter: DeltaReporter, sample: Sample) -> None:
     try:
         from airflow.observability.stats import Stats
     except ImportError:  # Airflow before 3.2
         from airflow.stats import Stats  # type: ignore[assignment]
-    meter.send(sample, Stats)
+    reporter.send(sample, Stats)
 
 
 def collect_sample(waiting: int) -> Sample:
-    """The running loop's statistics."""
+    """Return the statistics of the running loop.
+
+    :param waiting: The number of triggers that wait on the loop.
+    """
     from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
 
-    watched = informers().statistics()
+    statistics = informers().statistics()
     harvest = harvest_totals().statistics()
-    sums: dict[tuple[str, str], float] = {
-        (who, name): getattr(one, name) for who, one in watched.items() for name in INFORMER_COUNTERS
+    counters: dict[tuple[str, str], float] = {
+        (source, name): getattr(informer, name) for source, informer in statistics.items() for name in INFORMER_COUNTERS
     }
-    sums |= {(who, "back_off_ms"): one.back_off_s * 1000 for who, one in watched.items()}
-    for who, client in informers().client_statistics().items():
-        sums[who, "request_retries"] = client.retries
-        sums[who, "credential_renewals"] = client.renewals
-        sums |= {(who, f"requests.{verb}"): count for verb, count in client.requests.items()}
-    sums |= {("", f"harvest.{name}"): getattr(harvest, name) for name in ("recorded", "released", "failures")}
-    return Sample({"triggers": waiting, "harvest.backlog": harvest.backlog, **_gauges(watched.values())}, sums)
+    counters |= {(source, "back_off_ms"): informer.back_off_s * 1000 for source, informer in statistics.items()}
+    for source, client in informers().client_statistics().items():
+        counters[source, "request_retries"] = client.retries
+        counters[source, "credential_renewals"] = client.renewals
+        counters |= {(source, f"requests.{verb}"): count for verb, count in client.requests.items()}
+    counters |= {("", f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
+    gauges = {"triggers": waiting, "harvest.backlog": harvest.backlog, **_informer_gauges(statistics.values())}
+    return Sample(gauges, counters)
 
 
-def _gauges(watched: Collection[InformerStatistics]) -> dict[str, float]:
+def _informer_gauges(informers: Collection[InformerStatistics]) -> dict[str, float]:
     return {
-        "informers": len(watched),
-        "informers_in_trouble": sum(one.problem is not None or not one.synced for one in watched),
-        "informers_polling": sum(one.polling for one in watched),
-        "watches_open": sum(one.watches_open for one in watched),
-        "objects": sum(one.objects for one in watched),
-        "staleness_s": round(max((one.staleness_s for one in watched if one.synced), default=0.0), 1),
+        "informers": len(informers),
+        "informers_in_trouble": sum(one.problem is not None or not one.synced for one in informers),
+        "informers_polling": sum(one.polling for one in informers),
+        "watches_open": sum(one.watches_open for one in informers),
+        "objects": sum(one.objects for one in informers),
+        "staleness_s": round(max((one.staleness_s for one in informers if one.synced), default=0.0), 1),
     }

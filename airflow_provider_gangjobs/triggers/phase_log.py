@@ -1,4 +1,4 @@
-"""Tells in the log how a gang proceeds: one line for each change, none per look."""
+"""Logs the progress of a gang: one line for each change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class PhaseLog:
-    """Called at each change of phase, or of what is waited for; remembers the last one."""
+    """Logs each observation that it is called with, and keeps the last one.
+
+    The caller calls it when the phase of the gang changes, or when the gang waits for something else.
+    """
 
     log: Logger
     last: Observation | None = field(default=None, init=False)

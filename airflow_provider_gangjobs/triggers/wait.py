@@ -1,16 +1,18 @@
-"""Wait for a gang until there is something to tell, and tell it as an event, whatever happens.
+"""Waits for a gang, and returns an event whatever happens.
 
-Used by the triggers, and by the operator when it waits in the worker. Only cancellation escapes:
-a trigger that raises, or ends without an event, fails its task without a word of why.
+The triggers use this module, and so does the operator when it waits in the worker. Only a cancellation is raised: if a
+trigger raises, or ends without an event, Airflow fails the task without a reason.
 
-The gang is healthy while it cannot be followed, so faults on this side are met with patience:
+A gang may be healthy while this process cannot follow it, so faults of this process are retried:
 
-1. Reading the connection is repeated with back-off for `CONNECTION_READ_FOR_S`. Airflow reports every fault of a
+1. Reading the connection is retried with back-off for `CONNECTION_READ_FOR_S`. Airflow reports every fault of a
    secrets backend as "not found".
-2. After a refusal that lasts, the connection is read again, and a changed one (a rotated token) is used.
-3. After an unexpected exception the following begins anew, `RESTARTS_MAX` times in a row.
+2. After the API server has refused requests for some time, the connection is read again, and a changed connection (a
+   rotated token) is used.
+3. After an unexpected exception the gang is followed again, at most `RESTARTS_MAX` times in a row.
 
-Only then is it an event of status `error`, which says nothing about the gang. The task's deadline applies all the time.
+When the retries are exhausted, the event has the status `error`, which says nothing about the gang. The deadline of the
+task applies all the time.
 """
 
 from __future__ import annotations
@@ -38,60 +40,65 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 EXECUTION_TIMEOUT = "Deadline.execution"
-"""Reason of the event when the task's own `execution_timeout` has passed."""
+"""Reason of the event after the `execution_timeout` of the task has passed."""
 CONNECTION_READ_FOR_S: Final = 300.0
-"""How long the reading of the connection is repeated: longer than a restart of a secrets backend."""
+"""How long the reading of the connection is retried: longer than a restart of a secrets backend takes."""
 CLOCK_WITHIN_S: Final = 30.0
-"""A trigger waits at least so long for the first sight of the gang, and with it for the API server's time, before the
-task's deadline has passed by the local clock alone."""
+"""The first observation of the gang brings the time of the API server. A trigger waits at least this long for the first
+observation before the trigger applies the deadline of the task by the local clock."""
 RESTARTS_MAX: Final = 5
-"""How often in a row the following begins anew after an unexpected exception; about two minutes."""
+"""How often in a row a gang is followed again after an unexpected exception. All restarts take about two minutes."""
 RESTART_BASE_S: Final = 1.0
 RESTART_CAP_S: Final = 60.0
 PROGRESS_S: Final = 900.0
-"""A gang that was followed for so long since it was first seen was followed well: earlier errors count no more."""
+"""After the gang was followed for this long since its first observation, earlier errors are no longer counted."""
 ERROR_PAUSE_BASE_S: Final = 30.0
+"""The pause of a deferral that follows one error. Each further error in a row doubles the pause."""
 ERROR_PAUSE_CAP_S: Final = 600.0
-"""How long a deferral that follows an error waits first: the base, doubled for each further error in a row."""
 
 
 async def wait_for_event(
     args: TriggerArgs, until: Until, log: Logger, *, config: ClusterConfig | None = None, limit_s: float | None = None
 ) -> GangEvent:
-    """The event that the gang runs, or has ended, or that this cannot be found out; with what the watch knows.
+    """Wait until the gang runs or has ended, and return the event. The function raises only when it is cancelled.
 
-    :param config: The cluster, if the connection was read already.
-    :param limit_s: How long to wait at most, in seconds; by default until the deadline of `watch`.
+    :param args: The gang and its timeouts. The event carries the counts of `args` back to the operator.
+    :param until: `running` or `ended`.
+    :param config: The cluster, if the connection was already read.
+    :param limit_s: How long to wait at most, in seconds. The default is to wait until `args.deadline`.
     """
-    waiting = _Waiting(args, until, log, config)
-    event = await waiting.event(limit_s)
+    wait = _GangWait(args, until, log, config)
+    event = await wait.run(limit_s)
     attempt = args.attempt if event.attempt is None else event.attempt
-    errors = 0 if waiting.has_progressed else args.tracking_errors
+    errors = 0 if wait.has_progressed else args.tracking_errors
     return replace(event, attempt=attempt, disruptions=args.disruptions, tracking_errors=errors)
 
 
 def wait_for_event_in_worker(
     args: TriggerArgs, log: Logger, *, config: ClusterConfig, limit_s: float | None
 ) -> GangEvent:
-    """The event of the gang's end, waited for here, on a loop of its own."""
-    return run(_on_own_loop(args, log, config, limit_s))
+    """Block until the gang has ended, on a new event loop, and return the event. See `wait_for_event`."""
+    return run(_wait_on_own_loop(args, log, config, limit_s))
 
 
-async def _on_own_loop(args: TriggerArgs, log: Logger, config: ClusterConfig, limit_s: float | None) -> GangEvent:
+async def _wait_on_own_loop(args: TriggerArgs, log: Logger, config: ClusterConfig, limit_s: float | None) -> GangEvent:
     from airflow_provider_gangjobs.cluster.informer import informers
 
     try:
         return await wait_for_event(args, "ended", log, config=config, limit_s=limit_s)
     finally:
-        await informers().aclose()  # they would linger for gangs to come, but this loop ends
+        await informers().aclose()  # informers stay open for further gangs, but this loop ends here
 
 
 def pause_after_errors_s(errors: int) -> float:
-    """How long to wait before a gang is followed again, after so many errors in a row."""
+    """Return how long to wait before a gang is followed again, in seconds.
+
+    :param errors: How many deferrals in a row ended in an error.
+    """
     return min(ERROR_PAUSE_BASE_S * 2.0 ** (errors - 1), ERROR_PAUSE_CAP_S) if errors else 0.0
 
 
-class _Waiting:
+class _GangWait:
     """One wait for one gang."""
 
     def __init__(self, args: TriggerArgs, until: Until, log: Logger, config: ClusterConfig | None) -> None:
@@ -102,37 +109,38 @@ class _Waiting:
         self._hook = args.hook
         self._phases = PhaseLog(log)
         self._pause_s = pause_after_errors_s(args.tracking_errors)
-        self._limit: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
         self._clock: ServerClock | None = None
         self._first_seen_at: float | None = None
 
     @property
     def has_progressed(self) -> bool:
-        """Whether the gang was followed for some time since it was first seen."""
+        """Whether the gang was followed for at least `PROGRESS_S` since its first observation."""
         return self._first_seen_at is not None and _monotonic() - self._first_seen_at >= PROGRESS_S
 
-    async def event(self, limit_s: float | None) -> GangEvent:
-        fixed = limit_s is not None or self._args.deadline is None
+    async def run(self, limit_s: float | None) -> GangEvent:
+        """Return the event of the gang, or the event of the timeout."""
+        is_fixed = limit_s is not None or self._args.deadline is None
         at_least_s = CLOCK_WITHIN_S
         while True:
             try:
-                async with asyncio.timeout(limit_s if fixed else max(self._remaining_s(), at_least_s)) as limit:
-                    self._limit = None if fixed else limit
-                    return await self._persist()
+                async with asyncio.timeout(limit_s if is_fixed else max(self._remaining_s(), at_least_s)) as timeout:
+                    self._timeout = None if is_fixed else timeout
+                    return await self._follow_with_retries()
             except TimeoutError:
-                if fixed or self._remaining_s() <= 0:
-                    return timed_out(self._args, self._phases.last)
-                # The local clock was ahead, which the API server's answers have shown since.
+                if is_fixed or self._remaining_s() <= 0:
+                    return timeout_event(self._args, self._phases.last)
+                # The local clock was ahead of the clock of the API server, which is known now.
                 at_least_s = 0.0
 
     def _remaining_s(self) -> float:
-        """Until the watch's deadline: by the API server's clock, or by the local one until that is known."""
-        assert self._args.deadline is not None, "asked for only where there is one"
+        """Return the time until the deadline, by the clock of the API server or, until it is known, the local clock."""
+        assert self._args.deadline is not None, "the caller has checked that there is a deadline"
         now_s = self._clock.now().timestamp() if self._clock else time.time()
         return max(0.0, self._args.deadline - now_s)
 
-    async def _persist(self) -> GangEvent:
-        """Follow the gang, whatever goes wrong on this side, as the module says."""
+    async def _follow_with_retries(self) -> GangEvent:
+        """Follow the gang, and retry after faults of this process as the docstring of the module describes."""
         pause_s, self._pause_s = self._pause_s, 0.0
         await asyncio.sleep(pause_s)
         backoff = Backoff(Clock(), base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
@@ -142,20 +150,20 @@ class _Waiting:
             try:
                 if self._config is None:
                     self._config = await self._hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
-            except Exception as error:  # whatever a secrets backend raises
-                return self._unknown("The connection could not be read", error)
+            except Exception as error:  # a secrets backend may raise anything
+                return self._error_event("The connection could not be read", error)
             try:
                 event = await self._follow(self._config)
-            except Exception as error:  # a defect, here or in a library
+            except Exception as error:  # a defect of this provider or of a library
                 if _monotonic() - began >= PROGRESS_S:
                     failures = 0
                     backoff.reset()
                 failures += 1
                 if failures > RESTARTS_MAX:
-                    return self._unknown("Waiting failed", error)
-                self._log.exception("Waiting for gang %s failed and begins anew", self._args.ref)
+                    return self._error_event("Waiting for the gang failed", error)
+                self._log.exception("Waiting for gang %s failed; the wait is restarted", self._args.ref)
             else:
-                if event.status is not Status.ERROR or not await self._has_new_connection():
+                if event.status is not Status.ERROR or not await self._reload_connection():
                     return event
             await asyncio.sleep(backoff.next())
 
@@ -166,12 +174,13 @@ class _Waiting:
         )
 
     def _report(self, observation: Observation) -> None:
+        """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
         self._phases(observation)
         if self._first_seen_at is None:
             self._first_seen_at = _monotonic()
-        if self._limit is not None and self._clock is None and not self._limit.expired():
+        if self._timeout is not None and self._clock is None and not self._timeout.expired():
             self._clock = self._server_clock()
-            self._limit.reschedule(_monotonic() + self._remaining_s())
+            self._timeout.reschedule(_monotonic() + self._remaining_s())
 
     def _server_clock(self) -> ServerClock | None:
         from airflow_provider_gangjobs.cluster.informer import informers
@@ -179,29 +188,32 @@ class _Waiting:
         clock = informers().server_clock(self._config.key) if self._config else None
         return clock if clock is not None and clock.is_known else None
 
-    async def _has_new_connection(self) -> bool:
-        """Read the connection again after a refusal; whether it has changed since."""
+    async def _reload_connection(self) -> bool:
+        """Read the connection again after the API server refused requests, and return whether it has changed."""
         try:
             config = await self._hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
-        except Exception as error:  # whatever a secrets backend raises
+        except Exception as error:  # a secrets backend may raise anything
             self._log.warning("The connection could not be read again: %s", type(error).__name__)
             return False
-        changed = self._config is None or config.key != self._config.key
-        if changed:
-            self._log.info("The connection has changed; gang %s is followed by the new one", self._args.ref)
+        has_changed = self._config is None or config.key != self._config.key
+        if has_changed:
+            self._log.info("The connection has changed; the new one is used for gang %s", self._args.ref)
         self._config = config
-        return changed
+        return has_changed
 
-    def _unknown(self, what: str, error: Exception) -> GangEvent:
-        self._log.error("%s, so gang %s cannot be followed here", what, self._args.ref, exc_info=error)
-        # Other libraries' messages may hold anything, credentials included; the log is where they belong.
-        said = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
+    def _error_event(self, what: str, error: Exception) -> GangEvent:
+        self._log.error("%s. Gang %s cannot be followed in this process", what, self._args.ref, exc_info=error)
+        # The messages of other libraries may contain credentials, so they go to the log and not into the event.
+        message = str(error) if isinstance(error, GangJobError) else f"{what}. The trigger's log has the details"
         phase = self._phases.last.phase if self._phases.last else Phase.SUBMITTED
-        return build_event(self._args.ref, Status.ERROR, phase, reason=type(error).__name__, message=said)
+        return build_event(self._args.ref, Status.ERROR, phase, reason=type(error).__name__, message=message)
 
 
-def timed_out(args: TriggerArgs, last: Observation | None = None) -> GangEvent:
-    """The event that the task's `execution_timeout` has passed, with what was seen last of the gang."""
+def timeout_event(args: TriggerArgs, last: Observation | None = None) -> GangEvent:
+    """Return the event of a task whose `execution_timeout` has passed.
+
+    :param last: The last observation of the gang, if there was one.
+    """
     return build_event(
         args.ref,
         Status.TIMEOUT,

@@ -25,4 +25,4 @@ def test_gang_that_was_evicted_is_submitted_again(connected: AirflowHome, cluste
 
     assert (report.state, report.value("gang")) == ("success", {"rank": 0, "square": 0})
     assert "was evicted (EvictionByEvictionAPI)" in report.log
-    assert report.log.count("submitted: attempt") == 2
+    assert report.log.count("Created gang default/") == 2

@@ -32,7 +32,7 @@ def test_dag_author_gets_results_and_reasons(home: AirflowHome, tenant: Tenant) 
     good, bad = reports["three_ranks"], reports["failing_rank"]
     assert good.state == "success", good.log
     assert good.value("gang") == [{"rank": rank, "square": rank * rank} for rank in range(3)]
-    assert f"placed all together ({RELEASES[tenant.plane.release].dialect})" in good.log
+    assert f"gang scheduling by Workload API {RELEASES[tenant.plane.release].dialect}" in good.log
     assert "[rank 0] rank 0 of 3" in good.log
     assert bad.state == "failed"
     assert "exited with code 3" in bad.log

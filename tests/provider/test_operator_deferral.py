@@ -7,7 +7,13 @@ import configparser
 import pytest
 from airflow.configuration import conf
 
-from airflow_provider_gangjobs.operators.deferral import GENERATED, OPTION, SECTION, VARIABLE, default_deferrable
+from airflow_provider_gangjobs.operators.deferral import (
+    GENERATED_OPTIONS,
+    OPTION,
+    SECTION,
+    VARIABLE,
+    default_deferrable,
+)
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
 SOUND = {"task_id": "t", "image": "i", "command": ["c"], "workers": 2}
@@ -26,7 +32,9 @@ def file_with(**options: str) -> configparser.ConfigParser:
         pytest.param({OPTION: "false"}, False, id="said no"),
         pytest.param({OPTION: "true"}, True, id="said yes"),
         pytest.param({OPTION: "false", "default_owner": "me"}, False, id="said no, among other choices"),
-        pytest.param({OPTION: "false", **dict.fromkeys(GENERATED, "1")}, True, id="file that Airflow generated"),
+        pytest.param(
+            {OPTION: "false", **dict.fromkeys(GENERATED_OPTIONS, "1")}, True, id="file that Airflow generated"
+        ),
     ],
 )
 def test_file_decides_if_somebody_wrote_it(options: dict[str, str], expected: bool) -> None:
@@ -42,7 +50,7 @@ def test_environment_variable_decides(monkeypatch: pytest.MonkeyPatch, value: st
 
 def test_generated_file_still_has_the_options_that_give_it_away() -> None:
     """A release of Airflow that drops one of them would make its generated file look like a choice."""
-    assert all(conf.has_option(SECTION, option) for option in (*GENERATED, OPTION))
+    assert all(conf.has_option(SECTION, option) for option in (*GENERATED_OPTIONS, OPTION))
 
 
 def test_parameter_decides_before_all() -> None:

@@ -114,9 +114,9 @@ def test_log_tells_what_was_lost_and_what_follows(task: TaskMaker, capsys: pytes
     log = capsys.readouterr().out
 
     assert "was evicted (EvictionByEvictionAPI) on node-" in log
-    assert "(disruption 1, 3 allowed). Another attempt follows it" in log
+    assert "(disruption 1, 3 allowed). Another attempt follows" in log
     assert "rank  outcome" in log
-    assert "submitted: attempt 1" in log
+    assert "(attempt 1): 2 workers, gang scheduling by Workload API" in log
 
 
 def test_disruptions_beyond_the_allowed_fail_the_try_and_say_how_many(task: TaskMaker) -> None:
@@ -154,7 +154,7 @@ def test_nothing_is_submitted_again_unless_asked_for(task: TaskMaker) -> None:
     left = train.defer(context)
     evict(train, 0)
 
-    with pytest.raises(Disrupted, match="Give the task max_disruptions, or retries"):
+    with pytest.raises(Disrupted, match="set max_disruptions or retries"):
         resume(train, left, context)
 
     (job,) = train.jobs
@@ -268,7 +268,7 @@ def test_disruption_that_nobody_saw_counts_alike(task: TaskMaker, capsys: pytest
     second = train.defer()
 
     assert (second.trigger.args.attempt, second.trigger.args.disruptions) == (1, 1)
-    assert "(disruption 1, 3 allowed). Another attempt follows it" in capsys.readouterr().out
+    assert "(disruption 1, 3 allowed). Another attempt follows" in capsys.readouterr().out
     assert held(train, 0) == []
 
 
@@ -303,5 +303,5 @@ def test_failure_that_was_told_is_not_looked_at_again(task: TaskMaker, capsys: p
 
 @pytest.mark.parametrize("given", [-1, 101, 2.5, True, "3", None])
 def test_number_that_is_none_is_refused_when_the_dag_is_read(task: TaskMaker, given: Any) -> None:
-    with pytest.raises(InvalidGangSpec, match=r"max_disruptions: is .*, no whole number from 0 to 100"):
+    with pytest.raises(InvalidGangSpec, match=r"max_disruptions: is .*, not a whole number from 0 to 100"):
         task(ENDLESS, max_disruptions=given).operator()
