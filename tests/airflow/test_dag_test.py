@@ -41,7 +41,7 @@ def test_log_of_rank_0_is_in_the_task_log(reports: dict[str, DagTestResult]) -> 
     assert "[rank 1]" not in reports["three_ranks"].log
 
 
-def test_submission_and_phases_are_logged_once_each(reports: dict[str, Report]) -> None:
+def test_submission_and_phases_are_logged_once_each(reports: dict[str, DagTestResult]) -> None:
     log = reports["three_ranks"].log
 
     assert log.count("(attempt 0): 3 workers, gang scheduling by Workload API v1beta1") == 1

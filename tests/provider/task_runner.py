@@ -1,4 +1,4 @@
-"""A task and its tries by the operator, as Airflow's task runner and triggerer would go through them."""
+"""A task and its tries by the operator, run as Airflow's task runner and triggerer run them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Task:
         self.tries = 0
         self.xcoms: dict[str, Any] = {}
         self.state: str | Exception = "success"
-        """What Airflow's API server says after a try has reported its success."""
+        """The state of the task at Airflow's API server after a try has reported its success."""
         self.connection = connection
         self.parameters = {"command": ["sh", "-c", script], "deferrable": False, **parameters}
 
     def operator(self) -> GangJobOperator:
-        """As every process has it: made anew from the DAG file."""
+        """Return a new operator, as each process creates it from the DAG file."""
         with DAG("d", schedule=None):
             return self.kind(
                 task_id="train",
@@ -52,7 +52,7 @@ class Task:
             )
 
     def next_try(self, *, retries_left: bool = True) -> Any:
-        """The context of another try."""
+        """Return the context of another try."""
         self.tries += 1
         ti = SimpleNamespace(
             id=uuid4(),
@@ -69,14 +69,14 @@ class Task:
         return {"ti": ti}
 
     def states(self, **question: Any) -> dict[str, dict[str, str]]:
-        """As Airflow's API server answers `get_task_states`."""
+        """Answer `get_task_states` as Airflow's API server does."""
         assert question == {"dag_id": "d", "task_ids": ["train"], "run_ids": [self.run_id], "map_index": -1}
         if isinstance(self.state, Exception):
             raise self.state
         return {self.run_id: {"train": self.state}}
 
     def execute(self, context: Any = None) -> Any:
-        """One try to its end, as Airflow's task runner does it: what a success calls comes once it is noted."""
+        """Run one try to its end, as Airflow's task runner does: success callbacks run after the success is noted."""
         operator = self.operator()
         context = context or self.next_try()
         value = operator.execute(context)
@@ -89,21 +89,21 @@ class Task:
             callback({**context, "task": operator})
 
     def defer(self, context: Any = None) -> TaskDeferred:
-        """Execute, and leave the worker."""
+        """Execute the task until it defers, and return the deferral."""
         with pytest.raises(TaskDeferred) as left:
             self.execute(context)
         return left.value
 
     @property
     def jobs(self) -> list[dict[str, Any]]:
-        """What the cluster has of this task."""
+        """The Jobs of this task in the cluster."""
         name = json.dumps(self.run_id)[1:-1]
         listed = self.cluster.call(lambda it: it.registry.list(JOBS))
         return [job for job in listed if name in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")]
 
     @property
     def pods(self) -> list[dict[str, Any]]:
-        """Pods of this task, also those that are about to go."""
+        """The pods of this task, including pods that are being deleted."""
         selector = f"{LABEL_TASK}={TaskKey('d', self.run_id, 'train').digest}"
         listed: list[dict[str, Any]] = self.cluster.call(lambda it: it.registry.list(PODS, label_selector=selector))
         return listed
@@ -118,7 +118,7 @@ TaskMaker = Callable[..., Task]
 
 
 def run_trigger(left: TaskDeferred) -> dict[str, Any]:
-    """What the trigger tells, as the resumed task gets it."""
+    """Run the trigger of the deferral, and return the payload of its event as the resumed task gets it."""
 
     async def first() -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Whether an operator defers that was not told: yes, unless somebody said no."""
+"""An operator without the parameter deferrable defers, unless a user has set the default of Airflow to false."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def file_with(**options: str) -> configparser.ConfigParser:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        pytest.param({}, True, id="nothing said"),
-        pytest.param({OPTION: "false"}, False, id="said no"),
-        pytest.param({OPTION: "true"}, True, id="said yes"),
-        pytest.param({OPTION: "false", "default_owner": "me"}, False, id="said no, among other choices"),
+        pytest.param({}, True, id="not set"),
+        pytest.param({OPTION: "false"}, False, id="set to false"),
+        pytest.param({OPTION: "true"}, True, id="set to true"),
+        pytest.param({OPTION: "false", "default_owner": "me"}, False, id="set to false, with other options"),
         pytest.param(
             {OPTION: "false", **dict.fromkeys(GENERATED_OPTIONS, "1")}, True, id="file that Airflow generated"
         ),
     ],
 )
-def test_file_decides_if_somebody_wrote_it(options: dict[str, str], expected: bool) -> None:
+def test_file_decides_if_a_user_wrote_it(options: dict[str, str], expected: bool) -> None:
     assert default_deferrable(file_with(**options)) is expected
 
 
@@ -48,10 +48,10 @@ def test_environment_variable_decides(monkeypatch: pytest.MonkeyPatch, value: st
     assert GangJobOperator(**SOUND).deferrable is expected
 
 
-def test_generated_file_still_has_the_options_that_give_it_away() -> None:
-    """A release of Airflow that drops one of them would make its generated file look like a choice."""
+def test_generated_file_has_the_options_that_identify_it() -> None:
+    """If a release of Airflow dropped one of them, its generated file would look like a choice of the user."""
     assert all(conf.has_option(SECTION, option) for option in (*GENERATED_OPTIONS, OPTION))
 
 
-def test_parameter_decides_before_all() -> None:
+def test_parameter_takes_precedence() -> None:
     assert GangJobOperator(**SOUND, deferrable=False).deferrable is False

@@ -1,4 +1,4 @@
-"""A task ends in the same way in the worker and in the triggerer, and a gang that cannot be judged is left alone."""
+"""A task ends in the same way in the worker and in the triggerer, and a gang in an unknown state is left alone."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tests.provider.task_runner import Task, TaskMaker
 
 ENDLESS = "sleep 600"
-TELL_LATER = 'sleep 2; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
+SLOW_RESULT = 'sleep 2; printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 LIMIT_S = 8.0
 
-FATES = {
+END_STATES = {
     ("delete", "keep"): "halted",
     ("keep", "keep"): "halted",
     ("keep", "delete"): "deleted",
@@ -37,28 +37,28 @@ FATES = {
 
 
 def run_to_the_limit(train: Task, way: str) -> None:
-    """One try to its time limit, as Airflow's task runner does it."""
+    """Run one try until its time limit, as Airflow's task runner does."""
     context = train.next_try()
     if way == "deferred":
         train.operator().execute_complete(context, run_trigger(train.defer(context)))
     if way == "by the alarm":
-        threading.Thread(target=sound_alarm_when_it_runs, args=(train,), daemon=True).start()
+        threading.Thread(target=raise_alarm_when_the_gang_runs, args=(train,), daemon=True).start()
     with airflow_alarm(TIMEOUT_S if way == "by the alarm" else LIMIT_S):
         train.operator().execute(context)
 
 
-def sound_alarm_when_it_runs(train: Task) -> None:
-    """Long before the operator itself would stop waiting."""
+def raise_alarm_when_the_gang_runs(train: Task) -> None:
+    """Raise the alarm long before the operator itself stops waiting."""
     wait_for("the gang's pods", lambda: train.pods)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 
-def fate(train: Task) -> str:
+def end_state(train: Task) -> str:
     return ("halted" if train.halted else "running") if train.jobs else "deleted"
 
 
 @pytest.mark.parametrize(
-    ("policies", "expected"), FATES.items(), ids=map("on_kill {0[0]}, on_finish {0[1]}".format, FATES)
+    ("policies", "expected"), END_STATES.items(), ids=map("on_kill {0[0]}, on_finish {0[1]}".format, END_STATES)
 )
 @pytest.mark.parametrize("way", ["deferred", "in the worker", "by the alarm"])
 def test_time_limit_ends_the_gang_by_its_policy(
@@ -72,7 +72,7 @@ def test_time_limit_ends_the_gang_by_its_policy(
     with pytest.raises(DeadlineExceeded, match="Raise execution_timeout"):
         run_to_the_limit(train, way)
 
-    assert fate(train) == expected
+    assert end_state(train) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_worker_stops_waiting_before_the_alarm(
     assert ALARM_MARGIN_S == 5
 
 
-# -- a trigger that could not follow ---------------------------------------------------------------------------
+# -- a trigger that cannot follow its gang-------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,14 @@ def test_worker_stops_waiting_before_the_alarm(
         (None, DEFERRALS_MAX, False, RecoveryAction.FAIL),
     ],
 )
-def test_step_after_an_error(live: bool | None, errors: int, retried: bool, expected: RecoveryAction) -> None:
+def test_recovery_action_after_an_error(
+    live: bool | None, errors: int, retried: bool, expected: RecoveryAction
+) -> None:
     assert recovery_action(live=live, errors=errors, has_retries_left=retried) is expected
 
 
 def error_event(left: TaskDeferred, errors: int = 0) -> dict[str, Any]:
-    """What the trigger tells when it could not follow its gang."""
+    """Return the event of a trigger that could not follow its gang."""
     watch = left.trigger.args
     event = build_event(
         GangRef(watch.namespace, watch.name, watch.uid), Status.ERROR, Phase.RUNNING, reason="Forbidden"
@@ -129,11 +131,11 @@ def test_live_gang_is_deferred_again_after_an_error(task: TaskMaker, retries_lef
 
     first, second = left.trigger.serialize(), again.value.trigger.serialize()
     assert second == (first[0], {**first[1], "tracking_errors": 2})
-    assert fate(train) == "running"
+    assert end_state(train) == "running"
 
 
 def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMaker) -> None:
-    train = task(TELL_LATER, deferrable=True)
+    train = task(SLOW_RESULT, deferrable=True)
     context = train.next_try()
     left = train.defer(context)
 
@@ -141,7 +143,7 @@ def test_gang_that_no_trigger_can_follow_is_followed_in_the_worker(task: TaskMak
 
 
 @pytest.mark.parametrize(("retries_left", "errors"), [(True, 0), (False, DEFERRALS_MAX)])
-def test_gang_that_nobody_can_see_is_left_as_it_is(
+def test_gang_that_neither_trigger_nor_worker_can_read_is_left_alone(
     task: TaskMaker, monkeypatch: pytest.MonkeyPatch, retries_left: bool, errors: int
 ) -> None:
     train = task(ENDLESS, deferrable=True)
@@ -150,7 +152,7 @@ def test_gang_that_nobody_can_see_is_left_as_it_is(
     unusable = {"conn_type": "kubernetes", "extra": {"kube_config_path": "/nowhere"}}
     monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", json.dumps(unusable))
 
-    with pytest.raises(TrackingFailed, match="left as it is"):
+    with pytest.raises(TrackingFailed, match="The gang was not changed"):
         train.operator().execute_complete(context, error_event(left, errors))
 
-    assert fate(train) == "running"
+    assert end_state(train) == "running"

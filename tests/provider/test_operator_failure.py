@@ -1,4 +1,4 @@
-"""The error of a task whose gang did not succeed: the class to match, the fields, and the sentence."""
+"""The error of a task whose gang did not succeed: its class, its fields, and its message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIBLING = rank(0, OutcomeKind.DELETED)
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("failed", "kind"),
     [
         (event(Status.FAILED, OOM, SIBLING), "AppFailed"),
         (event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED, node="a"), SIBLING), "Preempted"),
@@ -51,33 +51,33 @@ SIBLING = rank(0, OutcomeKind.DELETED)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_end_has_its_class(told: Any, kind: str) -> None:
-    assert type(error_from_event(told)) is getattr(exceptions, kind)
+def test_each_event_has_an_error_class(failed: Any, kind: str) -> None:
+    assert type(error_from_event(failed)) is getattr(exceptions, kind)
 
 
 def test_disruption_before_a_crash_is_the_cause() -> None:
-    told = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), OOM, SIBLING)
+    failed = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), OOM, SIBLING)
 
-    assert isinstance(error_from_event(told), exceptions.Preempted)
+    assert isinstance(error_from_event(failed), exceptions.Preempted)
 
 
-def test_last_disruption_says_how_many_there_were() -> None:
-    told = event(Status.FAILED, rank(1, OutcomeKind.LOST, node="a"), reason="NodeLost")
-    error = error_from_event(replace(told, disruptions=3), max_disruptions=3)
+def test_last_disruption_has_the_number_of_disruptions() -> None:
+    failed = event(Status.FAILED, rank(1, OutcomeKind.LOST, node="a"), reason="NodeLost")
+    error = error_from_event(replace(failed, disruptions=3), max_disruptions=3)
 
     assert isinstance(error, exceptions.Disrupted)
     assert (error.disruptions, error.max_disruptions, error.node) == (4, 3, "a")
 
 
 def test_deadline_of_the_job_is_not_the_disruption_that_came_before_it() -> None:
-    told = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), reason="DeadlineExceeded")
+    failed = event(Status.FAILED, rank(1, OutcomeKind.PREEMPTED), reason="DeadlineExceeded")
 
-    assert type(error_from_event(told)) is exceptions.GangFailed
+    assert type(error_from_event(failed)) is exceptions.GangFailed
 
 
 def test_app_failure_carries_what_a_policy_matches() -> None:
-    told = event(Status.FAILED, OOM, SIBLING, reason="OOMKilled", message="rank 3 ran out of memory")
-    error = error_from_event(told, "loss 0.3\nloss 0.2")
+    failed = event(Status.FAILED, OOM, SIBLING, reason="OOMKilled", message="rank 3 ran out of memory")
+    error = error_from_event(failed, "loss 0.3\nloss 0.2")
 
     assert isinstance(error, AppFailed)
     assert (error.ref, error.rank, error.exit_code, error.ranks) == ("team/train-0", 3, 137, (3, 0))
@@ -85,19 +85,19 @@ def test_app_failure_carries_what_a_policy_matches() -> None:
 
 
 def test_message_has_evidence_remedy_and_last_lines_once() -> None:
-    told = event(
+    failed = event(
         Status.FAILED, OOM, reason="OOMKilled", message="rank 3 ran out of memory", remedy="Raise resources.memory."
     )
 
-    assert str(error_from_event(told, "loss 0.3\nloss 0.2")) == (
+    assert str(error_from_event(failed, "loss 0.3\nloss 0.2")) == (
         "Rank 3 of gang team/train-0 exited with code 137 (OOMKilled). "
         "rank 3 ran out of memory. Raise resources.memory.\n"
         "Last lines of rank 3:\nloss 0.3\nloss 0.2"
     )
 
 
-def test_deadline_says_what_was_waited_for() -> None:
-    told = event(
+def test_deadline_has_what_the_gang_waited_for() -> None:
+    failed = event(
         Status.TIMEOUT,
         phase=Phase.ASSEMBLING,
         reason="Deadline.assembling.unschedulable",
@@ -105,12 +105,12 @@ def test_deadline_says_what_was_waited_for() -> None:
         seconds=600.0,
     )
 
-    assert "was assembling for longer than 600 s" in str(error_from_event(told))
-    assert "Insufficient nvidia.com/gpu" in str(error_from_event(told))
+    assert "was assembling for longer than 600 s" in str(error_from_event(failed))
+    assert "Insufficient nvidia.com/gpu" in str(error_from_event(failed))
 
 
 def test_execution_timeout_is_not_taken_for_a_limit_of_the_phase() -> None:
-    told = event(
+    failed = event(
         Status.TIMEOUT,
         phase=Phase.RUNNING,
         reason="Deadline.execution",
@@ -118,6 +118,6 @@ def test_execution_timeout_is_not_taken_for_a_limit_of_the_phase() -> None:
         seconds=60.0,
     )
 
-    assert str(error_from_event(told)) == (
+    assert str(error_from_event(failed)) == (
         "Gang team/train-0 was running when the execution_timeout of 60 s of its task passed. Raise execution_timeout."
     )

@@ -35,7 +35,7 @@ TELL = 'printf "$RANK" > "$GANG_RESULT_PATH"'
 
 @contextmanager
 def no_configmap_can_be_written(cluster: SandboxThread) -> Iterator[None]:
-    """As with a quota that is used up."""
+    """Refuse each new ConfigMap, as an exhausted quota does."""
     for method in ("POST", "PATCH"):
         fault = {"kind": "status", "method": method, "path": "/configmaps", "times": None, "code": 403}
         _faults(cluster, "POST", json.dumps({**fault, "message": "exceeded quota"}).encode())
@@ -55,7 +55,7 @@ def _faults(cluster: SandboxThread, method: str, body: bytes | None = None) -> N
 
 
 class Resumed:
-    """A deferred try, and the operator that a worker makes for it when its gang has ended."""
+    """A deferred try, and the operator that resumes it after the gang has ended."""
 
     def __init__(self, train: Task) -> None:
         self.train = train
@@ -75,11 +75,11 @@ class Resumed:
         return sum(map(is_held, self.train.pods))
 
     def recorded(self) -> dict[str, Any]:
-        """The event of a trigger that has recorded all outcomes."""
+        """Return the event of a trigger that has recorded all outcomes."""
         return run_trigger(self.left)
 
     def unrecorded(self, status: Status = Status.SUCCEEDED) -> dict[str, Any]:
-        """The event of a trigger that could record nothing, when the Job has ended."""
+        """Return the event of a trigger that could record no outcome before the Job ended."""
         condition = "Complete" if status is Status.SUCCEEDED else "Failed"
         wait_for(
             "the Job's end", lambda: condition in [one["type"] for one in self.job["status"].get("conditions", ())]
@@ -103,7 +103,7 @@ class Resumed:
         self.delete(JOBS, self.ref.name, propagation="Background")
 
     def delete_evidence(self) -> None:
-        """Of both ranks: the ledger and the pods, but not the Job."""
+        """Delete the ledger and the pods of both ranks, but not the Job."""
         self.delete(CONFIGMAPS, f"{self.ref.name}-ledger-0")
         for pod in self.train.pods:
             self.delete(PODS, pod["metadata"]["name"], grace_period_s=0)
@@ -131,7 +131,7 @@ def test_kept_gang_has_no_held_pod_once_its_success_is_noted(task: TaskMaker, em
     assert ANNOTATION_DELIVERED in resumed.job["metadata"]["annotations"]
 
 
-def test_worker_records_what_the_trigger_could_not(task: TaskMaker) -> None:
+def test_worker_records_outcomes_that_the_trigger_could_not_record(task: TaskMaker) -> None:
     resumed = Resumed(task(TELL, deferrable=True, results="all"))
 
     assert resumed.complete(resumed.unrecorded()) == [0, 1]

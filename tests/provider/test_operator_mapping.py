@@ -10,7 +10,7 @@ from airflow.serialization import serialized_objects
 
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
-# Called so since Airflow 3.2.
+# The name since Airflow 3.2.
 DagSerialization = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
 
 

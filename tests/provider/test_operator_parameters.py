@@ -1,4 +1,4 @@
-"""What an operator says about its parameters while the DAG file is parsed, and how it reads them later."""
+"""An operator checks its parameters when the DAG file is parsed, and reads them when the task runs."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def test_wrong_value_is_refused_while_parsing(parameters: dict[str, Any], named:
     assert named in problems_of(**parameters)
 
 
-def test_all_problems_are_told_at_once() -> None:
-    told = problems_of(workers=0, reattach="always", run_timeout=0)
+def test_all_problems_are_reported_together() -> None:
+    problems = problems_of(workers=0, reattach="always", run_timeout=0)
 
-    assert all(name in told for name in ("workers", "reattach", "run_timeout"))
+    assert all(name in problems for name in ("workers", "reattach", "run_timeout"))
 
 
 def test_unknown_parameter_is_refused() -> None:
@@ -81,11 +81,11 @@ def test_unknown_parameter_is_refused() -> None:
     ],
     ids=str,
 )
-def test_template_is_not_judged_before_it_is_rendered(parameters: dict[str, Any]) -> None:
+def test_template_is_not_checked_before_it_is_rendered(parameters: dict[str, Any]) -> None:
     GangJobOperator(**{**SOUND, **parameters})
 
 
-def test_static_parameter_is_judged_beside_a_template() -> None:
+def test_static_parameter_is_checked_beside_a_template() -> None:
     assert "workers" in problems_of(image="{{ params.image }}", workers=0)
 
 
@@ -128,7 +128,7 @@ def test_output_of_a_task_is_a_template() -> None:
         (None, False),
     ],
 )
-def test_manifest_file_is_told_from_text(manifest: Any, expected: bool) -> None:
+def test_manifest_file_is_distinguished_from_text(manifest: Any, expected: bool) -> None:
     assert is_manifest_file(manifest) is expected
 
 
@@ -180,7 +180,7 @@ def test_entry_without_a_line_end_is_a_path(tmp_path: Path) -> None:
     assert (contents, problems) == ({"train.py": program, "config": "a: 1\n", "again.py": program}, [])
 
 
-def test_file_that_is_no_text_stays_as_it_is(tmp_path: Path) -> None:
+def test_binary_file_stays_bytes(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"\xff\xfe\x00")
 
     contents, _ = read_files({"w": "weights", "v": b"\x00"}, lambda path: read_file(path, [str(tmp_path)]))

@@ -1,4 +1,4 @@
-"""One task's way through the operator, try by try, against the embedded cluster and without Airflow's processes."""
+"""The tries of one task by the operator, on the embedded cluster and without the processes of Airflow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAIL_ALL = "echo no luck; exit 3"
 ENDLESS = "sleep 600"
 
 
-# -- the way of a gang ----------------------------------------------------------------------------------------
+# -- one try ----------------------------------------------------------------------------------------------
 
 
 def test_task_that_waits_in_its_worker_returns_the_result(task: TaskMaker) -> None:
@@ -41,7 +41,7 @@ def test_task_that_waits_in_its_worker_returns_the_result(task: TaskMaker) -> No
     assert train.execute() == {"rank": 0}
 
 
-def test_gang_is_let_go_when_its_success_is_noted_and_no_earlier(task: TaskMaker) -> None:
+def test_gang_is_delivered_only_after_its_success_is_noted(task: TaskMaker) -> None:
     train = task(TELL, results="all")
     operator, context = train.operator(), train.next_try()
 
@@ -77,7 +77,7 @@ def test_gang_of_a_success_that_airflow_has_not_accepted_is_delivered_by_the_nex
     assert ("gangjobs.airflow/delivered" in kept["metadata"]["annotations"], train.jobs) == (False, [])
 
 
-def test_late_try_leaves_the_gang_that_the_next_one_has_adopted(task: TaskMaker) -> None:
+def test_late_try_does_not_deliver_a_gang_that_the_next_try_has_adopted(task: TaskMaker) -> None:
     train = task(TELL)
     late, of_late = train.operator(), train.next_try()
     value = late.execute(of_late)
@@ -101,7 +101,7 @@ def test_callbacks_of_the_user_and_of_cluster_policies_come_after_ours(task: Tas
         assert ours({"task": operator, "ti": None}) is None  # nothing has succeeded yet
 
 
-def test_submission_is_told_as_xcom(task: TaskMaker) -> None:
+def test_submission_is_an_xcom(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True)
     train.defer()
     (job,) = train.jobs
@@ -125,13 +125,15 @@ def test_deferral_holds_no_secret(task: TaskMaker, embedded: SandboxThread) -> N
     assert left.timeout is None
 
 
-def test_execution_timeout_goes_along_as_a_deadline(task: TaskMaker) -> None:
+def test_execution_timeout_becomes_the_deadline_of_the_trigger(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, execution_timeout=timedelta(minutes=5))
     context = train.next_try()
     left = train.defer(context)
 
     deadline = context["ti"].start_date.timestamp() + 300
-    assert deadline - 1.1 <= left.trigger.args.deadline <= deadline + 0.1  # the API server tells whole seconds
+    assert (
+        deadline - 1.1 <= left.trigger.args.deadline <= deadline + 0.1
+    )  # the clock of the API server has whole seconds
     assert left.timeout is not None
     assert left.timeout > timedelta(minutes=6)
 
@@ -159,7 +161,7 @@ def test_manifest_file_of_a_mapped_task_is_read_when_it_runs(task: TaskMaker, tm
 
 
 @pytest.mark.parametrize("manifest", ["kind: [", "kind: Pod\nspec: {}\n", "- a\n- b\n"])
-def test_manifest_that_is_no_job_takes_the_retries_along(task: TaskMaker, manifest: str) -> None:
+def test_manifest_that_is_not_a_job_fails_without_a_retry(task: TaskMaker, manifest: str) -> None:
     train = task(TELL)
     operator = train.operator()
     operator.manifest = manifest
@@ -191,7 +193,7 @@ def test_next_try_adopts_the_gang_that_runs(task: TaskMaker) -> None:
     assert first.trigger.args.claim != second.trigger.args.claim
 
 
-def test_next_try_delivers_what_was_not_delivered(task: TaskMaker) -> None:
+def test_next_try_delivers_a_gang_that_was_not_delivered(task: TaskMaker) -> None:
     train = task(TELL, deferrable=True)
     first = train.defer()
     run_trigger(first)
@@ -200,8 +202,8 @@ def test_next_try_delivers_what_was_not_delivered(task: TaskMaker) -> None:
     assert second.trigger.args.uid == first.trigger.args.uid
 
 
-def test_result_that_airflow_did_not_take_is_offered_again(task: TaskMaker) -> None:
-    """The gang has succeeded, so it is not run again because the worker or the API server failed after it."""
+def test_result_that_airflow_did_not_store_is_returned_again(task: TaskMaker) -> None:
+    """A fault of the worker or the API server after the success of a gang does not run the gang again."""
     train = task(TELL)
     context = train.next_try()
     pushed: list[str] = []
@@ -247,7 +249,7 @@ def test_last_lines_are_in_the_error(task: TaskMaker) -> None:
 
 
 @pytest.mark.parametrize(("on_finish", "left"), [("keep", 1), ("delete_succeeded", 1), ("delete", 0)])
-def test_failed_gang_is_kept_unless_told_otherwise(task: TaskMaker, on_finish: str, left: int) -> None:
+def test_failed_gang_is_kept_unless_on_finish_is_delete(task: TaskMaker, on_finish: str, left: int) -> None:
     train = task(FAIL_ALL, on_finish=on_finish)
     with pytest.raises(AppFailed):
         train.execute()
@@ -264,7 +266,7 @@ def test_gang_that_fits_nowhere_ends_at_its_deadline(task: TaskMaker) -> None:
     assert train.halted
 
 
-def test_wrong_parameter_takes_the_retries_along(task: TaskMaker) -> None:
+def test_wrong_parameter_fails_without_a_retry(task: TaskMaker) -> None:
     train = task(TELL)
     operator = train.operator()
     operator.workers = "many"
@@ -291,7 +293,7 @@ def test_event_of_another_release_is_refused(task: TaskMaker) -> None:
         task(TELL).operator().execute_complete(task(TELL).next_try(), {"v": 99, "status": "succeeded"})
 
 
-# -- where Airflow ends the waiting ---------------------------------------------------------------------------
+# -- Airflow ends the deferral -------------------------------------------------------------------------------
 
 
 def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
@@ -340,7 +342,7 @@ def test_kill_in_the_worker_deletes_the_gang(task: TaskMaker) -> None:
     wait_for("the end of its pods, which nobody records any more", lambda: not train.pods)
 
 
-def test_kill_before_anything_was_done_does_nothing(task: TaskMaker) -> None:
+def test_kill_before_the_submission_does_nothing(task: TaskMaker) -> None:
     task(ENDLESS).operator().on_kill()
 
 
@@ -357,7 +359,7 @@ def test_kill_leaves_a_gang_that_another_try_has_taken(task: TaskMaker) -> None:
 
 
 def test_kill_leaves_a_gang_that_has_succeeded(task: TaskMaker) -> None:
-    """Its results are not delivered yet; the next try does that."""
+    """The next try delivers its results."""
     train = task(TELL, deferrable=True)
     operator = train.operator()
     with pytest.raises(TaskDeferred) as left:
@@ -369,7 +371,7 @@ def test_kill_leaves_a_gang_that_has_succeeded(task: TaskMaker) -> None:
     assert len(train.jobs) == 1
 
 
-def test_kill_keeps_the_gang_if_told_to(task: TaskMaker) -> None:
+def test_kill_keeps_the_gang_if_on_kill_is_keep(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, on_kill="keep")
     operator = train.operator()
     with pytest.raises(TaskDeferred) as left:

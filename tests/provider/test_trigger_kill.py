@@ -1,4 +1,4 @@
-"""A kill deletes the gang of a task that was killed, and no other; a takeover by another triggerer is no kill."""
+"""A kill deletes the gang of a task that was killed, and no other gang. A move to another triggerer is not a kill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TI = SimpleNamespace(dag_id="d", run_id="r", task_id="train", map_index=-1, id=C
 
 
 class Supervisor:
-    """Answers what a trigger asks of Airflow: the states of its task."""
+    """Answers a trigger's requests to Airflow for the states of its task."""
 
     def __init__(self, states: dict[str, Any] | Exception) -> None:
         self.states = states
@@ -47,25 +47,25 @@ class Supervisor:
 
 
 @pytest.fixture
-def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+def set_states(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Set what Airflow answers about the task."""
 
-    def says(states: Any) -> None:
+    def set_answer(states: Any) -> None:
         monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(states), raising=False)
 
-    return says
+    return set_answer
 
 
 @pytest.fixture
 def gang(connection: str) -> GangRef:
-    """A gang of this try. It stays suspended, so nothing runs."""
+    """A gang of this try. The gang stays suspended, so no pod runs."""
     spec = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
     return GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "train"), claim=CLAIM).ref
 
 
-def trigger_of(gang: GangRef, connection: str, *, task_instance: Any = TI, **watch: Any) -> GangJobTrigger:
+def trigger_of(gang: GangRef, connection: str, *, task_instance: Any = TI, **fields: Any) -> GangJobTrigger:
     known = {"namespace": gang.namespace, "name": gang.name, "uid": gang.uid, "claim": CLAIM}
-    trigger = GangJobTrigger(kubernetes_conn_id=connection, **{**known, **watch})
+    trigger = GangJobTrigger(kubernetes_conn_id=connection, **{**known, **fields})
     trigger.task_instance = task_instance
     return trigger
 
@@ -94,27 +94,27 @@ def is_there(embedded: SandboxThread, gang: GangRef) -> bool:
         pytest.param({"r": {"train": "upstream_failed"}}, id="upstream failed"),
         pytest.param({"r": {"train": "removed"}}, id="removed from its DAG"),
         pytest.param({"r": {"train": None}}, id="cleared"),
-        pytest.param({"r": {}}, id="the task instance gone"),
-        pytest.param({}, id="its run deleted"),
+        pytest.param({"r": {}}, id="task instance deleted"),
+        pytest.param({}, id="run deleted"),
     ],
 )
-async def test_killed_task_takes_its_gang_along(
-    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any, states: Any
+async def test_kill_deletes_the_gang(
+    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any, states: Any
 ) -> None:
-    airflow_says(states)
+    set_states(states)
 
     await trigger_of(gang, connection).on_kill()
 
     assert not is_there(embedded, gang)
 
 
-async def test_pods_of_a_killed_gang_are_not_held(connection: str, embedded: SandboxThread, airflow_says: Any) -> None:
-    """Their trigger has ended, so nobody would ever record how they end."""
+async def test_pods_of_a_killed_gang_are_not_held(connection: str, embedded: SandboxThread, set_states: Any) -> None:
+    """The trigger has ended, so no process would record the outcomes of the pods."""
     spec = GangSpec(image="i", command=["sleep", "600"], workers=2)
     key = TaskKey("d", uuid4().hex, "train")
     gang = GangJobHook(connection).submit(spec, key=key, claim=CLAIM).ref
     await asyncio.to_thread(wait_for, "its pods", lambda: len(pods_of(embedded, gang)) == 2)
-    airflow_says({"r": {"train": "failed"}})
+    set_states({"r": {"train": "failed"}})
 
     await trigger_of(gang, connection).on_kill()
 
@@ -122,15 +122,15 @@ async def test_pods_of_a_killed_gang_are_not_held(connection: str, embedded: San
 
 
 async def test_gang_that_has_ended_is_kept_with_its_outcomes(
-    connection: str, embedded: SandboxThread, airflow_says: Any
+    connection: str, embedded: SandboxThread, set_states: Any
 ) -> None:
-    """A triggerer that wakes late cannot know that another one has written the event (apache/airflow#73454)."""
+    """A triggerer that wakes late does not know that another one has written the event (apache/airflow#73454)."""
     hook, key = GangJobHook(connection), TaskKey("d", uuid4().hex, "train")
     gang = hook.submit(GangSpec(image="i", command=["true"], workers=2), key=key, claim=CLAIM).ref
     await asyncio.to_thread(
         wait_for, "its end", lambda: state_of(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
     )
-    airflow_says({"r": {"train": "success"}})
+    set_states({"r": {"train": "success"}})
 
     await trigger_of(gang, connection).on_kill()
 
@@ -146,14 +146,14 @@ async def test_gang_that_has_ended_is_kept_with_its_outcomes(
         pytest.param({"r": {"train": "deferred"}}, {}, id="another triggerer took over"),
         pytest.param({"r": {"train": "scheduled"}}, {}, id="another triggerer wrote the event"),
         pytest.param({"r": {"train": "queued"}}, {}, id="queued for a worker"),
-        pytest.param({"r": {"train": "running"}}, {}, id="a worker concludes"),
+        pytest.param({"r": {"train": "running"}}, {}, id="a worker completes the task"),
         pytest.param({"r": {"train": "up_for_retry"}}, {}, id="waiting for the next try"),
-        pytest.param({"r": {"train": "restarting"}}, {}, id="cleared while a worker concludes"),
+        pytest.param({"r": {"train": "restarting"}}, {}, id="cleared while a worker completes the task"),
         pytest.param({"r": {"train": "up_for_reschedule"}}, {}, id="rescheduled"),
         pytest.param({"r": {"train": "a state of a later Airflow"}}, {}, id="state not understood"),
         pytest.param(RuntimeError("no answer"), {}, id="state unknown"),
         pytest.param({"r": {"train": "failed"}}, {"task_instance": None}, id="task unknown"),
-        pytest.param({"r": {"train": "failed"}}, {"claim": "former-try"}, id="another try answers for it"),
+        pytest.param({"r": {"train": "failed"}}, {"claim": "former-try"}, id="another try holds the claim"),
         pytest.param({"r": {"train": "failed"}}, {"claim": ""}, id="no claim"),
         pytest.param({"r": {"train": "failed"}}, {"uid": "other"}, id="another Job of this name"),
         pytest.param({"r": {"train": "failed"}}, {"delete_on_kill": False}, id="kept on kill"),
@@ -161,19 +161,19 @@ async def test_gang_that_has_ended_is_kept_with_its_outcomes(
     ],
 )
 async def test_gang_is_left_alone(
-    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any, states: Any, changes: dict[str, Any]
+    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any, states: Any, changes: dict[str, Any]
 ) -> None:
-    airflow_says(states)
+    set_states(states)
 
     await trigger_of(gang, **{"connection": changes.pop("kubernetes_conn_id", connection), **changes}).on_kill()
 
     assert is_there(embedded, gang)
 
 
-async def test_mapped_task_is_asked_for_by_its_index(
-    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any
+async def test_state_of_a_mapped_task_is_read_by_its_index(
+    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
 ) -> None:
-    airflow_says({"r": {"train_3": "deferred"}})
+    set_states({"r": {"train_3": "deferred"}})
     mapped = SimpleNamespace(**{**vars(TI), "map_index": 3})
 
     await trigger_of(gang, connection, task_instance=mapped).on_kill()
@@ -182,9 +182,9 @@ async def test_mapped_task_is_asked_for_by_its_index(
 
 
 async def test_kill_after_the_event_does_nothing(
-    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any
+    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
 ) -> None:
-    airflow_says({"r": {"train": "running"}})
+    set_states({"r": {"train": "running"}})
     trigger = trigger_of(gang, connection, deadline=1.0)
     events = [event async for event in trigger.run()]
 
@@ -193,13 +193,13 @@ async def test_kill_after_the_event_does_nothing(
     assert (len(events), is_there(embedded, gang)) == (1, True)
 
 
-async def test_kill_is_carried_on_when_it_is_cancelled(
-    gang: GangRef, connection: str, embedded: SandboxThread, airflow_says: Any
+async def test_kill_goes_on_when_it_is_cancelled(
+    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
 ) -> None:
     """Airflow 3.3 repeats its cancellation every second until the trigger has ended."""
-    airflow_says({"r": {"train": "failed"}})
+    set_states({"r": {"train": "failed"}})
     killing = asyncio.create_task(trigger_of(gang, connection).on_kill())
-    await asyncio.sleep(0)  # it has begun, and is about to ask Airflow
+    await asyncio.sleep(0)  # the kill has begun, and its next step is the request to Airflow
     killing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await killing
@@ -209,10 +209,10 @@ async def test_kill_is_carried_on_when_it_is_cancelled(
             await asyncio.sleep(0.02)
 
 
-async def test_kill_twice_is_as_good_as_once(
-    gang: GangRef, connection: str, airflow_says: Any, caplog: pytest.LogCaptureFixture
+async def test_kill_can_be_repeated(
+    gang: GangRef, connection: str, set_states: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    airflow_says({"r": {"train": "failed"}})
+    set_states({"r": {"train": "failed"}})
     trigger = trigger_of(gang, connection)
     await trigger.on_kill()
 

@@ -1,4 +1,4 @@
-"""Metrics reach a statsd server through Airflow's own stats, and cost no gang anything."""
+"""Metrics reach a statsd server through Airflow's own stats, and a broken server delays no gang."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GANG = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "100m"
 
 
 class Statsd:
-    """What Airflow's logger uses of the `statsd` package, which is an extra of Airflow."""
+    """The part of the `statsd` package, an extra of Airflow, that Airflow's logger uses."""
 
     def __init__(self, sender: socket.socket) -> None:
         self._sender = sender
@@ -40,7 +40,7 @@ class Statsd:
 
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
-    """A statsd server, to which Airflow in this process sends."""
+    """A statsd server to which Airflow in this process sends its metrics."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.setblocking(False)
@@ -53,7 +53,7 @@ def server() -> Iterator[socket.socket]:
 
 
 async def received(server: socket.socket, last: str) -> dict[str, str]:
-    """What has come by name, until and with a metric of the name `last`."""
+    """Return the received metrics by name, up to and including the metric `last`."""
     found: dict[str, str] = {}
     async with asyncio.timeout(TIMEOUT_S):
         while last not in found:
@@ -87,7 +87,7 @@ async def test_harvest_of_a_gang_is_counted(connection: str, server: socket.sock
     assert int(found["airflow.gangjobs.watches_open"].removesuffix("|g")) >= 2
 
 
-async def test_sink_that_raises_harms_nobody() -> None:
+async def test_exception_of_the_metrics_library_is_not_raised() -> None:
     def broken() -> stats.NoStatsLogger:
         raise RuntimeError("no route to the metrics server")
 
@@ -100,19 +100,19 @@ async def test_sink_that_raises_harms_nobody() -> None:
     stats.initialize(factory=stats.NoStatsLogger, export_legacy_names=False)
 
 
-def test_sum_is_sent_as_what_was_added() -> None:
-    meter, sink = DeltaReporter(), Recorder()
+def test_counter_is_sent_as_its_increase() -> None:
+    reporter, sink = DeltaReporter(), Recorder()
 
     for value in (5, 5, 9):
-        meter.send(Sample({}, {("a", "events"): value, ("b", "events"): 1}), sink)
+        reporter.send(Sample({}, {("a", "events"): value, ("b", "events"): 1}), sink)
 
     assert sink.sent == [("gangjobs.events", 6), ("gangjobs.events", 4)]
 
 
-def test_informer_that_began_anew_is_counted_from_nothing() -> None:
-    meter, sink = DeltaReporter(), Recorder()
+def test_counter_of_a_new_informer_starts_at_zero() -> None:
+    reporter, sink = DeltaReporter(), Recorder()
 
     for value in (5, 2):
-        meter.send(Sample({}, {("a", "events"): value}), sink)
+        reporter.send(Sample({}, {("a", "events"): value}), sink)
 
     assert sink.sent == [("gangjobs.events", 5), ("gangjobs.events", 2)]

@@ -1,4 +1,4 @@
-"""A trigger emits one event whatever happens, and never raises."""
+"""A trigger yields one event whatever happens, and never raises."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SLOW = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu"
 
 
 @pytest.fixture(autouse=True)
-async def end_of_loop() -> AsyncIterator[None]:
-    """The watches linger for a minute; this loop does not."""
+async def close_informers() -> AsyncIterator[None]:
+    """Close the watches, which would stay open for a minute, before the loop ends."""
     yield
     await informers().aclose()
 
@@ -38,19 +38,19 @@ def submitted(connection: str, spec: GangSpec) -> GangRef:
     return GangJobHook(connection).submit(spec, key=TaskKey("d", uuid4().hex, "t"), claim="c").ref
 
 
-async def events_of(kind: Any, connection: str, ref: GangRef, **watch: Any) -> list[GangEvent]:
+async def events_of(kind: Any, connection: str, ref: GangRef, **fields: Any) -> list[GangEvent]:
     known = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
-    trigger = kind(kubernetes_conn_id=connection, **{**known, **watch})
+    trigger = kind(kubernetes_conn_id=connection, **{**known, **fields})
     return [GangEvent.from_payload(json.loads(json.dumps(event.payload))) async for event in trigger.run()]
 
 
-async def test_end_of_a_gang_is_told_once(connection: str) -> None:
+async def test_end_of_a_gang_is_one_event(connection: str) -> None:
     (event,) = await events_of(GangJobTrigger, connection, submitted(connection, QUICK))
 
     assert (event.status, parse_indexes(event.completed_indexes)) == (Status.SUCCEEDED, {0, 1})
 
 
-async def test_gang_that_has_ended_before_is_told_at_once(connection: str) -> None:
+async def test_gang_that_has_already_ended_is_an_event_at_once(connection: str) -> None:
     ref = submitted(connection, QUICK)
     await events_of(GangJobTrigger, connection, ref)
 
@@ -59,7 +59,7 @@ async def test_gang_that_has_ended_before_is_told_at_once(connection: str) -> No
     assert event.status is Status.SUCCEEDED
 
 
-async def test_running_gang_is_told_by_the_submission_trigger(connection: str) -> None:
+async def test_submission_trigger_reports_a_running_gang(connection: str) -> None:
     ref = submitted(connection, SLOW)
     (event,) = await events_of(GangSubmissionTrigger, connection, ref)
     GangJobHook(connection).delete(ref)
@@ -67,7 +67,7 @@ async def test_running_gang_is_told_by_the_submission_trigger(connection: str) -
     assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
 
 
-async def test_deleted_gang_is_told_as_deleted(connection: str) -> None:
+async def test_deleted_gang_is_reported_as_deleted(connection: str) -> None:
     ref = submitted(connection, SLOW)
     GangJobHook(connection).delete(ref)
 
@@ -76,9 +76,9 @@ async def test_deleted_gang_is_told_as_deleted(connection: str) -> None:
     assert event.status is Status.DELETED
 
 
-async def test_execution_timeout_is_told_with_what_was_seen(connection: str) -> None:
+async def test_execution_timeout_reports_the_last_observation(connection: str) -> None:
     ref = submitted(connection, SLOW)
-    await events_of(GangSubmissionTrigger, connection, ref)  # it runs
+    await events_of(GangSubmissionTrigger, connection, ref)  # wait until the gang runs
 
     for seconds in (1, 10, 100):  # a busy machine needs longer to see anything at all
         deadline = {"deadline": time.time() + seconds, "execution_timeout_s": 3.0}
@@ -92,7 +92,7 @@ async def test_execution_timeout_is_told_with_what_was_seen(connection: str) -> 
 
 
 @in_virtual_time
-async def test_unknown_connection_is_told_as_an_error_when_it_stays_unknown() -> None:
+async def test_connection_that_stays_unknown_is_an_error() -> None:
     (event,) = await events_of(GangJobTrigger, "nowhere", GangRef("n", "j", "u"))
 
     assert (event.status, event.reason) == (Status.ERROR, "AirflowNotFoundException")
@@ -100,17 +100,17 @@ async def test_unknown_connection_is_told_as_an_error_when_it_stays_unknown() ->
 
 
 @in_virtual_time
-async def test_connection_that_was_there_before_is_not_done_without() -> None:
-    """Otherwise the trigger would look into another cluster, and find no Job there."""
+async def test_connection_that_must_exist_is_not_replaced_by_the_default() -> None:
+    """Otherwise the trigger would read another cluster, and find no Job there."""
     (event,) = await events_of(GangJobTrigger, "kubernetes_default", GangRef("n", "j", "u"), must_exist=True)
 
     assert (event.status, event.reason) == (Status.ERROR, "AirflowNotFoundException")
 
 
 @in_virtual_time
-async def test_secret_of_a_broken_connection_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    described = {"conn_type": "kubernetes", "extra": {"kube_config": "{token: s3cr3t", "in_cluster": False}}
-    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", json.dumps(described))
+async def test_secret_of_a_broken_connection_is_not_in_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "kubernetes", "extra": {"kube_config": "{token: s3cr3t", "in_cluster": False}}
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", json.dumps(connection))
 
     (event,) = await events_of(GangJobTrigger, "broken", GangRef("n", "j", "u"))
 

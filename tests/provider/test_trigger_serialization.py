@@ -1,4 +1,4 @@
-"""What a trigger keeps in Airflow's database, in clear text: ids and numbers, and enough to start again."""
+"""The arguments of a trigger, which Airflow's database stores in clear text: ids and numbers, enough to start again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangCompletionTrigger, GangJobTrigger, GangSubmissionTrigger
 
-LEAST = {"kubernetes_conn_id": "gpus", "namespace": "team", "name": "train-0", "uid": "job-uid"}
-FULL = LEAST | {
+REQUIRED = {"kubernetes_conn_id": "gpus", "namespace": "team", "name": "train-0", "uid": "job-uid"}
+FULL = REQUIRED | {
     "claim": "01a1",
     "attempt": 2,
     "queue_timeout_s": 60.0,
@@ -31,7 +31,7 @@ TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
 
 
 @pytest.mark.parametrize("kind", TRIGGERS)
-@pytest.mark.parametrize("kwargs", [LEAST, FULL], ids=["least", "full"])
+@pytest.mark.parametrize("kwargs", [REQUIRED, FULL], ids=["required", "full"])
 def test_trigger_survives_serialization(kind: Any, kwargs: dict[str, Any]) -> None:
     path, stored = kind(**kwargs).serialize()
     again = import_string(path)(**json.loads(json.dumps(stored)))
@@ -40,19 +40,19 @@ def test_trigger_survives_serialization(kind: Any, kwargs: dict[str, Any]) -> No
     assert (type(again), again.args) == (kind, TriggerArgs(**kwargs))
 
 
-def test_every_field_of_a_watch_is_in_the_full_example() -> None:
+def test_every_argument_is_in_the_full_example() -> None:
     assert set(FULL) == set(TriggerArgs.__dataclass_fields__)
 
 
-def test_watch_of_an_earlier_release_loads() -> None:
-    """Deferred tasks bring these back after an upgrade; fields are added with a default, never renamed."""
-    assert GangJobTrigger(**LEAST).args.ref == GangRef("team", "train-0", "job-uid")
+def test_arguments_of_an_earlier_release_load() -> None:
+    """Airflow stores the arguments over an upgrade: a new argument needs a default, and none is renamed."""
+    assert GangJobTrigger(**REQUIRED).args.ref == GangRef("team", "train-0", "job-uid")
 
 
-def test_watch_gives_the_deadlines() -> None:
+def test_timeouts_become_deadlines() -> None:
     assert TriggerArgs(**FULL).deadlines == Deadlines(queue_s=60.0, assemble_s=30.5, run_s=3600.0)
 
 
 def test_unknown_argument_is_refused() -> None:
     with pytest.raises(TypeError, match="kube_config"):
-        GangJobTrigger(**LEAST, kube_config="secret")
+        GangJobTrigger(**REQUIRED, kube_config="secret")

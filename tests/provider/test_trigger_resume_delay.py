@@ -1,4 +1,4 @@
-"""A gang that ends at once must not resume its task before Airflow knows that the worker has left (airflow#72716)."""
+"""A gang that ends at once resumes its task only after Airflow has noticed the worker's end (airflow#72716)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SETTING = "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"
 
 
 @pytest.mark.parametrize(("interval_s", "ran_s"), [(5, 0.0), (5, 3.0), (1, 0.0)])
-def test_task_goes_on_one_heartbeat_after_its_deferral(
+def test_task_resumes_one_heartbeat_after_its_deferral(
     interval_s: int, ran_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SETTING, str(interval_s))

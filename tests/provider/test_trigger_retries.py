@@ -1,4 +1,4 @@
-"""What goes wrong on the trigger's side is met with patience, since the gang is healthy meanwhile."""
+"""A trigger retries after faults of its own process, because the gang may be healthy meanwhile."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ from tests.provider.virtual_time import elapsed, in_virtual_time
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
-CONNECTION = "AIRFLOW_CONN_PATIENT"
+CONNECTION = "AIRFLOW_CONN_RETRIES"
 
 
 class BrokenLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger that fails to say how a gang stands, so many times: an exception nobody expects."""
+    """A logger whose `info` raises an unexpected exception the given number of times."""
 
     def __init__(self, times: int) -> None:
         super().__init__(logging.getLogger("broken"))
-        self.left = times
+        self.failures_left = times
 
     def info(self, *args: Any, **kwargs: Any) -> None:
-        if self.left:
-            self.left -= 1
+        if self.failures_left:
+            self.failures_left -= 1
             raise RuntimeError("s3cr3t")
 
 
-def described(kube_config: Any) -> str:
+def connection_json(kube_config: Any) -> str:
     return json.dumps({"conn_type": "kubernetes", "extra": {"kube_config": kube_config}})
 
 
-def watch_of(ref: GangRef, **known: Any) -> TriggerArgs:
-    return TriggerArgs(kubernetes_conn_id="patient", namespace=ref.namespace, name=ref.name, uid=ref.uid, **known)
+def args_of(ref: GangRef, **fields: Any) -> TriggerArgs:
+    return TriggerArgs(kubernetes_conn_id="retries", namespace=ref.namespace, name=ref.name, uid=ref.uid, **fields)
 
 
-async def told(watch: TriggerArgs, log: Any = None) -> GangEvent:
-    return await wait_for_event(watch, "ended", log or logging.getLogger("test"))
+async def event_of(args: TriggerArgs, log: Any = None) -> GangEvent:
+    return await wait_for_event(args, "ended", log or logging.getLogger("test"))
 
 
 @in_virtual_time
-async def test_connection_that_cannot_be_read_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_the_connection_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     async with VirtualControlPlane.running() as plane:
-        found = described(plane.config.kube_config)
-        asyncio.get_running_loop().call_later(120, monkeypatch.setenv, CONNECTION, found)
-        waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2), must_exist=True)))
+        connection = connection_json(plane.config.kube_config)
+        asyncio.get_running_loop().call_later(120, monkeypatch.setenv, CONNECTION, connection)
+        waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), must_exist=True)))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish_all()
         event = await waiting
@@ -77,8 +77,8 @@ async def test_deadline_of_the_task_applies_while_the_connection_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("airflow_provider_gangjobs.triggers.wait.CLOCK_WITHIN_S", 0.1)
-    watch = watch_of(GangRef("n", "j", "u"), deadline=time.time() + 0.5, execution_timeout_s=200.0)
-    event = await told(watch)
+    args = args_of(GangRef("n", "j", "u"), deadline=time.time() + 0.5, execution_timeout_s=200.0)
+    event = await event_of(args)
     assert (event.status, event.reason, event.seconds) == (Status.TIMEOUT, "Deadline.execution", 200.0)
 
 
@@ -87,51 +87,51 @@ async def test_rotated_token_is_used(embedded: SandboxThread, connection: str, m
     monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
     ref = submitted(connection, QUICK)
     kube_config = yaml.safe_load(embedded.kubeconfig_path.read_text())
-    fresh = described(kube_config)
+    fresh = connection_json(kube_config)
     monkeypatch.setenv(CONNECTION, fresh.replace(embedded.token, "rotated-away"))
     asyncio.get_running_loop().call_later(0.2, monkeypatch.setenv, CONNECTION, fresh)
 
-    event = await told(watch_of(ref))
+    event = await event_of(args_of(ref))
     await informers().aclose()
 
     assert event.status is Status.SUCCEEDED
 
 
 @in_virtual_time
-async def test_connection_that_stays_as_it_is_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unchanged_connection_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
-    monkeypatch.setenv(CONNECTION, described({"clusters": []}))
+    monkeypatch.setenv(CONNECTION, connection_json({"clusters": []}))
     async with VirtualControlPlane.running() as plane:
-        event = await told(watch_of(plane.submit()))
+        event = await event_of(args_of(plane.submit()))
         assert (event.status, event.reason) == (Status.ERROR, "InvalidConnection")
 
 
 @in_virtual_time
-async def test_unexpected_exception_begins_the_following_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gang_is_followed_again_after_an_unexpected_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
-        waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
+        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+        waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
         await plane.until(lambda: plane.running_ranks() == 2)
         plane.finish_all()
         assert (await waiting).status is Status.SUCCEEDED
 
 
 @in_virtual_time
-async def test_exception_that_comes_again_and_again_is_an_error_without_its_text(
+async def test_repeated_exception_is_an_error_without_its_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
-        event = await told(watch_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
+        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+        event = await event_of(args_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
         assert (event.status, event.reason, event.tracking_errors) == (Status.ERROR, "RuntimeError", 2)
         assert "s3cr3t" not in json.dumps(event.to_payload())
 
 
 @in_virtual_time
-async def test_errors_before_a_gang_was_followed_for_a_while_count_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_resets_the_count_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
-        waiting = asyncio.create_task(told(watch_of(plane.submit(workers=2), tracking_errors=1)))
+        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+        waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), tracking_errors=1)))
         await plane.until(lambda: plane.running_ranks() == 2)
         await asyncio.sleep(PROGRESS_S + 100)
         plane.finish_all()
@@ -141,11 +141,11 @@ async def test_errors_before_a_gang_was_followed_for_a_while_count_no_more(monke
 
 @in_virtual_time
 async def test_deadline_counts_by_the_clock_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The local clock is months ahead here: by it, the deadline has passed long ago."""
+    """The local clock is months ahead here, so that by the local clock the deadline has passed."""
     async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, described(plane.config.kube_config))
+        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
         deadline = plane.clock.now().timestamp() + 600
-        event = await told(watch_of(plane.submit(workers=2), deadline=deadline))
+        event = await event_of(args_of(plane.submit(workers=2), deadline=deadline))
         assert (event.status, event.phase) == (Status.TIMEOUT, Phase.RUNNING)
         assert 600 <= elapsed() <= 602
 
