@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from typing import Any
 
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.provider.submission_cluster import SubmissionCluster
     from tests.provider.task_runner import Task
 
 
@@ -31,6 +32,15 @@ def connection(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch) -> str:
     described = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(embedded.kubeconfig_path)}}
     monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", json.dumps(described))
     return "embedded"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[SubmissionCluster]:
+    """Run an embedded cluster of the newest release with two nodes, for submissions over HTTP."""
+    from tests.provider.submission_cluster import running_cluster
+
+    async with running_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

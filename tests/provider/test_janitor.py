@@ -56,21 +56,19 @@ def verdicts(result: Tidied) -> list[Verdict]:
     return list(result.gangs.values())
 
 
-async def test_a_young_half_gang_is_left_to_its_submitter():
-    async with running_cluster() as cluster:
-        await half_submitted(cluster)
-        assert verdicts(await tidied(cluster, age=HOUR / 2)) == []
-        assert len(cluster.live_jobs()) == 1
+async def test_a_young_half_gang_is_left_to_its_submitter(cluster):
+    await half_submitted(cluster)
+    assert verdicts(await tidied(cluster, age=HOUR / 2)) == []
+    assert len(cluster.live_jobs()) == 1
 
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST + 1))
-async def test_half_a_gang_of_a_task_is_removed(request_number):
-    async with running_cluster() as cluster:
-        await half_submitted(cluster, request_number)
-        assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
-        cluster.bench.run(60)
-        assert [cluster.objects(resource) for resource in (JOBS, CONFIGMAPS)] == [[], []]
-        cluster.check_one_live_gang(await cluster.submit())
+async def test_half_a_gang_of_a_task_is_removed(cluster, request_number):
+    await half_submitted(cluster, request_number)
+    assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+    cluster.bench.run(60)
+    assert [cluster.objects(resource) for resource in (JOBS, CONFIGMAPS)] == [[], []]
+    cluster.check_one_live_gang(await cluster.submit())
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -84,11 +82,10 @@ async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
 
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST))
-async def test_a_gang_by_id_that_lacks_something_is_removed(request_number):
-    async with running_cluster() as cluster:
-        await half_submitted(cluster, request_number, by_id=True)
-        assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
-        assert cluster.objects(JOBS) == []
+async def test_a_gang_by_id_that_lacks_something_is_removed(cluster, request_number):
+    await half_submitted(cluster, request_number, by_id=True)
+    assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+    assert cluster.objects(JOBS) == []
 
 
 async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
@@ -102,44 +99,40 @@ async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
         assert len(cluster.jobs()) == 2 + (running.ref != ended.ref)
 
 
-async def test_a_dry_run_says_the_same_and_changes_nothing():
-    async with running_cluster() as cluster:
-        await half_submitted(cluster)
-        assert verdicts(await tidied(cluster, dry_run=True)) == [Verdict.REMOVE]
-        assert len(cluster.live_jobs()) == 1
-        assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+async def test_a_dry_run_says_the_same_and_changes_nothing(cluster):
+    await half_submitted(cluster)
+    assert verdicts(await tidied(cluster, dry_run=True)) == [Verdict.REMOVE]
+    assert len(cluster.live_jobs()) == 1
+    assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
 
 
-async def test_twice_tidied_is_as_good_as_once():
-    async with running_cluster() as cluster:
-        await half_submitted(cluster)
-        await tidied(cluster)
-        assert verdicts(await tidied(cluster)) == []
+async def test_twice_tidied_is_as_good_as_once(cluster):
+    await half_submitted(cluster)
+    await tidied(cluster)
+    assert verdicts(await tidied(cluster)) == []
 
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("request_number", [1, 2])
-async def test_a_janitor_that_dies_is_followed_by_another(request_number, applied):
+async def test_a_janitor_that_dies_is_followed_by_another(cluster, request_number, applied):
     """Removing a task's half gang is a list, looks, a mark, a delete."""
-    async with running_cluster() as cluster:
-        await half_submitted(cluster)
-        process = CrashingClient(cluster.client)
-        await tidied(cluster, api=process, dry_run=True)
-        crash = Crash(len(process.requests) - 1 + request_number, applied)
-        with pytest.raises(ProcessDied):
-            await tidied(cluster, api=CrashingClient(cluster.client, crash))
-        await tidied(cluster)
-        assert cluster.jobs() == []
+    await half_submitted(cluster)
+    process = CrashingClient(cluster.client)
+    await tidied(cluster, api=process, dry_run=True)
+    crash = Crash(len(process.requests) - 1 + request_number, applied)
+    with pytest.raises(ProcessDied):
+        await tidied(cluster, api=CrashingClient(cluster.client, crash))
+    await tidied(cluster)
+    assert cluster.jobs() == []
 
 
-async def test_a_refusal_is_told_and_stops_nothing_else():
-    async with running_cluster() as cluster:
-        await half_submitted(cluster)
-        await half_submitted(cluster, by_id=True)
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message="no such right"))
-        result = await tidied(cluster)
-        assert ["no such right" in failure for failure in result.failures.values()] == [True]
-        assert list(result.gangs.values()) == [Verdict.REMOVE]
+async def test_a_refusal_is_told_and_stops_nothing_else(cluster):
+    await half_submitted(cluster)
+    await half_submitted(cluster, by_id=True)
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message="no such right"))
+    result = await tidied(cluster)
+    assert ["no such right" in failure for failure in result.failures.values()] == [True]
+    assert list(result.gangs.values()) == [Verdict.REMOVE]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -89,102 +89,93 @@ async def test_other_ids_are_other_gangs():
         assert len(cluster.live_jobs()) == 2
 
 
-async def test_an_id_takes_no_more_requests_than_a_task():
-    async with running_cluster() as cluster:
-        process = CrashingClient(cluster.client)
-        await submit(cluster, GangSpec(image="trainer:1", workers=4, rendezvous=False), api=process)
-        assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
+async def test_an_id_takes_no_more_requests_than_a_task(cluster):
+    process = CrashingClient(cluster.client)
+    await submit(cluster, GangSpec(image="trainer:1", workers=4, rendezvous=False), api=process)
+    assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
 
 
-async def test_other_parameters_under_one_id_are_refused_and_named():
-    async with running_cluster() as cluster:
-        first = await submit(cluster)
-        with pytest.raises(SubmissionConflict, match="submitted with other parameters") as caught:
-            await submit(cluster, OTHER)
-        assert caught.value.fields == ("files", "image")
-        assert (caught.value.ours_hash, caught.value.theirs_hash) == (OTHER.hash, GANG_OF_4.hash)
-        assert caught.value.uid == first.ref.uid
-        cluster.check_one_live_gang(first)
+async def test_other_parameters_under_one_id_are_refused_and_named(cluster):
+    first = await submit(cluster)
+    with pytest.raises(SubmissionConflict, match="submitted with other parameters") as caught:
+        await submit(cluster, OTHER)
+    assert caught.value.fields == ("files", "image")
+    assert (caught.value.ours_hash, caught.value.theirs_hash) == (OTHER.hash, GANG_OF_4.hash)
+    assert caught.value.uid == first.ref.uid
+    cluster.check_one_live_gang(first)
 
 
-async def test_a_success_stands_also_when_it_was_told():
-    async with running_cluster() as cluster:
-        first = await submit(cluster)
-        cluster.finish_job(first.ref.name)
-        assert await mark_delivered(cluster.client, first.ref, at=datetime(2026, 1, 1, tzinfo=UTC))
-        second = await submit(cluster)
-        assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
-        with pytest.raises(SubmissionConflict):
-            await submit(cluster, OTHER)
+async def test_a_success_stands_also_when_it_was_told(cluster):
+    first = await submit(cluster)
+    cluster.finish_job(first.ref.name)
+    assert await mark_delivered(cluster.client, first.ref, at=datetime(2026, 1, 1, tzinfo=UTC))
+    second = await submit(cluster)
+    assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
+    with pytest.raises(SubmissionConflict):
+        await submit(cluster, OTHER)
 
 
-async def test_a_failure_is_visible_and_can_be_submitted_again():
-    async with running_cluster() as cluster:
-        first = await submit(cluster)
-        cluster.finish_job(first.ref.name, ok=False)
-        record = await found(cluster)
-        assert (record.state, record.phase, record.ref) == (OperationState.FAILED, Phase.FAILED, first.ref)
-        assert record.error is not None
-        assert record.error.reason == "BackoffLimitExceeded"
-        second = await submit(cluster, OTHER)
-        assert (second.attempt, second.trigger_id, second.adopted) == (1, ID, False)
-        assert (await found(cluster)).ref == second.ref
+async def test_a_failure_is_visible_and_can_be_submitted_again(cluster):
+    first = await submit(cluster)
+    cluster.finish_job(first.ref.name, ok=False)
+    record = await found(cluster)
+    assert (record.state, record.phase, record.ref) == (OperationState.FAILED, Phase.FAILED, first.ref)
+    assert record.error is not None
+    assert record.error.reason == "BackoffLimitExceeded"
+    second = await submit(cluster, OTHER)
+    assert (second.attempt, second.trigger_id, second.adopted) == (1, ID, False)
+    assert (await found(cluster)).ref == second.ref
 
 
-async def test_what_can_never_be_submitted_is_left_halted_with_its_error():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", times=None))
-        with pytest.raises(SubmissionFailed):
-            await submit(cluster)
-        record = await found(cluster)
-        assert record.state is OperationState.FAILED
-        assert record.error is not None
-        assert record.error.reason == "SubmissionFailed"
-        assert "create PodGroup" in record.error.message
-        cluster.faults.remove()
-        again = await submit(cluster)
-        assert ([job["metadata"]["uid"] for job in cluster.live_jobs()], again.attempt) == ([again.ref.uid], 1)
+async def test_what_can_never_be_submitted_is_left_halted_with_its_error(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path="podgroups", times=None))
+    with pytest.raises(SubmissionFailed):
+        await submit(cluster)
+    record = await found(cluster)
+    assert record.state is OperationState.FAILED
+    assert record.error is not None
+    assert record.error.reason == "SubmissionFailed"
+    assert "create PodGroup" in record.error.message
+    cluster.faults.remove()
+    again = await submit(cluster)
+    assert ([job["metadata"]["uid"] for job in cluster.live_jobs()], again.attempt) == ([again.ref.uid], 1)
 
 
-async def test_a_record_takes_one_request_and_tells_the_times():
-    async with running_cluster() as cluster:
-        assert await find(cluster) is None
-        submission = await submit(cluster)
-        process = CrashingClient(cluster.client)
-        record = await find(cluster, api=process)
-        assert process.requests == ["LIST jobs"]
-        assert record is not None
-        assert (record.trigger_id, record.ref, record.state) == (ID, submission.ref, OperationState.IN_PROGRESS)
-        cluster.finish_job(submission.ref.name)
-        record = await found(cluster)
-        assert (record.state, record.phase, record.error) == (OperationState.SUCCEEDED, Phase.SUCCEEDED, None)
-        assert record.started_at is not None
-        assert record.ended_at is not None
-        assert record.submitted_at <= record.started_at <= record.ended_at
+async def test_a_record_takes_one_request_and_tells_the_times(cluster):
+    assert await find(cluster) is None
+    submission = await submit(cluster)
+    process = CrashingClient(cluster.client)
+    record = await find(cluster, api=process)
+    assert process.requests == ["LIST jobs"]
+    assert record is not None
+    assert (record.trigger_id, record.ref, record.state) == (ID, submission.ref, OperationState.IN_PROGRESS)
+    cluster.finish_job(submission.ref.name)
+    record = await found(cluster)
+    assert (record.state, record.phase, record.error) == (OperationState.SUCCEEDED, Phase.SUCCEEDED, None)
+    assert record.started_at is not None
+    assert record.ended_at is not None
+    assert record.submitted_at <= record.started_at <= record.ended_at
 
 
-async def test_a_halt_is_told_as_the_cause():
-    async with running_cluster() as cluster:
-        submission = await submit(cluster)
-        await halt(cluster.client, submission.ref, reason="the operator asked for it")
-        record = await found(cluster)
-        assert record.error == FailureCause("Halted", "the operator asked for it")
-        assert record.state is OperationState.FAILED
+async def test_a_halt_is_told_as_the_cause(cluster):
+    submission = await submit(cluster)
+    await halt(cluster.client, submission.ref, reason="the operator asked for it")
+    record = await found(cluster)
+    assert record.error == FailureCause("Halted", "the operator asked for it")
+    assert record.state is OperationState.FAILED
 
 
-async def test_a_tasks_attempt_is_found_by_its_default_id():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        assert (await found(cluster, submission.trigger_id)).ref == submission.ref
-        assert await find(cluster, submission.trigger_id[:-1] + "1") is None
+async def test_a_tasks_attempt_is_found_by_its_default_id(cluster):
+    submission = await cluster.submit()
+    assert (await found(cluster, submission.trigger_id)).ref == submission.ref
+    assert await find(cluster, submission.trigger_id[:-1] + "1") is None
 
 
 @pytest.mark.parametrize("trigger_id", ["", " ", "a\nb", "x" * 513, "a" * 26 + "-0"])
-async def test_a_senseless_id_is_refused(trigger_id):
-    async with running_cluster() as cluster:
-        with pytest.raises(InvalidGangSpec, match="trigger_id"):
-            await submit(cluster, trigger_id=trigger_id)
-        assert cluster.jobs() == []
+async def test_a_senseless_id_is_refused(cluster, trigger_id):
+    with pytest.raises(InvalidGangSpec, match="trigger_id"):
+        await submit(cluster, trigger_id=trigger_id)
+    assert cluster.jobs() == []
 
 
 async def test_submissions_are_listed_page_by_page():
@@ -221,82 +212,73 @@ async def test_deleting_a_completed_one_drops_our_records_and_keeps_the_job(rele
         assert await find(cluster) is None
 
 
-async def test_a_deleted_id_is_free_although_the_job_was_kept():
-    async with running_cluster() as cluster:
-        first = await submit(cluster)
-        cluster.finish_job(first.ref.name)
-        await delete(cluster)
-        second = await submit(cluster, OTHER)
-        assert (second.attempt, second.adopted) == (1, False)
-        assert (await found(cluster)).ref == second.ref
+async def test_a_deleted_id_is_free_although_the_job_was_kept(cluster):
+    first = await submit(cluster)
+    cluster.finish_job(first.ref.name)
+    await delete(cluster)
+    second = await submit(cluster, OTHER)
+    assert (second.attempt, second.adopted) == (1, False)
+    assert (await found(cluster)).ref == second.ref
 
 
-async def test_deleting_with_the_job_leaves_nothing():
-    async with running_cluster() as cluster:
-        submission = await submit(cluster)
-        cluster.finish_job(submission.ref.name)
-        assert await delete(cluster, job=True) == (submission.ref,)
-        cluster.bench.run(60)
-        assert [cluster.objects(resource) for resource in (JOBS, PODS, *OURS)] == [[]] * 6
+async def test_deleting_with_the_job_leaves_nothing(cluster):
+    submission = await submit(cluster)
+    cluster.finish_job(submission.ref.name)
+    assert await delete(cluster, job=True) == (submission.ref,)
+    cluster.bench.run(60)
+    assert [cluster.objects(resource) for resource in (JOBS, PODS, *OURS)] == [[]] * 6
 
 
 @pytest.mark.parametrize("job", [False, True])
-async def test_deleting_an_ongoing_one_ends_its_pods_first(job):
-    async with running_cluster() as cluster:
-        submission = await submit(cluster)
-        cluster.bench.run()
-        assert len(cluster.bench.bound(submission.ref.name)) == 4
-        assert await delete(cluster, job=job) == (submission.ref,)
-        assert cluster.objects(PODS) == []
-        cluster.bench.run(60)
-        assert [cluster.objects(resource) for resource in OURS] == [[], [], [], []]
-        assert len(cluster.objects(JOBS)) == (not job)
+async def test_deleting_an_ongoing_one_ends_its_pods_first(cluster, job):
+    submission = await submit(cluster)
+    cluster.bench.run()
+    assert len(cluster.bench.bound(submission.ref.name)) == 4
+    assert await delete(cluster, job=job) == (submission.ref,)
+    assert cluster.objects(PODS) == []
+    cluster.bench.run(60)
+    assert [cluster.objects(resource) for resource in OURS] == [[], [], [], []]
+    assert len(cluster.objects(JOBS)) == (not job)
 
 
-async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later():
-    async with running_cluster() as cluster:
-        submission = await submit(cluster)
-        cluster.bench.run()
+async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later(cluster):
+    submission = await submit(cluster)
+    cluster.bench.run()
 
-        async def free(ref: GangRef) -> None:
-            await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
+    async def free(ref: GangRef) -> None:
+        await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
 
-        cluster.run_controllers_during_sleep()
-        with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
-            await forget(
-                cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.time.clock()
-            )
-        assert caught.value.retryable
-        assert (await found(cluster)).state is OperationState.FAILED
-        assert await delete(cluster) == (submission.ref,)
+    cluster.run_controllers_during_sleep()
+    with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
+        await forget(cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.time.clock())
+    assert caught.value.retryable
+    assert (await found(cluster)).state is OperationState.FAILED
+    assert await delete(cluster) == (submission.ref,)
 
 
-async def test_twice_deleted_is_as_good_as_once():
-    async with running_cluster() as cluster:
-        await submit(cluster)
-        await delete(cluster)
-        assert await delete(cluster) == ()
-        assert await delete(cluster, "never submitted") == ()
+async def test_twice_deleted_is_as_good_as_once(cluster):
+    await submit(cluster)
+    await delete(cluster)
+    assert await delete(cluster) == ()
+    assert await delete(cluster, "never submitted") == ()
 
 
-async def test_all_attempts_of_an_id_are_deleted_together():
-    async with running_cluster() as cluster:
-        first = await submit(cluster)
-        cluster.finish_job(first.ref.name, ok=False)
-        second = await submit(cluster)
-        assert await delete(cluster, job=True) == (second.ref, first.ref)
-        cluster.bench.run(60)
-        assert cluster.objects(JOBS) == []
+async def test_all_attempts_of_an_id_are_deleted_together(cluster):
+    first = await submit(cluster)
+    cluster.finish_job(first.ref.name, ok=False)
+    second = await submit(cluster)
+    assert await delete(cluster, job=True) == (second.ref, first.ref)
+    cluster.bench.run(60)
+    assert cluster.objects(JOBS) == []
 
 
-async def test_a_namesake_of_someone_else_is_not_deleted():
-    async with running_cluster() as cluster:
-        submission = await submit(cluster)
-        cluster.finish_job(submission.ref.name)
-        service = cluster.bench.registry.get(SERVICES, submission.ref.name, NAMESPACE)
-        cluster.bench.registry.delete(SERVICES, submission.ref.name, NAMESPACE)
-        cluster.bench.registry.create(
-            SERVICES, {"metadata": {"name": submission.ref.name}, "spec": service["spec"]}, NAMESPACE
-        )
-        await delete(cluster)
-        assert len(cluster.objects(SERVICES)) == 1
+async def test_a_namesake_of_someone_else_is_not_deleted(cluster):
+    submission = await submit(cluster)
+    cluster.finish_job(submission.ref.name)
+    service = cluster.bench.registry.get(SERVICES, submission.ref.name, NAMESPACE)
+    cluster.bench.registry.delete(SERVICES, submission.ref.name, NAMESPACE)
+    cluster.bench.registry.create(
+        SERVICES, {"metadata": {"name": submission.ref.name}, "spec": service["spec"]}, NAMESPACE
+    )
+    await delete(cluster)
+    assert len(cluster.objects(SERVICES)) == 1

@@ -43,20 +43,18 @@ async def test_abilities_of_a_cluster_without_the_api_are_none():
         assert (found.dialects, found.holds_gangs, found.scheduling_versions) == ((), False, ())
 
 
-async def test_abilities_are_asked_for_once():
-    async with running_cluster() as cluster:
-        first = await abilities(cluster.client, namespace=NAMESPACE)
-        before = dict(cluster.client.statistics().requests)
-        assert await abilities(cluster.client, namespace=NAMESPACE) is first
-        assert dict(cluster.client.statistics().requests) == before
+async def test_abilities_are_asked_for_once(cluster):
+    first = await abilities(cluster.client, namespace=NAMESPACE)
+    before = dict(cluster.client.statistics().requests)
+    assert await abilities(cluster.client, namespace=NAMESPACE) is first
+    assert dict(cluster.client.statistics().requests) == before
 
 
-async def test_what_may_not_be_asked_is_unknown():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
-        found = await abilities(cluster.client, namespace=NAMESPACE)
-        assert (set(found.fields.values()), found.holds_gangs) == ({None}, None)
-        assert "403" in found.gates[0].evidence
+async def test_what_may_not_be_asked_is_unknown(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
+    found = await abilities(cluster.client, namespace=NAMESPACE)
+    assert (set(found.fields.values()), found.holds_gangs) == ({None}, None)
+    assert "403" in found.gates[0].evidence
 
 
 async def preflighted(cluster, spec, api=None):
@@ -71,22 +69,20 @@ async def preflighted(cluster, spec, api=None):
     )
 
 
-async def test_a_preflight_is_one_more_request():
-    async with running_cluster() as cluster:
-        process = CrashingClient(cluster.client)
-        submission = await preflighted(cluster, GANG_OF_4, process)
-        assert process.requests[:3] == ["LIST jobs", "POST jobs", "POST jobs"]
-        cluster.check_one_live_gang(submission)
-        assert (await preflighted(cluster, GANG_OF_4)).requests == 1
+async def test_a_preflight_is_one_more_request(cluster):
+    process = CrashingClient(cluster.client)
+    submission = await preflighted(cluster, GANG_OF_4, process)
+    assert process.requests[:3] == ["LIST jobs", "POST jobs", "POST jobs"]
+    cluster.check_one_live_gang(submission)
+    assert (await preflighted(cluster, GANG_OF_4)).requests == 1
 
 
-async def test_what_the_server_refuses_is_named_and_nothing_is_created():
-    async with running_cluster() as cluster:
-        refused = GangSpec(image="a", workers=2, pod_overrides={"spec": {"dnsPolicy": "Sometimes"}})
-        with pytest.raises(InvalidGangSpec, match="dnsPolicy") as caught:
-            await preflighted(cluster, refused)
-        assert "spec.template.spec.dnsPolicy" in {problem.path for problem in caught.value.problems}
-        assert cluster.jobs() == []
+async def test_what_the_server_refuses_is_named_and_nothing_is_created(cluster):
+    refused = GangSpec(image="a", workers=2, pod_overrides={"spec": {"dnsPolicy": "Sometimes"}})
+    with pytest.raises(InvalidGangSpec, match="dnsPolicy") as caught:
+        await preflighted(cluster, refused)
+    assert "spec.template.spec.dnsPolicy" in {problem.path for problem in caught.value.problems}
+    assert cluster.jobs() == []
 
 
 async def test_a_link_that_would_be_dropped_is_found_before_anything_is_created():
@@ -108,27 +104,24 @@ async def test_a_preferred_gang_falls_back_before_it_is_created():
         cluster.check_one_live_gang(submission)
 
 
-async def test_a_refused_right_is_told_by_its_step():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
-        with pytest.raises(SubmissionFailed, match="try the Job out"):
-            await preflighted(cluster, GANG_OF_4)
+async def test_a_refused_right_is_told_by_its_step(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
+    with pytest.raises(SubmissionFailed, match="try the Job out"):
+        await preflighted(cluster, GANG_OF_4)
 
 
-async def test_a_failed_dry_run_is_repeated():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="POST", query="dryRun"))
-        cluster.check_one_live_gang(await preflighted(cluster, GANG_OF_4))
+async def test_a_failed_dry_run_is_repeated(cluster):
+    cluster.faults.add(Fault(FaultKind.DROP_AFTER, method="POST", query="dryRun"))
+    cluster.check_one_live_gang(await preflighted(cluster, GANG_OF_4))
 
 
-async def test_an_operation_can_be_preflighted_too():
-    async with running_cluster() as cluster:
-        with pytest.raises(InvalidGangSpec, match="dnsPolicy"):
-            await operations.submit_operation(
-                cluster.client,
-                GangSpec(image="a", pod_overrides={"spec": {"dnsPolicy": "Sometimes"}}),
-                trigger_id="op",
-                capabilities=cluster.capabilities,
-                preflight=True,
-            )
-        assert cluster.jobs() == []
+async def test_an_operation_can_be_preflighted_too(cluster):
+    with pytest.raises(InvalidGangSpec, match="dnsPolicy"):
+        await operations.submit_operation(
+            cluster.client,
+            GangSpec(image="a", pod_overrides={"spec": {"dnsPolicy": "Sometimes"}}),
+            trigger_id="op",
+            capabilities=cluster.capabilities,
+            preflight=True,
+        )
+    assert cluster.jobs() == []

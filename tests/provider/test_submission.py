@@ -51,113 +51,102 @@ async def test_a_bare_gang_takes_the_list_and_four_requests(release, podgroups):
         assert cluster.time.now == 0
 
 
-async def test_the_job_controllers_own_writes_cost_no_request():
+async def test_the_job_controllers_own_writes_cost_no_request(cluster):
     """It writes the status of a suspended Job at once, so its version is never the one that was created."""
-    async with running_cluster() as cluster:
-        process = CrashingClient(cluster.client, after_request=cluster.bench.run)
-        submission = await cluster.submit(BARE, api=process)
-        assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
-        assert cluster.time.now == 0
-        cluster.check_one_live_gang(submission)
+    process = CrashingClient(cluster.client, after_request=cluster.bench.run)
+    submission = await cluster.submit(BARE, api=process)
+    assert process.requests == ["LIST jobs", "POST jobs", "POST workloads", "POST podgroups", "PATCH jobs"]
+    assert cluster.time.now == 0
+    cluster.check_one_live_gang(submission)
 
 
-async def test_rendezvous_and_files_take_one_request_each():
-    async with running_cluster() as cluster:
-        process = CrashingClient(cluster.client)
-        await cluster.submit(api=process)
-        assert process.requests[1:4] == ["POST jobs", "POST services", "POST configmaps"]
+async def test_rendezvous_and_files_take_one_request_each(cluster):
+    process = CrashingClient(cluster.client)
+    await cluster.submit(api=process)
+    assert process.requests[1:4] == ["POST jobs", "POST services", "POST configmaps"]
 
 
-async def test_repeating_the_submission_changes_nothing():
-    async with running_cluster() as cluster:
-        first = await cluster.submit()
-        version = cluster.live_jobs()[0]["metadata"]["resourceVersion"]
-        second = await cluster.submit()
-        assert (second.ref, second.adopted, second.requests) == (first.ref, True, 1)
-        assert cluster.live_jobs()[0]["metadata"]["resourceVersion"] == version
+async def test_repeating_the_submission_changes_nothing(cluster):
+    first = await cluster.submit()
+    version = cluster.live_jobs()[0]["metadata"]["resourceVersion"]
+    second = await cluster.submit()
+    assert (second.ref, second.adopted, second.requests) == (first.ref, True, 1)
+    assert cluster.live_jobs()[0]["metadata"]["resourceVersion"] == version
 
 
-async def test_a_retry_adopts_and_takes_the_claim():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(claim="ti-1")
-        second = await cluster.submit(claim="ti-2")
-        assert (second.ref, second.attempt, second.adopted) == (first.ref, 0, True)
-        assert not await holds_claim(cluster.client, first.ref, "ti-1")
-        assert await holds_claim(cluster.client, first.ref, "ti-2")
-        cluster.check_one_live_gang(second)
+async def test_a_retry_adopts_and_takes_the_claim(cluster):
+    first = await cluster.submit(claim="ti-1")
+    second = await cluster.submit(claim="ti-2")
+    assert (second.ref, second.attempt, second.adopted) == (first.ref, 0, True)
+    assert not await holds_claim(cluster.client, first.ref, "ti-1")
+    assert await holds_claim(cluster.client, first.ref, "ti-2")
+    cluster.check_one_live_gang(second)
 
 
-async def test_never_replaces_the_gang_of_the_try_before():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(claim="ti-1")
-        second = await cluster.submit(claim="ti-2", reattach="never")
-        assert (second.attempt, second.adopted) == (1, False)
-        assert second.ref.uid != first.ref.uid
-        cluster.check_one_live_gang(second)
+async def test_never_replaces_the_gang_of_the_try_before(cluster):
+    first = await cluster.submit(claim="ti-1")
+    second = await cluster.submit(claim="ti-2", reattach="never")
+    assert (second.attempt, second.adopted) == (1, False)
+    assert second.ref.uid != first.ref.uid
+    cluster.check_one_live_gang(second)
 
 
-async def test_an_untold_success_is_adopted_and_a_told_one_is_not():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(claim="ti-1")
-        cluster.finish_job(first.ref.name)
-        second = await cluster.submit(claim="ti-2")
-        assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
-        assert await mark_delivered(cluster.client, first.ref, at=NOW)
-        third = await cluster.submit(claim="ti-3")
-        assert (third.attempt, third.state) == (1, SubmissionState.RUNNING)
+async def test_an_untold_success_is_adopted_and_a_told_one_is_not(cluster):
+    first = await cluster.submit(claim="ti-1")
+    cluster.finish_job(first.ref.name)
+    second = await cluster.submit(claim="ti-2")
+    assert (second.ref, second.state) == (first.ref, SubmissionState.SUCCEEDED)
+    assert await mark_delivered(cluster.client, first.ref, at=NOW)
+    third = await cluster.submit(claim="ti-3")
+    assert (third.attempt, third.state) == (1, SubmissionState.RUNNING)
 
 
-async def test_a_failure_is_followed_by_another_attempt():
-    async with running_cluster() as cluster:
-        first = await cluster.submit()
-        cluster.finish_job(first.ref.name, ok=False)
-        second = await cluster.submit()
-        assert (second.attempt, second.adopted) == (1, False)
-        cluster.bench.run()
-        assert len(cluster.live_jobs()) == 1
+async def test_a_failure_is_followed_by_another_attempt(cluster):
+    first = await cluster.submit()
+    cluster.finish_job(first.ref.name, ok=False)
+    second = await cluster.submit()
+    assert (second.attempt, second.adopted) == (1, False)
+    cluster.bench.run()
+    assert len(cluster.live_jobs()) == 1
 
 
-async def test_what_is_being_deleted_is_not_waited_for():
-    async with running_cluster() as cluster:
-        first = await cluster.submit()
-        cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
-        await delete(cluster.client, first.ref)
-        second = await cluster.submit()
-        assert (second.attempt, second.adopted) == (1, False)
+async def test_what_is_being_deleted_is_not_waited_for(cluster):
+    first = await cluster.submit()
+    cluster.bench.registry.patch(JOBS, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/x"]}})
+    await delete(cluster.client, first.ref)
+    second = await cluster.submit()
+    assert (second.attempt, second.adopted) == (1, False)
 
 
-async def test_remains_of_a_deleted_gang_use_up_its_name():
-    async with running_cluster() as cluster:
-        first = await cluster.submit()
-        cluster.bench.registry.patch(
-            SERVICES, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/slow"]}}
-        )
-        await delete(cluster.client, first.ref)
-        second = await cluster.submit()
-        assert second.attempt == 1
-        assert [job["metadata"]["uid"] for job in cluster.live_jobs()] == [second.ref.uid]
+async def test_remains_of_a_deleted_gang_use_up_its_name(cluster):
+    first = await cluster.submit()
+    cluster.bench.registry.patch(
+        SERVICES, first.ref.name, NAMESPACE, {"metadata": {"finalizers": ["example.org/slow"]}}
+    )
+    await delete(cluster.client, first.ref)
+    second = await cluster.submit()
+    assert second.attempt == 1
+    assert [job["metadata"]["uid"] for job in cluster.live_jobs()] == [second.ref.uid]
 
 
-async def test_other_parameters_are_refused_while_it_runs():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(GANG_OF_4)
-        other = GangSpec(image="trainer:2", workers=4)
-        with pytest.raises(SubmissionConflict, match="was submitted with other parameters") as caught:
-            await cluster.submit(other, claim="ti-2")
-        assert caught.value.fields == ("files", "image")
-        assert (caught.value.ours_hash, caught.value.theirs_hash) == (other.hash, GANG_OF_4.hash)
-        assert caught.value.uid == first.ref.uid
-        assert len(cluster.jobs()) == 1
+async def test_other_parameters_are_refused_while_it_runs(cluster):
+    first = await cluster.submit(GANG_OF_4)
+    other = GangSpec(image="trainer:2", workers=4)
+    with pytest.raises(SubmissionConflict, match="was submitted with other parameters") as caught:
+        await cluster.submit(other, claim="ti-2")
+    assert caught.value.fields == ("files", "image")
+    assert (caught.value.ours_hash, caught.value.theirs_hash) == (other.hash, GANG_OF_4.hash)
+    assert caught.value.uid == first.ref.uid
+    assert len(cluster.jobs()) == 1
 
 
-async def test_a_strangers_job_of_that_name_is_refused():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        await delete(cluster.client, submission.ref)
-        cluster.bench.run(60)
-        cluster.bench.job(submission.ref.name)
-        with pytest.raises(SubmissionConflict, match="belongs to another submission"):
-            await cluster.submit()
+async def test_a_strangers_job_of_that_name_is_refused(cluster):
+    submission = await cluster.submit()
+    await delete(cluster.client, submission.ref)
+    cluster.bench.run(60)
+    cluster.bench.job(submission.ref.name)
+    with pytest.raises(SubmissionConflict, match="belongs to another submission"):
+        await cluster.submit()
 
 
 async def test_one_worker_needs_no_gang_anywhere():
@@ -203,12 +192,11 @@ async def test_a_dropped_link_is_told_where_a_gang_was_preferred():
         cluster.check_one_live_gang(submission)
 
 
-async def test_gang_that_is_off_has_no_objects_of_ours():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit(GangSpec(image="trainer:1", workers=4, gang="off"))
-        assert submission.decision == "off"
-        assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
-        cluster.check_one_live_gang(submission)
+async def test_gang_that_is_off_has_no_objects_of_ours(cluster):
+    submission = await cluster.submit(GangSpec(image="trainer:1", workers=4, gang="off"))
+    assert submission.decision == "off"
+    assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
+    cluster.check_one_live_gang(submission)
 
 
 LINKED = {
@@ -228,13 +216,12 @@ LINKED = {
 }
 
 
-async def test_a_link_that_is_brought_is_left_alone():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit(GangSpec(manifest=LINKED))
-        assert submission.decision == "brought"
-        assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
-        (job,) = cluster.live_jobs()
-        assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mine"}
+async def test_a_link_that_is_brought_is_left_alone(cluster):
+    submission = await cluster.submit(GangSpec(manifest=LINKED))
+    assert submission.decision == "brought"
+    assert cluster.objects(WORKLOADS) == cluster.objects(PODGROUPS) == []
+    (job,) = cluster.live_jobs()
+    assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mine"}
 
 
 async def test_a_brought_link_that_is_dropped_is_refused():
@@ -252,14 +239,13 @@ async def test_a_brought_link_that_is_dropped_is_refused():
     ],
     ids=["in a queue of Kueue", "kept by the user"],
 )
-async def test_who_else_starts_it_finds_it_complete(spec):
-    async with running_cluster() as cluster:
-        submission = await cluster.submit(spec)
-        again = await cluster.submit(spec, claim="ti-2")
-        assert submission.state is again.state is SubmissionState.SUSPENDED
-        (job,) = cluster.live_jobs()
-        assert job["spec"]["suspend"] is True
-        assert len(cluster.objects(PODGROUPS)) == len(cluster.objects(SERVICES)) == 1
+async def test_who_else_starts_it_finds_it_complete(cluster, spec):
+    submission = await cluster.submit(spec)
+    again = await cluster.submit(spec, claim="ti-2")
+    assert submission.state is again.state is SubmissionState.SUSPENDED
+    (job,) = cluster.live_jobs()
+    assert job["spec"]["suspend"] is True
+    assert len(cluster.objects(PODGROUPS)) == len(cluster.objects(SERVICES)) == 1
 
 
 NATIVE = GangSpec(image="trainer:1", workers=4, dialect="native")
@@ -275,12 +261,11 @@ async def test_native_gang_is_made_by_the_job_controller():
         cluster.check_one_live_gang(submission)
 
 
-async def test_native_gang_without_a_controller_is_refused():
-    async with running_cluster() as cluster:
-        with pytest.raises(GangUnsupported, match="its gate WorkloadWithJob is off"):
-            await cluster.submit(NATIVE)
-        assert cluster.jobs() == []
-        assert cluster.time.now == pytest.approx(15)
+async def test_native_gang_without_a_controller_is_refused(cluster):
+    with pytest.raises(GangUnsupported, match="its gate WorkloadWithJob is off"):
+        await cluster.submit(NATIVE)
+    assert cluster.jobs() == []
+    assert cluster.time.now == pytest.approx(15)
 
 
 async def test_objects_that_are_not_served_any_more_can_be_tried_again():
@@ -305,30 +290,27 @@ async def test_half_of_a_gang_of_an_older_release_is_begun_anew():
         assert len(cluster.jobs()) == 1
 
 
-async def test_adoption_that_is_overtaken_looks_again():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(claim="ti-1")
-        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=2))
-        second = await cluster.submit(claim="ti-2")
-        assert second.ref == first.ref
-        assert await holds_claim(cluster.client, first.ref, "ti-2")
+async def test_adoption_that_is_overtaken_looks_again(cluster):
+    first = await cluster.submit(claim="ti-1")
+    cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=2))
+    second = await cluster.submit(claim="ti-2")
+    assert second.ref == first.ref
+    assert await holds_claim(cluster.client, first.ref, "ti-2")
 
 
-async def test_endless_change_is_told():
-    async with running_cluster() as cluster:
-        await cluster.submit(claim="ti-1")
-        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
-        with pytest.raises(SubmissionFailed, match="changed while it was adopted"):
-            await cluster.submit(claim="ti-2")
+async def test_endless_change_is_told(cluster):
+    await cluster.submit(claim="ti-1")
+    cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
+    with pytest.raises(SubmissionFailed, match="changed while it was adopted"):
+        await cluster.submit(claim="ti-2")
 
 
-async def test_adoption_that_is_forbidden_is_told():
-    async with running_cluster() as cluster:
-        await cluster.submit(claim="ti-1")
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH"))
-        with pytest.raises(SubmissionFailed, match="403") as caught:
-            await cluster.submit(claim="ti-2")
-        assert not caught.value.retryable
+async def test_adoption_that_is_forbidden_is_told(cluster):
+    await cluster.submit(claim="ti-1")
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH"))
+    with pytest.raises(SubmissionFailed, match="403") as caught:
+        await cluster.submit(claim="ti-2")
+    assert not caught.value.retryable
 
 
 async def test_a_fallback_without_permission_for_events_still_runs():
@@ -339,31 +321,28 @@ async def test_a_fallback_without_permission_for_events_still_runs():
         assert "NotAGang" not in {event["reason"] for event in cluster.objects(EVENTS)}
 
 
-async def test_unknown_capabilities_can_be_tried_again():
-    async with running_cluster() as cluster:
-        unknown = {"scheduling.k8s.io": "500"}
-        cluster.capabilities = replace(cluster.capabilities, resources={}, unknown=unknown)
-        with pytest.raises(SubmissionFailed, match=r"could not be found out .*scheduling.k8s.io: 500") as caught:
-            await cluster.submit()
-        assert caught.value.retryable
+async def test_unknown_capabilities_can_be_tried_again(cluster):
+    unknown = {"scheduling.k8s.io": "500"}
+    cluster.capabilities = replace(cluster.capabilities, resources={}, unknown=unknown)
+    with pytest.raises(SubmissionFailed, match=r"could not be found out .*scheduling.k8s.io: 500") as caught:
+        await cluster.submit()
+    assert caught.value.retryable
 
 
-async def test_native_gang_without_a_controller_falls_back_if_preferred():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit(replace(NATIVE, gang="preferred"))
-        assert "WorkloadWithJob is off" in submission.notes[0]
-        cluster.check_one_live_gang(submission)
+async def test_native_gang_without_a_controller_falls_back_if_preferred(cluster):
+    submission = await cluster.submit(replace(NATIVE, gang="preferred"))
+    assert "WorkloadWithJob is off" in submission.notes[0]
+    cluster.check_one_live_gang(submission)
 
 
-async def test_wrong_request_is_refused_without_asking():
-    async with running_cluster() as cluster:
-        process = CrashingClient(cluster.client)
-        with pytest.raises(InvalidGangSpec, match="workers: is 0"):
-            await cluster.submit(GangSpec(image="a", workers=0), api=process)
-        assert process.requests == []
+async def test_wrong_request_is_refused_without_asking(cluster):
+    process = CrashingClient(cluster.client)
+    with pytest.raises(InvalidGangSpec, match="workers: is 0"):
+        await cluster.submit(GangSpec(image="a", workers=0), api=process)
+    assert process.requests == []
 
 
-async def test_manifest_as_text_and_as_data_are_the_same_gang():
+async def test_manifest_as_text_and_as_data_are_the_same_gang(cluster):
     text = """
     apiVersion: batch/v1
     kind: Job
@@ -376,10 +355,9 @@ async def test_manifest_as_text_and_as_data_are_the_same_gang():
           schedulingGroup: {podGroupName: mine}
           containers: [{name: main, image: "trainer:1"}]
     """
-    async with running_cluster() as cluster:
-        first = await cluster.submit(GangSpec(manifest=LINKED))
-        second = await cluster.submit(GangSpec(manifest=text), claim="ti-2")
-        assert second.ref == first.ref
+    first = await cluster.submit(GangSpec(manifest=LINKED))
+    second = await cluster.submit(GangSpec(manifest=text), claim="ti-2")
+    assert second.ref == first.ref
 
 
 class Deleting(CrashingClient):
@@ -394,38 +372,34 @@ class Deleting(CrashingClient):
         return await self.cluster.client.patch(resource, name, *args, **kwargs)
 
 
-async def test_job_deleted_while_it_is_submitted_stays_deleted():
-    async with running_cluster() as cluster:
-        with pytest.raises(JobDeleted, match="vanished before it was let run"):
-            await cluster.submit(api=Deleting(cluster))
-        assert cluster.jobs() == []
+async def test_job_deleted_while_it_is_submitted_stays_deleted(cluster):
+    with pytest.raises(JobDeleted, match="vanished before it was let run"):
+        await cluster.submit(api=Deleting(cluster))
+    assert cluster.jobs() == []
 
 
-async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="PATCH"))
-        with pytest.raises(JobDeleted, match="vanished before it was let run"):
-            await cluster.submit(api=Deleting(cluster))
-        assert cluster.jobs() == []
+async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="PATCH"))
+    with pytest.raises(JobDeleted, match="vanished before it was let run"):
+        await cluster.submit(api=Deleting(cluster))
+    assert cluster.jobs() == []
 
 
-async def test_job_on_its_way_out_is_not_let_run():
-    async with running_cluster() as cluster:
-        spec = GangSpec(manifest={**LINKED, "metadata": {"finalizers": ["example.org/slow"]}})
-        with pytest.raises(JobDeleted, match="deleted before it was let run"):
-            await cluster.submit(spec, api=Deleting(cluster))
-        assert cluster.jobs()[0]["spec"]["suspend"] is True
+async def test_job_on_its_way_out_is_not_let_run(cluster):
+    spec = GangSpec(manifest={**LINKED, "metadata": {"finalizers": ["example.org/slow"]}})
+    with pytest.raises(JobDeleted, match="deleted before it was let run"):
+        await cluster.submit(spec, api=Deleting(cluster))
+    assert cluster.jobs()[0]["spec"]["suspend"] is True
 
 
-async def test_halted_while_it_is_submitted_stays_halted():
-    async with running_cluster() as cluster:
+async def test_halted_while_it_is_submitted_stays_halted(cluster):
 
-        class Halting(CrashingClient):
-            async def patch(self, resource, name, namespace, body, **kwargs):
-                annotations = {"gangjobs.airflow/halted": "stop"}
-                cluster.bench.registry.patch(JOBS, name, NAMESPACE, {"metadata": {"annotations": annotations}})
-                return await cluster.client.patch(resource, name, namespace, body, **kwargs)
+    class Halting(CrashingClient):
+        async def patch(self, resource, name, namespace, body, **kwargs):
+            annotations = {"gangjobs.airflow/halted": "stop"}
+            cluster.bench.registry.patch(JOBS, name, NAMESPACE, {"metadata": {"annotations": annotations}})
+            return await cluster.client.patch(resource, name, namespace, body, **kwargs)
 
-        with pytest.raises(SubmissionFailed, match="halted in the meantime"):
-            await cluster.submit(api=Halting(cluster.client))
-        assert cluster.jobs()[0]["spec"]["suspend"] is True
+    with pytest.raises(SubmissionFailed, match="halted in the meantime"):
+        await cluster.submit(api=Halting(cluster.client))
+    assert cluster.jobs()[0]["spec"]["suspend"] is True

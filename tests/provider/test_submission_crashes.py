@@ -116,35 +116,32 @@ async def test_a_fault_at_any_write_changes_nothing(fault, method):
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_a_server_that_stays_broken_is_told_and_left_completable(method):
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=500, method=method, skip=2 * (method == "POST"), times=None))
-        with pytest.raises(SubmissionFailed, match="500") as caught:
-            await cluster.submit()
-        assert caught.value.retryable
-        cluster.faults.remove()
-        submission = await cluster.submit(claim="ti-2")
-        assert submission.adopted
-        cluster.check_one_live_gang(submission)
+async def test_a_server_that_stays_broken_is_told_and_left_completable(cluster, method):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=500, method=method, skip=2 * (method == "POST"), times=None))
+    with pytest.raises(SubmissionFailed, match="500") as caught:
+        await cluster.submit()
+    assert caught.value.retryable
+    cluster.faults.remove()
+    submission = await cluster.submit(claim="ti-2")
+    assert submission.adopted
+    cluster.check_one_live_gang(submission)
 
 
 @pytest.mark.parametrize(("path", "step"), [("podgroups", "create PodGroup"), ("jobs$", "create Job")])
-async def test_what_is_refused_is_told_and_leaves_nothing(path, step):
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, times=None))
-        with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
-            await cluster.submit()
-        assert (caught.value.step, caught.value.retryable) == (step, False)
-        assert cluster.jobs() == []
+async def test_what_is_refused_is_told_and_leaves_nothing(cluster, path, step):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, times=None))
+    with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
+        await cluster.submit()
+    assert (caught.value.step, caught.value.retryable) == (step, False)
+    assert cluster.jobs() == []
 
 
-async def test_a_quota_may_be_freed_again():
-    async with running_cluster() as cluster:
-        refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="services", message="exceeded quota: team")
-        cluster.faults.add(refusal)
-        with pytest.raises(SubmissionFailed, match="exceeded quota") as caught:
-            await cluster.submit()
-        assert caught.value.retryable
+async def test_a_quota_may_be_freed_again(cluster):
+    refusal = Fault(FaultKind.STATUS, code=403, method="POST", path="services", message="exceeded quota: team")
+    cluster.faults.add(refusal)
+    with pytest.raises(SubmissionFailed, match="exceeded quota") as caught:
+        await cluster.submit()
+    assert caught.value.retryable
 
 
 async def test_a_workload_that_is_not_seen_yet_is_waited_for():
@@ -154,9 +151,8 @@ async def test_a_workload_that_is_not_seen_yet_is_waited_for():
         cluster.check_one_live_gang(await cluster.submit())
 
 
-async def test_an_unreachable_list_is_told():
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="GET", times=None))
-        with pytest.raises(SubmissionFailed, match="find the task's Jobs") as caught:
-            await cluster.submit()
-        assert caught.value.retryable
+async def test_an_unreachable_list_is_told(cluster):
+    cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="GET", times=None))
+    with pytest.raises(SubmissionFailed, match="find the task's Jobs") as caught:
+        await cluster.submit()
+    assert caught.value.retryable

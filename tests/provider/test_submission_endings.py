@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.submission.deletion import forget
 from airflow_provider_gangjobs.submission.ending import Killed, delete_claimed, halt_claimed, kill
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from gangjobs_sandbox.api import Fault, FaultKind
-from tests.provider.submission_cluster import KEY, InterleavingClient, running_cluster
+from tests.provider.submission_cluster import KEY, InterleavingClient
 from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
@@ -43,123 +43,112 @@ ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
 
 
 @pytest.mark.parametrize(("at", "ending"), ENDINGS.values(), ids=ENDINGS)
-async def test_gang_that_is_adopted_meanwhile_is_spared(at: str, ending: Any):
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="ti-1")).ref
-        api = InterleavingClient(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
+async def test_gang_that_is_adopted_meanwhile_is_spared(cluster, at: str, ending: Any):
+    ref = (await cluster.submit(claim="ti-1")).ref
+    api = InterleavingClient(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
 
-        ended = await ending(api, ref)
+    ended = await ending(api, ref)
 
-        assert (ended in (None, False, Killed.SPARED), api.happened) == (True, 1)
-        assert [job["metadata"]["uid"] for job in cluster.jobs()] == [ref.uid]
-        assert cluster.jobs()[0]["spec"]["suspend"] is False
+    assert (ended in (None, False, Killed.SPARED), api.happened) == (True, 1)
+    assert [job["metadata"]["uid"] for job in cluster.jobs()] == [ref.uid]
+    assert cluster.jobs()[0]["spec"]["suspend"] is False
 
 
 @pytest.mark.parametrize(("at", "ending"), ENDINGS.values(), ids=ENDINGS)
-async def test_ending_is_repeated_when_the_job_changes_otherwise(at: str, ending: Any):
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="ti-1")).ref
+async def test_ending_is_repeated_when_the_job_changes_otherwise(cluster, at: str, ending: Any):
+    ref = (await cluster.submit(claim="ti-1")).ref
 
-        async def change() -> None:
-            await cluster.client.patch(JOBS, ref.name, ref.namespace, {"metadata": {"labels": {"seen": "yes"}}})
+    async def change() -> None:
+        await cluster.client.patch(JOBS, ref.name, ref.namespace, {"metadata": {"labels": {"seen": "yes"}}})
 
-        assert await ending(InterleavingClient(cluster.client, at, change), ref)
+    assert await ending(InterleavingClient(cluster.client, at, change), ref)
 
-        assert [
-            job for job in cluster.live_jobs() if "gangjobs.airflow/delivered" not in job["metadata"]["annotations"]
-        ] == []
-
-
-async def test_gang_that_ends_before_the_kill_is_kept():
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="ti-1")).ref
-
-        async def end() -> None:
-            cluster.finish_job(ref.name)
-
-        assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is Killed.ENDED
-
-        assert state_of(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
+    assert [
+        job for job in cluster.live_jobs() if "gangjobs.airflow/delivered" not in job["metadata"]["annotations"]
+    ] == []
 
 
-async def test_halted_gang_is_kept_by_a_kill():
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="ti-1")).ref
-        assert await halt_claimed(cluster.client, ref, "ti-1", reason="x")
+async def test_gang_that_ends_before_the_kill_is_kept(cluster):
+    ref = (await cluster.submit(claim="ti-1")).ref
 
-        assert await kill(cluster.client, ref, "ti-1") is Killed.ENDED
+    async def end() -> None:
+        cluster.finish_job(ref.name)
 
-        assert state_of(read_job(cluster.jobs()[0])) is JobState.HALTED
+    assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is Killed.ENDED
+
+    assert state_of(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
+
+
+async def test_halted_gang_is_kept_by_a_kill(cluster):
+    ref = (await cluster.submit(claim="ti-1")).ref
+    assert await halt_claimed(cluster.client, ref, "ti-1", reason="x")
+
+    assert await kill(cluster.client, ref, "ti-1") is Killed.ENDED
+
+    assert state_of(read_job(cluster.jobs()[0])) is JobState.HALTED
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE], ids=["applied", "not applied"])
-async def test_kill_whose_answer_is_lost_is_known_to_be_done(kind: FaultKind):
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="ti-1")).ref
-        cluster.faults.add(Fault(kind, method="DELETE", times=1))
+async def test_kill_whose_answer_is_lost_is_known_to_be_done(cluster, kind: FaultKind):
+    ref = (await cluster.submit(claim="ti-1")).ref
+    cluster.faults.add(Fault(kind, method="DELETE", times=1))
 
-        assert await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock()) is Killed.DELETED
+    assert await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock()) is Killed.DELETED
 
-        assert cluster.live_jobs() == []
-
-
-async def test_kill_does_not_insist_for_ever():
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="ti-1")).ref
-        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="DELETE", times=None))
-
-        with pytest.raises(Conflict):
-            await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock())
+    assert cluster.live_jobs() == []
 
 
-async def test_nobody_answers_by_an_empty_claim():
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="")).ref
+async def test_kill_does_not_insist_for_ever(cluster):
+    ref = (await cluster.submit(claim="ti-1")).ref
+    cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="DELETE", times=None))
 
-        assert await kill(cluster.client, ref, "") is Killed.SPARED
-
-
-async def test_mark_that_the_server_finds_invalid_is_told():
-    async with running_cluster() as cluster:
-        ref = (await cluster.submit(claim="ti-1")).ref
-        cluster.faults.add(Fault(FaultKind.STATUS, code=422, method="PATCH", times=1))
-
-        with pytest.raises(Invalid):
-            await mark_delivered_by(cluster.client, ref, "ti-1", at=NOW)
+    with pytest.raises(Conflict):
+        await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock())
 
 
-async def test_superseded_gang_that_is_adopted_meanwhile_is_looked_at_again():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(claim="ti-1")
-        api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
+async def test_nobody_answers_by_an_empty_claim(cluster):
+    ref = (await cluster.submit(claim="")).ref
 
-        second = await cluster.submit(claim="ti-3", reattach="never", api=api)
-
-        assert (api.happened, second.attempt) == (1, 1)
-        cluster.check_one_live_gang(second)
+    assert await kill(cluster.client, ref, "") is Killed.SPARED
 
 
-async def test_superseded_gang_that_succeeds_meanwhile_is_kept():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(claim="ti-1")
+async def test_mark_that_the_server_finds_invalid_is_told(cluster):
+    ref = (await cluster.submit(claim="ti-1")).ref
+    cluster.faults.add(Fault(FaultKind.STATUS, code=422, method="PATCH", times=1))
 
-        async def end() -> None:
-            cluster.finish_job(first.ref.name)
-
-        await cluster.submit(claim="ti-3", reattach="never", api=InterleavingClient(cluster.client, "delete jobs", end))
-
-        assert [state_of(read_job(job)) for job in cluster.jobs()] == [JobState.SUCCEEDED, JobState.LIVE]
+    with pytest.raises(Invalid):
+        await mark_delivered_by(cluster.client, ref, "ti-1", at=NOW)
 
 
-async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again():
-    async with running_cluster() as cluster:
-        first = await cluster.submit(claim="ti-1")
+async def test_superseded_gang_that_is_adopted_meanwhile_is_looked_at_again(cluster):
+    first = await cluster.submit(claim="ti-1")
+    api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
+
+    second = await cluster.submit(claim="ti-3", reattach="never", api=api)
+
+    assert (api.happened, second.attempt) == (1, 1)
+    cluster.check_one_live_gang(second)
+
+
+async def test_superseded_gang_that_succeeds_meanwhile_is_kept(cluster):
+    first = await cluster.submit(claim="ti-1")
+
+    async def end() -> None:
         cluster.finish_job(first.ref.name)
-        api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
 
-        async def free(ref: GangRef) -> None:
-            """Its pods were let go as they ended."""
+    await cluster.submit(claim="ti-3", reattach="never", api=InterleavingClient(cluster.client, "delete jobs", end))
 
-        await forget(api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, clock=cluster.time.clock())
+    assert [state_of(read_job(job)) for job in cluster.jobs()] == [JobState.SUCCEEDED, JobState.LIVE]
 
-        assert (api.happened, cluster.jobs()) == (1, [])
+
+async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
+    first = await cluster.submit(claim="ti-1")
+    cluster.finish_job(first.ref.name)
+    api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
+
+    async def free(ref: GangRef) -> None:
+        """Its pods were let go as they ended."""
+
+    await forget(api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, clock=cluster.time.clock())
+
+    assert (api.happened, cluster.jobs()) == (1, [])

@@ -11,104 +11,93 @@ from airflow_provider_gangjobs.submission.claim import claim, holds_claim, mark_
 from airflow_provider_gangjobs.submission.ending import delete, halt
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
-from tests.provider.submission_cluster import running_cluster
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def test_deleting_the_job_takes_everything_along():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        cluster.bench.run()
-        assert await delete(cluster.client, submission.ref)
-        for _ in range(3):
-            cluster.bench.run(60)
-            cluster.bench.stop_deleted()
-            for pod in cluster.bench.pods():
-                cluster.bench.release(pod, "gangjobs.airflow/harvest")
-        left = [cluster.objects(kind) for kind in (JOBS, PODS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)]
-        assert left == [[]] * 6
-        assert not await delete(cluster.client, submission.ref)
-
-
-async def test_delete_spares_a_later_job_of_the_name():
-    async with running_cluster() as cluster:
-        first = await cluster.submit()
-        await delete(cluster.client, first.ref)
+async def test_deleting_the_job_takes_everything_along(cluster):
+    submission = await cluster.submit()
+    cluster.bench.run()
+    assert await delete(cluster.client, submission.ref)
+    for _ in range(3):
         cluster.bench.run(60)
-        second = await cluster.submit()
-        assert second.ref.name == first.ref.name
-        assert not await delete(cluster.client, first.ref)
-        assert len(cluster.live_jobs()) == 1
+        cluster.bench.stop_deleted()
+        for pod in cluster.bench.pods():
+            cluster.bench.release(pod, "gangjobs.airflow/harvest")
+    left = [cluster.objects(kind) for kind in (JOBS, PODS, SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)]
+    assert left == [[]] * 6
+    assert not await delete(cluster.client, submission.ref)
 
 
-async def test_marks_spare_a_later_job_of_the_name():
-    async with running_cluster() as cluster:
-        first = await cluster.submit()
-        await delete(cluster.client, first.ref)
-        cluster.bench.run(60)
-        await cluster.submit()
-        before = cluster.live_jobs()
-        assert not await mark_delivered(cluster.client, first.ref, at=NOW)
-        assert not await halt(cluster.client, first.ref, reason="x")
-        assert not await claim(cluster.client, first.ref, "ti-9")
-        assert cluster.live_jobs() == before
+async def test_delete_spares_a_later_job_of_the_name(cluster):
+    first = await cluster.submit()
+    await delete(cluster.client, first.ref)
+    cluster.bench.run(60)
+    second = await cluster.submit()
+    assert second.ref.name == first.ref.name
+    assert not await delete(cluster.client, first.ref)
+    assert len(cluster.live_jobs()) == 1
 
 
-async def test_a_halted_gang_is_suspended_for_good():
-    async with running_cluster() as cluster:
-        first = await cluster.submit()
-        assert await halt(cluster.client, first.ref, reason="assembling took too long")
-        assert cluster.jobs()[0]["spec"]["suspend"] is True
-        second = await cluster.submit()
-        assert second.attempt == 1
+async def test_marks_spare_a_later_job_of_the_name(cluster):
+    first = await cluster.submit()
+    await delete(cluster.client, first.ref)
+    cluster.bench.run(60)
+    await cluster.submit()
+    before = cluster.live_jobs()
+    assert not await mark_delivered(cluster.client, first.ref, at=NOW)
+    assert not await halt(cluster.client, first.ref, reason="x")
+    assert not await claim(cluster.client, first.ref, "ti-9")
+    assert cluster.live_jobs() == before
 
 
-async def test_marks_on_a_job_that_is_gone_say_so():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        await delete(cluster.client, submission.ref)
-        assert not await mark_delivered(cluster.client, submission.ref, at=NOW)
-        assert not await halt(cluster.client, submission.ref, reason="x")
-        assert not await claim(cluster.client, submission.ref, "ti-9")
-        assert not await holds_claim(cluster.client, submission.ref, "ti-1")
+async def test_a_halted_gang_is_suspended_for_good(cluster):
+    first = await cluster.submit()
+    assert await halt(cluster.client, first.ref, reason="assembling took too long")
+    assert cluster.jobs()[0]["spec"]["suspend"] is True
+    second = await cluster.submit()
+    assert second.attempt == 1
 
 
-async def test_claim_is_taken_once_and_kept():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit(claim="ti-1")
-        assert await claim(cluster.client, submission.ref, "ti-2")
-        assert await claim(cluster.client, submission.ref, "ti-2")
-        assert await holds_claim(cluster.client, submission.ref, "ti-2")
+async def test_marks_on_a_job_that_is_gone_say_so(cluster):
+    submission = await cluster.submit()
+    await delete(cluster.client, submission.ref)
+    assert not await mark_delivered(cluster.client, submission.ref, at=NOW)
+    assert not await halt(cluster.client, submission.ref, reason="x")
+    assert not await claim(cluster.client, submission.ref, "ti-9")
+    assert not await holds_claim(cluster.client, submission.ref, "ti-1")
 
 
-async def test_claim_insists_while_others_change_the_job():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=3))
-        assert await claim(cluster.client, submission.ref, "ti-2", clock=cluster.time.clock())
-        assert await holds_claim(cluster.client, submission.ref, "ti-2")
+async def test_claim_is_taken_once_and_kept(cluster):
+    submission = await cluster.submit(claim="ti-1")
+    assert await claim(cluster.client, submission.ref, "ti-2")
+    assert await claim(cluster.client, submission.ref, "ti-2")
+    assert await holds_claim(cluster.client, submission.ref, "ti-2")
 
 
-async def test_claim_does_not_insist_for_ever():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
-        with pytest.raises(Conflict):
-            await claim(cluster.client, submission.ref, "ti-2", clock=cluster.time.clock())
+async def test_claim_insists_while_others_change_the_job(cluster):
+    submission = await cluster.submit()
+    cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=3))
+    assert await claim(cluster.client, submission.ref, "ti-2", clock=cluster.time.clock())
+    assert await holds_claim(cluster.client, submission.ref, "ti-2")
 
 
-async def test_claim_of_a_job_that_vanishes_meanwhile_is_none():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        cluster.faults.add(Fault(FaultKind.STATUS, code=404, method="PATCH"))
-        assert not await claim(cluster.client, submission.ref, "ti-2")
+async def test_claim_does_not_insist_for_ever(cluster):
+    submission = await cluster.submit()
+    cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
+    with pytest.raises(Conflict):
+        await claim(cluster.client, submission.ref, "ti-2", clock=cluster.time.clock())
+
+
+async def test_claim_of_a_job_that_vanishes_meanwhile_is_none(cluster):
+    submission = await cluster.submit()
+    cluster.faults.add(Fault(FaultKind.STATUS, code=404, method="PATCH"))
+    assert not await claim(cluster.client, submission.ref, "ti-2")
 
 
 @pytest.mark.parametrize("fault", [Fault(FaultKind.STATUS, code=500, times=2), Fault(FaultKind.DROP_AFTER)], ids=str)
-async def test_deletion_insists(fault):
-    async with running_cluster() as cluster:
-        submission = await cluster.submit()
-        cluster.faults.add(fault)
-        await delete(cluster.client, submission.ref, clock=cluster.time.clock())
-        assert cluster.jobs() == []
+async def test_deletion_insists(cluster, fault):
+    submission = await cluster.submit()
+    cluster.faults.add(fault)
+    await delete(cluster.client, submission.ref, clock=cluster.time.clock())
+    assert cluster.jobs() == []

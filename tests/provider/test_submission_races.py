@@ -114,9 +114,8 @@ async def test_two_with_other_parameters_leave_at_most_one(turns):
         assert len(cluster.live_jobs()) == 1
 
 
-async def test_many_submitters_at_once_end_in_one_gang():
-    async with running_cluster() as cluster:
-        submissions = await asyncio.gather(*(cluster.submit(claim=f"ti-{n}") for n in range(8)))
-        assert len({submission.ref for submission in submissions}) == 1
-        assert [submission.adopted for submission in submissions].count(False) == 1
-        cluster.check_one_live_gang(submissions[0])
+async def test_many_submitters_at_once_end_in_one_gang(cluster):
+    submissions = await asyncio.gather(*(cluster.submit(claim=f"ti-{n}") for n in range(8)))
+    assert len({submission.ref for submission in submissions}) == 1
+    assert [submission.adopted for submission in submissions].count(False) == 1
+    cluster.check_one_live_gang(submissions[0])

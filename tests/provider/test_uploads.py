@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
@@ -11,8 +13,10 @@ from airflow_provider_gangjobs.submission.uploads import delete_upload, upload, 
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.crashes import Crash, CrashingClient, ProcessDied
-from tests.provider.submission_cluster import SubmissionCluster, running_cluster
 from tests.sandbox.builders import NAMESPACE
+
+if TYPE_CHECKING:
+    from tests.provider.submission_cluster import SubmissionCluster
 
 FILES = {"train.py": "print('é')\n", "weights.bin": b"\x00\xff" * 10}
 
@@ -21,13 +25,12 @@ async def store(cluster: SubmissionCluster, files=FILES, api=None) -> str:
     return await upload(api or cluster.client, files, namespace=NAMESPACE, clock=cluster.time.clock())
 
 
-async def test_the_same_content_is_stored_once():
-    async with running_cluster() as cluster:
-        first = await store(cluster)
-        assert await store(cluster, dict(reversed(FILES.items()))) == first
-        (stored,) = cluster.objects(CONFIGMAPS)
-        assert (stored["metadata"]["name"], stored["immutable"]) == (first, True)
-        assert files_in(stored) == {"train.py": "print('é')\n".encode(), "weights.bin": b"\x00\xff" * 10}
+async def test_the_same_content_is_stored_once(cluster):
+    first = await store(cluster)
+    assert await store(cluster, dict(reversed(FILES.items()))) == first
+    (stored,) = cluster.objects(CONFIGMAPS)
+    assert (stored["metadata"]["name"], stored["immutable"]) == (first, True)
+    assert files_in(stored) == {"train.py": "print('é')\n".encode(), "weights.bin": b"\x00\xff" * 10}
 
 
 def test_a_content_id_tells_names_and_contents_apart():
@@ -36,95 +39,85 @@ def test_a_content_id_tells_names_and_contents_apart():
     assert content_id_of({"a": "é"}) == content_id_of({"a": "é".encode()})
 
 
-async def test_an_upload_takes_one_request_and_survives_a_crash():
-    async with running_cluster() as cluster:
-        process = CrashingClient(cluster.client)
-        await store(cluster, api=process)
-        assert process.requests == ["POST configmaps"]
-        with pytest.raises(ProcessDied):
-            await store(cluster, {"b": "c"}, api=CrashingClient(cluster.client, Crash(0, applied=True)))
-        await store(cluster, {"b": "c"})
-        assert len(cluster.objects(CONFIGMAPS)) == 2
+async def test_an_upload_takes_one_request_and_survives_a_crash(cluster):
+    process = CrashingClient(cluster.client)
+    await store(cluster, api=process)
+    assert process.requests == ["POST configmaps"]
+    with pytest.raises(ProcessDied):
+        await store(cluster, {"b": "c"}, api=CrashingClient(cluster.client, Crash(0, applied=True)))
+    await store(cluster, {"b": "c"})
+    assert len(cluster.objects(CONFIGMAPS)) == 2
 
 
 @pytest.mark.parametrize(
     "kind", [FaultKind.STATUS, FaultKind.STATUS_AFTER, FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER]
 )
-async def test_a_fault_stores_it_once_all_the_same(kind):
-    async with running_cluster() as cluster:
-        cluster.faults.add(Fault(kind, code=500, method="POST"))
-        content_id = await store(cluster)
-        assert [stored["metadata"]["name"] for stored in cluster.objects(CONFIGMAPS)] == [content_id]
+async def test_a_fault_stores_it_once_all_the_same(cluster, kind):
+    cluster.faults.add(Fault(kind, code=500, method="POST"))
+    content_id = await store(cluster)
+    assert [stored["metadata"]["name"] for stored in cluster.objects(CONFIGMAPS)] == [content_id]
 
 
-async def test_a_namesake_with_other_content_is_refused():
-    async with running_cluster() as cluster:
-        name = content_id_of(FILES)
-        cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": name}, "data": {"a": "b"}}, NAMESPACE)
-        with pytest.raises(SubmissionFailed, match="another content") as caught:
-            await store(cluster)
-        assert not caught.value.retryable
+async def test_a_namesake_with_other_content_is_refused(cluster):
+    name = content_id_of(FILES)
+    cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": name}, "data": {"a": "b"}}, NAMESPACE)
+    with pytest.raises(SubmissionFailed, match="another content") as caught:
+        await store(cluster)
+    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize("files", [{}, {"a/b": ""}, {"a": "x" * 2**20}], ids=["none", "a directory", "too large"])
-async def test_what_cannot_be_stored_is_refused_before_it_is_sent(files):
-    async with running_cluster() as cluster:
-        process = CrashingClient(cluster.client)
-        with pytest.raises(InvalidGangSpec, match="files"):
-            await store(cluster, files, api=process)
-        assert process.requests == []
+async def test_what_cannot_be_stored_is_refused_before_it_is_sent(cluster, files):
+    process = CrashingClient(cluster.client)
+    with pytest.raises(InvalidGangSpec, match="files"):
+        await store(cluster, files, api=process)
+    assert process.requests == []
 
 
-async def test_uploads_are_listed_and_deleted_when_asked():
-    async with running_cluster() as cluster:
-        await cluster.submit()  # files of a submission are no upload
-        content_id = await store(cluster)
-        (listed,) = await uploads(cluster.client, namespace=NAMESPACE)
-        assert (listed.content_id, listed.files) == (content_id, {"train.py": 12, "weights.bin": 20})
-        assert await delete_upload(cluster.client, content_id, namespace=NAMESPACE)
-        assert not await delete_upload(cluster.client, content_id, namespace=NAMESPACE)
-        assert await uploads(cluster.client, namespace=NAMESPACE) == []
+async def test_uploads_are_listed_and_deleted_when_asked(cluster):
+    await cluster.submit()  # files of a submission are no upload
+    content_id = await store(cluster)
+    (listed,) = await uploads(cluster.client, namespace=NAMESPACE)
+    assert (listed.content_id, listed.files) == (content_id, {"train.py": 12, "weights.bin": 20})
+    assert await delete_upload(cluster.client, content_id, namespace=NAMESPACE)
+    assert not await delete_upload(cluster.client, content_id, namespace=NAMESPACE)
+    assert await uploads(cluster.client, namespace=NAMESPACE) == []
 
 
-async def test_no_other_config_map_can_be_deleted():
-    async with running_cluster() as cluster:
-        cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": content_id_of({"a": "b"})}}, NAMESPACE)
-        with pytest.raises(InvalidGangSpec, match="content_id"):
-            await delete_upload(cluster.client, "kube-root-ca.crt", namespace=NAMESPACE)
-        assert not await delete_upload(cluster.client, content_id_of({"a": "b"}), namespace=NAMESPACE)
+async def test_no_other_config_map_can_be_deleted(cluster):
+    cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": content_id_of({"a": "b"})}}, NAMESPACE)
+    with pytest.raises(InvalidGangSpec, match="content_id"):
+        await delete_upload(cluster.client, "kube-root-ca.crt", namespace=NAMESPACE)
+    assert not await delete_upload(cluster.client, content_id_of({"a": "b"}), namespace=NAMESPACE)
 
 
-async def test_a_gang_mounts_its_own_files_over_uploaded_ones():
-    async with running_cluster() as cluster:
-        content_id = await store(cluster)
-        spec = GangSpec(image="a", workers=4, uploads=[content_id], files={"train.py": "pass"})
-        submission = await cluster.submit(spec)
-        (job,) = cluster.live_jobs()
-        (volume,) = [v for v in job["spec"]["template"]["spec"]["volumes"] if v["name"] == FILES_VOLUME]
-        names = [source["configMap"]["name"] for source in volume["projected"]["sources"]]
-        assert names == [content_id, f"{submission.ref.name}-files"]
+async def test_a_gang_mounts_its_own_files_over_uploaded_ones(cluster):
+    content_id = await store(cluster)
+    spec = GangSpec(image="a", workers=4, uploads=[content_id], files={"train.py": "pass"})
+    submission = await cluster.submit(spec)
+    (job,) = cluster.live_jobs()
+    (volume,) = [v for v in job["spec"]["template"]["spec"]["volumes"] if v["name"] == FILES_VOLUME]
+    names = [source["configMap"]["name"] for source in volume["projected"]["sources"]]
+    assert names == [content_id, f"{submission.ref.name}-files"]
 
 
-async def test_a_missing_upload_is_told_before_anything_is_created():
-    async with running_cluster() as cluster:
-        missing = content_id_of({"never": "uploaded"})
-        with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
-            await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
-        assert cluster.jobs() == []
+async def test_a_missing_upload_is_told_before_anything_is_created(cluster):
+    missing = content_id_of({"never": "uploaded"})
+    with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
+        await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
+    assert cluster.jobs() == []
 
 
-async def test_a_look_for_an_upload_is_repeated_when_it_fails():
-    async with running_cluster() as cluster:
-        missing = content_id_of({"never": "uploaded"})
-        cluster.faults.add(Fault(FaultKind.DROP_BEFORE, method="GET", path="configmaps", times=8))
-        with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
-            await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
+async def test_a_look_for_an_upload_is_repeated_when_it_fails(cluster):
+    missing = content_id_of({"never": "uploaded"})
+    cluster.faults.add(Fault(FaultKind.DROP_BEFORE, method="GET", path="configmaps", times=8))
+    with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
+        await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
 
 
-async def test_files_of_a_submission_may_be_binary():
-    async with running_cluster() as cluster:
-        submission = await cluster.submit(GangSpec(image="a", workers=4, files=FILES))
-        cluster.check_one_live_gang(submission)
-        (stored,) = cluster.objects(CONFIGMAPS)
-        assert files_in(stored) == {"train.py": "print('é')\n".encode(), "weights.bin": b"\x00\xff" * 10}
-        assert GangSpec(files={"a": b"1"}).hash != GangSpec(files={"a": b"2"}).hash
+async def test_files_of_a_submission_may_be_binary(cluster):
+    submission = await cluster.submit(GangSpec(image="a", workers=4, files=FILES))
+    cluster.check_one_live_gang(submission)
+    (stored,) = cluster.objects(CONFIGMAPS)
+    assert files_in(stored) == {"train.py": "print('é')\n".encode(), "weights.bin": b"\x00\xff" * 10}
+    assert GangSpec(files={"a": b"1"}).hash != GangSpec(files={"a": b"2"}).hash
