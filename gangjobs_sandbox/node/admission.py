@@ -1,7 +1,7 @@
-"""What a node gives to its pods: room by their requests, and GPUs by index.
+"""Admits pods to a node: reserves the resources that they request, and assigns GPUs by index.
 
-The scheduler has counted already; the node counts again because two schedulers, or a pod bound by hand,
-may disagree. Room is given back when a pod has ended, before that is told.
+The scheduler has already counted the requests. The node counts them again, because two schedulers, or a user who binds
+a pod by hand, can overcommit the node. The node releases the resources of an ended pod before it reports the end.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["Admission", "Rejection"]
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a pod is not run here; reason and message as the kubelet words them."""
+    """The reason why the node does not run a pod. Reason and message are the kubelet's."""
 
     reason: str
     message: str
 
 
 class Admission:
-    """The room of one node."""
+    """The resources of one node and the pods that use them."""
 
     def __init__(self, allocatable: Mapping[str, Decimal]) -> None:
         self._allocatable = dict(allocatable)
@@ -37,7 +37,7 @@ class Admission:
         self._devices: dict[str, list[int]] = {}
 
     def admit(self, uid: str, spec: Mapping[str, Any]) -> Rejection | None:
-        """Take the room for a pod, or say why there is none. A pod that has room keeps it."""
+        """Reserve the resources of a pod, or return why they are missing. An admitted pod keeps its reservation."""
         if uid in self._requests:
             return None
         request = quantity.add(quantity.requests_of(spec), {"pods": Decimal(1)})
@@ -55,16 +55,16 @@ class Admission:
         self._devices.pop(uid, None)
 
     def used(self) -> quantity.ResourceList:
-        """What all admitted pods request together."""
+        """Return the sum of the requests of all admitted pods."""
         return quantity.add(*self._requests.values())
 
     def device_env(self, uid: str, spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-        """Variables by container name; empty on a node without devices."""
+        """Return the device variables by container name. The result is empty on a node without devices."""
         if not self._allocatable.get(GPU):
             return {}
         left = list(self._devices.get(uid, ()))
         env = {item["name"]: _device_variables(_devices_of(item), left) for item in spec.get("containers") or ()}
-        # Init containers run before the others and may use the same devices.
+        # Init containers end before the other containers start, so they may use the same devices.
         every = list(self._devices.get(uid, ()))
         inits = spec.get("initContainers") or ()
         return env | {item["name"]: _device_variables(_devices_of(item), list(every)) for item in inits}
@@ -86,7 +86,7 @@ def _devices_of(container: Mapping[str, Any]) -> int:
 
 
 def _device_variables(count: int, left: list[int]) -> dict[str, str]:
-    """Take this many of the devices that are left; none means that the program shall see none."""
+    """Take `count` of the devices that are left. If there are none, the variables hide all devices from the program."""
     taken = [left.pop(0) for _ in range(min(count, len(left)))]
     if not taken:
         return {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}

@@ -1,7 +1,7 @@
-"""The node's API client: a few verbs over HTTP, and nothing that only an embedded API server would have.
+"""The node's API client: a few verbs over HTTP, which every Kubernetes API server supports.
 
-A refusal is a `StatusError`, as the server sent it; `UnreachableError` means that there was no answer, so a
-write may or may not have happened. No request is repeated here: the caller knows what that would do.
+A refusal is raised as `StatusError`, as the server sent it. `UnreachableError` means that no answer came, so the server
+may or may not have applied a write. The client does not repeat requests: the caller knows whether a repetition is safe.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 _TIMEOUT_S = 30.0
 _CONNECTIONS_MAX = 12
-"""For requests, which are short. Each one looks at every connection of the pool, so more are slower."""
+"""The limit for short requests. Each request scans every connection of the pool, so a larger pool is slower."""
 WATCH_SILENCE_S = 75.0
-"""A watch that is silent for longer, bookmarks included, is taken for half-open: servers send one a minute."""
+"""A watch without events or bookmarks for this time is considered half-open: servers send a bookmark every minute."""
 
 
 class UnreachableError(Exception):
-    """No answer came from the API server; whether it got the request is not known."""
+    """The API server did not answer. It is unknown whether the server received the request."""
 
 
 def core_path(plural: str, name: str = "", *, namespace: str = "", subresource: str = "") -> str:
-    """The path of a resource of the core group."""
+    """Return the path of a resource in the core API group."""
     parts = ["/api/v1", *(["namespaces", namespace] if namespace else []), plural, name, subresource]
     return "/".join(part for part in parts if part)
 
 
 class ApiClient:
-    """One connection pool to one API server; share it between the nodes of a process."""
+    """A connection pool to one API server. The nodes of one process share one client."""
 
     def __init__(self, url: str, *, token: str | None = None, verify: ssl.SSLContext | bool = True) -> None:
         self.url = url
@@ -60,7 +60,9 @@ class ApiClient:
 
     @classmethod
     def from_kubeconfig(cls, path: Path, context: str | None = None) -> ApiClient:
-        """A client for a context (else the current one) of a kubeconfig with a token or a client certificate.
+        """Build a client for a context of a kubeconfig that has a token or a client certificate.
+
+        Without `context`, the client uses the current context.
 
         Raises:
             ValueError: the context, its cluster or its user is not in the file, or a certificate cannot be loaded.
@@ -96,13 +98,13 @@ class ApiClient:
         return await self._request("PATCH", path, json.dumps(body), content_type=kind)
 
     async def delete(self, path: str, *, uid: str, grace_period_s: int) -> None:
-        """Delete exactly the object with this uid."""
+        """Delete the object only if it has this UID."""
         options = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body = options | {"gracePeriodSeconds": grace_period_s, "preconditions": {"uid": uid}}
         await self._request("DELETE", path, json.dumps(body))
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-        """The events of one watch request, until the server ends it. Raises UnreachableError when it breaks."""
+        """Yield the events of one watch request until the server ends it. Raises UnreachableError if it breaks."""
         timeout = httpx.Timeout(_TIMEOUT_S, read=WATCH_SILENCE_S)
         try:
             async with self._watches.stream(
@@ -139,7 +141,7 @@ class ApiClient:
 
 
 def _closing() -> dict[str, Any]:
-    """Request extensions that close a connection whose TLS handshake is cancelled; httpcore forgets about it."""
+    """Return extensions that close a connection if its TLS handshake is cancelled. httpcore does not close it."""
     opened: list[Any] = []
 
     async def trace(event: str, info: dict[str, Any]) -> None:
@@ -157,7 +159,7 @@ def _unreachable(verb: str, path: str, error: httpx.TransportError) -> Unreachab
 
 
 def _refusal(code: int, body: bytes) -> StatusError:
-    """The server's Status; only a code if the body is something else, which may hold anything."""
+    """Build the error from the server's Status. Other bodies may hold anything, so only the code is used."""
     try:
         status = json.loads(body)
     except ValueError:
@@ -184,7 +186,8 @@ def _ssl_context(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSL
         cafile=cluster.get("certificate-authority"),
         cadata=base64.b64decode(authority).decode() if authority else None,
     )
-    # As every Kubernetes client, and as Python did before 3.13: kubeadm's authorities have no Authority Key Identifier.
+    # Other Kubernetes clients and Python before 3.13 also skip this check: kubeadm's CAs have no Authority Key
+    # Identifier.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -196,7 +199,7 @@ def _ssl_context(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSL
 
 @contextmanager
 def _file_of(entry: Mapping[str, Any], field: str) -> Iterator[str | None]:
-    """A path to what the field or its `-data` form holds; ssl reads files only."""
+    """Yield the path of a file with the content of the field or its `-data` form. The ssl module reads files only."""
     data = entry.get(f"{field}-data")
     if not data:
         yield entry.get(field)

@@ -20,14 +20,18 @@ GPU = "nvidia.com/gpu"
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """One node.
+    """The configuration of one node. Times are in seconds.
 
-    `root_dir` is the node's alone and holds everything of its pods; a node that starts on a folder of an
-    earlier one adopts what is in it. `isolation` None means the best that the machine offers. Containers
-    that `outlive_node` go on when the node program ends, as under a kubelet; otherwise they are killed
-    with it, however it ends. With a `log_port` (0 takes a free one) the node serves logs to a control plane that
-    fetches them from its nodes; everyone on this machine can read them there, unless `log_client_authority`, a PEM
-    file, names whose certificates a client must have. Times are in seconds.
+    Args:
+        root_dir: the folder of this node only. It holds all data of the node's pods. A node that starts on the folder
+            of an earlier node adopts its content.
+        isolation: None selects the best isolation that the machine offers.
+        passed_env: the variables of the node's own environment that containers receive.
+        outlive_node: containers continue when the node program ends, as under a kubelet. Otherwise they are killed when
+            the node program ends in any way.
+        log_port: the node serves logs on this port to a control plane that fetches logs from its nodes. 0 selects a
+            free port. Every user of this machine can read these logs, unless `log_client_authority` is set.
+        log_client_authority: a PEM file with the CA that must have signed the certificates of log clients.
     """
 
     name: str
@@ -49,7 +53,7 @@ class NodeConfig:
     log_bytes_max: int = 10 * 1024 * 1024
 
     def capacity(self) -> dict[str, str]:
-        """As a ResourceList of the Node object. Raises ValueError for something that is no quantity."""
+        """Return the capacity as a ResourceList of the Node object. Raises ValueError for an invalid quantity."""
         counted = {
             "cpu": quantity.format_cpu(quantity.parse(self.cpu)),
             "memory": quantity.format_bytes(quantity.parse(self.memory)),

@@ -1,7 +1,7 @@
-"""One container of a pod: started, watched, started again as its policy says, and stopped.
+"""Runs one container of a pod: starts it, watches it, restarts it by its restart policy, and stops it.
 
-The runner is the only writer of its `ContainerState`. It finds out by itself what an earlier node has
-left of its container, and goes on from there.
+The runner is the only writer of its `ContainerState`. It detects by itself what an earlier node has left of the
+container, and continues from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .container_config import MESSAGE_FILE, NoCommandError, assemble
+from .container_config import MESSAGE_FILE, NoCommandError, build_spec
 from .logs import last_text
 from .pod_state import ContainerState, Terminated, Waiting
 from .probes import Actions, watch_readiness
@@ -22,7 +22,7 @@ from .recorder import NORMAL, WARNING
 from .restart import Backoff, is_restarted
 from .shim.spec import LOG_FILE, REASON_START, Exit
 from .sources import SourceMissingError
-from .waiting import end_tasks
+from .waiting import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from .container_config import ContainerContext
     from .sources import Sources
 
-__all__ = ["ContainerRunner", "Pod", "Stop"]
+__all__ = ["ContainerRunner", "Pod", "StopRequest"]
 
 _MESSAGE_BYTES_MAX = 4096
 _FALLBACK_LINES_MAX, _FALLBACK_BYTES_MAX = 80, 2048
 _HOOK_TIMEOUT_S = 30.0
 
 
-class Stop:
-    """A wish that the pod ends, which may become more urgent."""
+class StopRequest:
+    """A request to stop the pod. A later request can shorten the grace period."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.grace_s = float("inf")
 
     def request(self, grace_s: float) -> bool:
-        """Returns whether this is sooner than what was asked before."""
+        """Request the stop. Returns whether this request is more urgent than the earlier ones."""
         sooner = grace_s < self.grace_s
         self.grace_s = min(self.grace_s, grace_s)
         self._event.set()
@@ -59,7 +59,7 @@ class Stop:
         await self._event.wait()
 
     async def wait_for(self, seconds: float) -> bool:
-        """Wait so long, or until the stop; returns whether it was the stop."""
+        """Wait until the stop is requested, for at most `seconds`. Returns whether the stop is requested."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -67,22 +67,22 @@ class Stop:
 
 
 class Pod(Protocol):
-    """What a container needs of its pod."""
+    """The part of a pod worker that a container runner uses."""
 
-    around: ContainerContext
-    stop: Stop
+    context: ContainerContext
+    stop: StopRequest
     restart_policy: str
     retry_s: float
     crash_backoff_s: float
     start_slots: asyncio.Semaphore
 
-    async def sources_of(self, container: Mapping[str, Any]) -> Sources: ...
+    async def container_sources(self, container: Mapping[str, Any]) -> Sources: ...
     def changed(self) -> None: ...
     def event(self, kind: str, reason: str, message: str, container: str = "") -> None: ...
 
 
 class ContainerRunner:
-    """Runs one container until it is done or its pod is stopped."""
+    """Runs one container until it ends for good or its pod is stopped."""
 
     def __init__(self, pod: Pod, container: Mapping[str, Any], state: ContainerState) -> None:
         self._pod = pod
@@ -91,18 +91,18 @@ class ContainerRunner:
         self._backoff = Backoff(pod.crash_backoff_s)
         self._process: ContainerProcess | None = None
         self._own_stop = pod.stop
-        self.begun = asyncio.Event()
-        """Set when the container has run for the first time, or will not."""
+        self.startup_done = asyncio.Event()
+        """Set when the container has started for the first time, or will never start."""
 
-    def stop_on(self, stop: Stop) -> None:
-        """Follow another stop than the pod's; for sidecars, which end after the others."""
+    def stop_on(self, stop: StopRequest) -> None:
+        """Stop on this request instead of the pod's. Sidecars use it, because they end after the other containers."""
         self._own_stop = stop
 
     async def run(self) -> None:
-        """Run to the end; the state says how."""
+        """Run the container to its end. The result is in `state`."""
         try:
-            number = self._pod.around.folder.latest_run(self.state.name) or 0
-            while not self.state.ended or self._restarts():
+            number = self._pod.context.folder.latest_run(self.state.name) or 0
+            while not self.state.ended or self._restarts_again():
                 if self.state.ended:
                     number += 1
                     if await self._back_off():
@@ -111,19 +111,19 @@ class ContainerRunner:
                 if not self.state.ended:
                     return
         finally:
-            self.begun.set()
+            self.startup_done.set()
 
     def shorten_grace_period(self, grace_s: float) -> None:
-        """Shorten the time that a stop leaves to the process."""
+        """Shorten the grace period of a process that is being stopped."""
         if self._process is not None:
             self._process.stop(grace_s)
 
     async def kill(self) -> None:
-        """End the process at once, and wait until it is gone."""
+        """Kill the process and wait until it is gone."""
         if self._process is not None:
             await self._process.end()
 
-    def _restarts(self) -> bool:
+    def _restarts_again(self) -> bool:
         ended = self.state.ended
         assert ended is not None
         return not self._own_stop.is_requested() and is_restarted(
@@ -131,13 +131,13 @@ class ContainerRunner:
         )
 
     async def _back_off(self) -> bool:
-        """Wait before the next run; returns whether the pod was stopped meanwhile."""
+        """Wait before the next run. Returns whether the pod was stopped during the wait."""
         ended = self.state.ended
         assert ended is not None
         ran_s = (ended.finished - ended.started).total_seconds() if ended.started else 0.0
         delay = self._backoff.delay_s(ran_s=ran_s)
         if delay:
-            metadata = self._pod.around.facts.metadata
+            metadata = self._pod.context.facts.metadata
             where = f"pod={metadata['name']}_{metadata['namespace']}({metadata['uid']})"
             message = f"back-off {delay:g}s restarting failed container={self.state.name} {where}"
             self.state.wait(Waiting("CrashLoopBackOff", message))
@@ -149,33 +149,33 @@ class ContainerRunner:
         return stopped
 
     async def _run_once(self, number: int) -> None:
-        run = self._pod.around.folder.run(self.state.name, number)
+        run = self._pod.context.folder.run(self.state.name, number)
         self.state.restarts = number
-        process = await self._process_of(run)
+        process = await self._adopt_or_start(run)
         if process is None:
             return
         self._process = process
         container_id = f"process://{hashlib.sha256(str(run).encode()).hexdigest()}"
         if process.running:
             probed = bool(self._container.get("readinessProbe"))
-            self.state.run(_moment(process.started), container_id, ready=not probed)
-            self.begun.set()
+            self.state.run(_from_timestamp(process.started), container_id, ready=not probed)
+            self.startup_done.set()
             self._pod.changed()
-        ending = await self._watch(process)
-        self.state.end(self._ended(ending, run, container_id))
-        if ending.reason == REASON_START:
-            self._pod.event(WARNING, "Failed", f"Error: {ending.message}", self.state.name)
+        exit_record = await self._watch(process)
+        self.state.end(self._terminated_state(exit_record, run, container_id))
+        if exit_record.reason == REASON_START:
+            self._pod.event(WARNING, "Failed", f"Error: {exit_record.message}", self.state.name)
         self._process = None
         self._pod.changed()
 
-    async def _process_of(self, run: Path) -> ContainerProcess | None:
-        """Found or started; None if the pod was stopped before that was possible."""
+    async def _adopt_or_start(self, run: Path) -> ContainerProcess | None:
+        """Adopt or start the process. Returns None if the pod was stopped before the start."""
         if (run / SPEC_FILE).exists():
             return ContainerProcess.adopt(str(run))
         while not self._own_stop.is_requested():
             try:
-                sources = await self._pod.sources_of(self._container)
-                spec = assemble(self._container, self._pod.around, sources, run)
+                sources = await self._pod.container_sources(self._container)
+                spec = build_spec(self._container, self._pod.context, sources, run)
             except (SourceMissingError, NoCommandError, OSError, ValueError) as error:
                 reason = (
                     "CreateContainerConfigError" if isinstance(error, SourceMissingError) else "CreateContainerError"
@@ -196,21 +196,21 @@ class ContainerRunner:
         return None
 
     async def _watch(self, process: ContainerProcess) -> Exit:
-        """Wait for the end, which a stop brings about, while hooks and probes go on beside."""
+        """Wait for the end of the process. Run hooks and probes concurrently, and stop the process on request."""
         waiting = asyncio.create_task(process.wait(), name=f"end of {self.state.name}")
-        beside = asyncio.create_task(self._beside(process), name=f"hooks of {self.state.name}")
+        hooks = asyncio.create_task(self._run_hook_and_probe(process), name=f"hooks of {self.state.name}")
         stopping = asyncio.create_task(self._own_stop.wait(), name=f"stop of {self.state.name}")
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                await end_tasks(beside)
+                await cancel_and_wait(hooks)
                 await self._terminate(process)
             return await waiting
         finally:
-            await end_tasks(waiting, beside, stopping)
+            await cancel_and_wait(waiting, hooks, stopping)
 
-    async def _beside(self, process: ContainerProcess) -> None:
-        actions = Actions(process, self._container, self._pod.around.facts.pod_ip)
+    async def _run_hook_and_probe(self, process: ContainerProcess) -> None:
+        actions = Actions(process, self._container, self._pod.context.facts.pod_ip)
         hook = (self._container.get("lifecycle") or {}).get("postStart")
         if hook and process.running and not await actions.succeeds(hook, timeout_s=_HOOK_TIMEOUT_S):
             self._pod.event(WARNING, "FailedPostStartHook", "PostStartHook failed", self.state.name)
@@ -223,36 +223,36 @@ class ContainerRunner:
         self._pod.changed()
 
     async def _terminate(self, process: ContainerProcess) -> None:
-        """Hook, TERM, and after the grace period KILL."""
+        """Run the preStop hook, send SIGTERM, and send SIGKILL after the grace period."""
         self._pod.event(NORMAL, "Killing", f"Stopping container {self.state.name}", self.state.name)
         started = asyncio.get_running_loop().time()
         hook = (self._container.get("lifecycle") or {}).get("preStop")
         if hook and process.running and self._own_stop.grace_s > 0:
-            actions = Actions(process, self._container, self._pod.around.facts.pod_ip)
+            actions = Actions(process, self._container, self._pod.context.facts.pod_ip)
             await actions.succeeds(hook, timeout_s=self._own_stop.grace_s)
         spent = asyncio.get_running_loop().time() - started
         process.stop(max(0.0, self._own_stop.grace_s - spent))
 
-    def _ended(self, ending: Exit, run: Path, container_id: str) -> Terminated:
+    def _terminated_state(self, exit_record: Exit, run: Path, container_id: str) -> Terminated:
         return Terminated(
-            exit_code=ending.code,
-            reason=ending.reason or ("Error" if ending.code else "Completed"),
-            finished=_moment(ending.finished),
-            started=_moment(ending.started) if ending.started else None,
-            message=ending.message or self._message(run, failed=ending.code != 0),
+            exit_code=exit_record.code,
+            reason=exit_record.reason or ("Error" if exit_record.code else "Completed"),
+            finished=_from_timestamp(exit_record.finished),
+            started=_from_timestamp(exit_record.started) if exit_record.started else None,
+            message=exit_record.message or self._termination_message(run, failed=exit_record.code != 0),
             container_id=container_id,
         )
 
-    def _message(self, run: Path, *, failed: bool) -> str:
-        """What the container wrote about its end, else, if asked for and it failed, the end of its log."""
-        raw = _tail(run / MESSAGE_FILE)
+    def _termination_message(self, run: Path, *, failed: bool) -> str:
+        """Return the termination message, or the end of the log if the container failed and asks for this fallback."""
+        raw = _read_tail(run / MESSAGE_FILE)
         if not raw and failed and self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             return last_text(str(run / LOG_FILE), lines_max=_FALLBACK_LINES_MAX, bytes_max=_FALLBACK_BYTES_MAX)
         return raw.decode(errors="replace")
 
 
-def _tail(path: Path) -> bytes:
-    """The end of a file that the container may have made as large as it liked, or taken away."""
+def _read_tail(path: Path) -> bytes:
+    """Return the end of a file. The container may have written a file of any size, or removed it."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _MESSAGE_BYTES_MAX))
@@ -261,5 +261,5 @@ def _tail(path: Path) -> bytes:
         return b""
 
 
-def _moment(seconds: float) -> datetime:
+def _from_timestamp(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .pod_folder import PodFolder
     from .sources import Sources
 
-__all__ = ["DEFAULT_MESSAGE_PATH", "MESSAGE_FILE", "ContainerContext", "NoCommandError", "assemble"]
+__all__ = ["DEFAULT_MESSAGE_PATH", "MESSAGE_FILE", "ContainerContext", "NoCommandError", "build_spec"]
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
 MESSAGE_FILE = "termination-log"
@@ -30,54 +30,58 @@ _RESOLVER = str(Path(__file__).parent / "resolver")
 
 
 class NoCommandError(Exception):
-    """The container has no command, and there is no image to take one from."""
+    """The container has no command, and the node has no image that could provide one."""
 
 
 @dataclass(frozen=True)
 class ContainerContext:
-    """What all containers of a pod have in common."""
+    """The settings that all containers of a pod share."""
 
     facts: PodFacts
     folder: PodFolder
     hostname: str
     isolation: Isolation
     volumes: Mapping[str, str]
-    """Where each volume is on the host."""
+    """The host path of each volume, by the name of the volume."""
     passed_env: tuple[str, ...] = ()
     resolver_config: str = ""
-    """A file to show as /etc/resolv.conf."""
+    """The path of a file that is mounted as /etc/resolv.conf."""
     outlives_node: bool = False
     log_bytes_max: int = 10 * 1024 * 1024
     device_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Variables that say which devices a container was given, by its name."""
+    """By container name, the variables that list the devices of the container."""
 
 
-def assemble(container: Mapping[str, Any], around: ContainerContext, sources: Sources, run: Path) -> Spec:
-    """The spec for one run of the container, whose files are in the folder `run`."""
+def build_spec(container: Mapping[str, Any], context: ContainerContext, sources: Sources, run: Path) -> Spec:
+    """Build the shim spec for one run of the container. `run` is the folder of that run."""
     for part in ("work", "tmp", "root"):
         (run / part).mkdir(parents=True, exist_ok=True)
     (run / MESSAGE_FILE).touch()
-    variables = container_environment(container, around.facts, sources)
-    given = node_environment(
-        hostname=around.hostname, home=around.folder.home, temporary=str(run / "tmp"), passed_on=around.passed_env
+    variables = container_environment(container, context.facts, sources)
+    defaults = node_environment(
+        hostname=context.hostname, home=context.folder.home, temporary=str(run / "tmp"), passed_env=context.passed_env
     )
-    mounts = _volume_mounts(container, around, variables)
+    mounts = _volume_mounts(container, context, variables)
     mounts.append(Mount(str(run / MESSAGE_FILE), container.get("terminationMessagePath") or DEFAULT_MESSAGE_PATH))
-    cwd = _working_folder(container, mounts, run)
+    cwd = _working_directory(container, mounts, run)
     spec = Spec(
         argv=[expand(text, variables) for text in (*_command(container), *(container.get("args") or ()))],
-        env={**given, **around.device_env.get(container["name"], {}), **variables},
+        env={**defaults, **context.device_env.get(container["name"], {}), **variables},
         cwd=cwd,
         directory=str(run),
         mounts=mounts,
         root=str(run / "root"),
-        hostname=around.hostname,
-        user_namespace=around.isolation is Isolation.USER_NAMESPACES,
+        hostname=context.hostname,
+        user_namespace=context.isolation is Isolation.USER_NAMESPACES,
         memory_limit_bytes=_memory_limit(container),
-        log_bytes_max=around.log_bytes_max,
-        outlives_node=around.outlives_node,
+        log_bytes_max=context.log_bytes_max,
+        outlives_node=context.outlives_node,
     )
-    return _rewritten(spec, around) if around.isolation is Isolation.REWRITTEN_PATHS else _private(spec, around, run)
+    return (
+        _with_rewritten_paths(spec, context)
+        if context.isolation is Isolation.REWRITTEN_PATHS
+        else _with_private_mounts(spec, context, run)
+    )
 
 
 def _command(container: Mapping[str, Any]) -> list[str]:
@@ -90,11 +94,13 @@ def _command(container: Mapping[str, Any]) -> list[str]:
     return command
 
 
-def _volume_mounts(container: Mapping[str, Any], around: ContainerContext, variables: Mapping[str, str]) -> list[Mount]:
+def _volume_mounts(
+    container: Mapping[str, Any], context: ContainerContext, variables: Mapping[str, str]
+) -> list[Mount]:
     mounts: list[Mount] = []
     for item in container.get("volumeMounts") or ():
         inside = item.get("subPath") or expand(item.get("subPathExpr") or "", variables)
-        source = os.path.normpath(os.path.join(around.volumes[item["name"]], inside))
+        source = os.path.normpath(os.path.join(context.volumes[item["name"]], inside))
         if ".." in Path(inside).parts or os.path.isabs(inside):
             raise ValueError(f'subPath "{inside}" of volume "{item["name"]}" leads out of the volume')
         if inside and not os.path.exists(source):
@@ -103,8 +109,8 @@ def _volume_mounts(container: Mapping[str, Any], around: ContainerContext, varia
     return mounts
 
 
-def _working_folder(container: Mapping[str, Any], mounts: list[Mount], run: Path) -> str:
-    """Where the process starts; a folder that exists nowhere is a fresh one at that path."""
+def _working_directory(container: Mapping[str, Any], mounts: list[Mount], run: Path) -> str:
+    """Return the working directory. If the path does not exist anywhere, mount an empty folder there."""
     wanted = container.get("workingDir")
     if not wanted:
         return str(run / "work")
@@ -117,25 +123,25 @@ def _working_folder(container: Mapping[str, Any], mounts: list[Mount], run: Path
     return str(wanted)
 
 
-def _private(spec: Spec, around: ContainerContext, run: Path) -> Spec:
-    """Every mount at its true path, and the files of /etc that tell a pod who it is."""
+def _with_private_mounts(spec: Spec, context: ContainerContext, run: Path) -> Spec:
+    """Mount everything at its original path, and add the /etc files that identify the pod."""
     assert spec.mounts is not None
-    (run / "hostname").write_text(f"{around.hostname}\n")
-    own = [Mount(around.folder.hosts, "/etc/hosts"), Mount(str(run / "hostname"), "/etc/hostname")]
-    if around.resolver_config:
-        own.append(Mount(around.resolver_config, "/etc/resolv.conf"))
+    (run / "hostname").write_text(f"{context.hostname}\n")
+    own = [Mount(context.folder.hosts, "/etc/hosts"), Mount(str(run / "hostname"), "/etc/hostname")]
+    if context.resolver_config:
+        own.append(Mount(context.resolver_config, "/etc/resolv.conf"))
     taken = {mount.target for mount in spec.mounts}
     return spec._replace(mounts=[*(mount for mount in own if mount.target not in taken), *spec.mounts])
 
 
-def _rewritten(spec: Spec, around: ContainerContext) -> Spec:
-    """No mounts: paths are those of the host, and Python programs resolve names by our module."""
+def _with_rewritten_paths(spec: Spec, context: ContainerContext) -> Spec:
+    """Rewrite mount paths to host paths instead of mounting. Python programs use the resolver module."""
     assert spec.mounts is not None
     folders = {mount.target: mount.source for mount in spec.mounts}
     paths = Rewriter(folders)
     env = {name: paths.text(value) for name, value in spec.env.items()}
     env["PYTHONPATH"] = os.pathsep.join(path for path in (_RESOLVER, env.get("PYTHONPATH", "")) if path)
-    env["GANGJOBS_HOSTS"] = around.folder.hosts
+    env["GANGJOBS_HOSTS"] = context.folder.hosts
     argv = [paths.text(text) for text in spec.argv]
     return spec._replace(argv=argv, env=env, cwd=paths.text(spec.cwd), mounts=None, folders=folders)
 

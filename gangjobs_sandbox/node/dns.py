@@ -1,9 +1,9 @@
-"""Names of pods as cluster DNS would give them, in hosts files instead.
+"""Resolves pod names as cluster DNS does, but through hosts files.
 
-A Service gives its own name to all pods it selects, and `<hostname>.<service>` to those that name it
-as their subdomain; only to ready pods, unless it publishes the others too. There is no proxy, so a
-Service with an address of its own is resolved to its pods as a headless one is.
-Nodes that share a `NameTable` see each other's pods.
+A Service gives its own name to all pods that it selects, and the name `<hostname>.<service>` to the pods that name the
+Service as their subdomain. Only ready pods have names, unless the Service publishes pods that are not ready. There is
+no proxy, so a Service with a cluster IP resolves to its pods, as a headless Service does. Nodes that share a
+`NameTable` resolve each other's pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DOMAIN = "svc.cluster.local"
 
 @dataclass(frozen=True)
 class PodName:
-    """What of a pod matters for its names."""
+    """The fields of a pod that determine its names."""
 
     uid: str
     namespace: str
@@ -49,7 +49,7 @@ class PodName:
 
 @dataclass(frozen=True)
 class ServiceName:
-    """What of a Service matters for names."""
+    """The fields of a Service that determine names."""
 
     namespace: str
     name: str
@@ -58,7 +58,7 @@ class ServiceName:
 
     @classmethod
     def of(cls, service: Mapping[str, Any]) -> ServiceName | None:
-        """None for a Service that selects no pods."""
+        """Return None for a Service that selects no pods."""
         spec = service.get("spec") or {}
         if not spec.get("selector") or spec.get("type") == "ExternalName":
             return None
@@ -72,7 +72,7 @@ class ServiceName:
 
 
 def names_of(pod: PodName, services: Iterable[ServiceName]) -> list[str]:
-    """The pod's names within its namespace."""
+    """Return the names of the pod within its namespace."""
     names: list[str] = []
     for service in services:
         if service.selects(pod):
@@ -83,7 +83,7 @@ def names_of(pod: PodName, services: Iterable[ServiceName]) -> list[str]:
 
 
 def hosts_line(pod: PodName, names: Iterable[str], *, reader_namespace: str) -> str | None:
-    """One line of a hosts file: every form in which a reader in that namespace may use the names."""
+    """Return one line of a hosts file with every form of the names that a pod in `reader_namespace` may use."""
     forms: list[str] = []
     for name in names:
         qualified = f"{name}.{pod.namespace}"
@@ -93,7 +93,7 @@ def hosts_line(pod: PodName, names: Iterable[str], *, reader_namespace: str) -> 
 
 
 def hosts_header(pod: PodName, aliases: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """The fixed lines of a pod's own hosts file: itself, and the aliases that its spec asks for."""
+    """Return the fixed lines of a pod's hosts file: its own name, and the host aliases of its spec."""
     own = f"{pod.hostname}.{pod.subdomain}.{pod.namespace}.{_DOMAIN} {pod.hostname}" if pod.subdomain else pod.hostname
     return [
         "# Names of this pod and its peers; changes while the pod runs.",
@@ -105,17 +105,17 @@ def hosts_header(pod: PodName, aliases: Iterable[Mapping[str, Any]] = ()) -> lis
 
 
 class NameTable:
-    """All names, and the hosts files that show them. Changes are gathered until `flush`."""
+    """All names, and the hosts files that list them. `flush` writes the collected changes to the files."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodName] = {}
         self._services: dict[tuple[str, str], ServiceName] = {}
         self._readers: dict[str, tuple[str, HostsFile]] = {}
         self._names: dict[str, tuple[PodName, list[str]]] = {}
-        self._changed: dict[str, None] = {}  # a set that keeps its order
+        self._changed: dict[str, None] = {}  # An ordered set.
 
     def publish(self, pod: PodName) -> None:
-        """Say that the pod has this address, these labels and this readiness."""
+        """Set the address, labels, and readiness of a pod."""
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
             self._changed[pod.uid] = None
@@ -125,7 +125,7 @@ class NameTable:
             self._changed[uid] = None
 
     def set_service(self, namespace: str, name: str, service: ServiceName | None) -> None:
-        """Say that the Service exists in this form or, with None, gives no names."""
+        """Add or replace a Service. None removes its names."""
         if service is None:
             self._services.pop((namespace, name), None)
         else:
@@ -136,7 +136,7 @@ class NameTable:
         return set(self._services)
 
     def add_reader(self, uid: str, namespace: str, file: HostsFile) -> None:
-        """Keep this file up to date, starting with all names there are."""
+        """Keep this hosts file up to date. The file first receives all current names."""
         self._readers[uid] = (namespace, file)
         file.update(
             {key: hosts_line(pod, names, reader_namespace=namespace) for key, (pod, names) in self._names.items()}
@@ -148,7 +148,7 @@ class NameTable:
             reader[1].close()
 
     def flush(self) -> None:
-        """Bring every reader up to date with what changed; cheap if nothing did."""
+        """Write all changes to every hosts file. The call is cheap if nothing changed."""
         changed = [uid for uid in self._changed if self._refresh(uid)]
         self._changed.clear()
         for namespace, file in self._readers.values() if changed else ():

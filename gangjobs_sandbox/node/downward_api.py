@@ -1,6 +1,6 @@
-"""What a container may learn about its own pod: the paths of `fieldRef` and `resourceFieldRef`.
+"""The downward API: resolves `fieldRef` and `resourceFieldRef` for a container.
 
-Raises ValueError with a message for the container's waiting state.
+The functions raise ValueError with a message for the container's waiting state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["PodFacts", "field_value", "resource_value"]
 
 @dataclass(frozen=True)
 class PodFacts:
-    """A pod with what the node adds to it before the API server knows."""
+    """A pod, and the values that the node knows before the API server does."""
 
     pod: Mapping[str, Any]
     pod_ip: str
@@ -60,7 +60,7 @@ _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 
 def field_value(facts: PodFacts, path: str) -> str:
-    """The text at a `fieldRef` path; a label or annotation that is not there is empty."""
+    """Return the text at a `fieldRef` path. A missing label or annotation gives an empty text."""
     subscript = _SUBSCRIPT.match(path)
     if subscript:
         return str((facts.metadata.get(subscript[1]) or {}).get(subscript[2], ""))
@@ -70,9 +70,10 @@ def field_value(facts: PodFacts, path: str) -> str:
 
 
 def resource_value(facts: PodFacts, reference: Mapping[str, Any], container: Mapping[str, Any]) -> str:
-    """The number at a `resourceFieldRef`, in units of its divisor, rounded up.
+    """Return the number at a `resourceFieldRef`, in units of its divisor, rounded up.
 
-    A limit that is not set is what the node has; a request that is not set is the limit, else zero.
+    A limit that is not set defaults to the allocatable amount of the node. A request that is not set defaults to the
+    limit, or else to zero.
     """
     named = reference.get("containerName") or container.get("name")
     owner = next((item for item in _containers(facts.spec) if item["name"] == named), container)
@@ -96,5 +97,5 @@ def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _lines(pairs: Mapping[str, str] | None) -> str:
-    """As the kubelet writes a map into a file: sorted, one `key="value"` a line."""
+    """Format a map as the kubelet does: sorted, with one `key="value"` on each line."""
     return "\n".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in sorted((pairs or {}).items()))

@@ -1,7 +1,7 @@
-"""The environment of a container: what its spec says, on top of the little that the node gives.
+"""The environment of a container: the variables of its spec, and a few defaults of the node.
 
-A container does not inherit the sandbox's own environment. It gets a PATH that finds this Python
-first, a home and a temporary folder in the pod's own folder, and the names in `PASSED_ON`.
+A container does not inherit the sandbox's own environment. It receives a PATH that starts with the folder of this
+Python, a home and a temporary folder in the pod's own folder, and the variables in `PASSED_VARIABLES`.
 """
 
 from __future__ import annotations
@@ -17,39 +17,44 @@ from .sources import Kind, SourceMissingError, Sources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["PASSED_ON", "container_environment", "node_environment"]
+__all__ = ["PASSED_VARIABLES", "container_environment", "node_environment"]
 
-PASSED_ON = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
-"""Variables of the node's own process that containers see too."""
+PASSED_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+"""The variables of the node's own process that all containers receive."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def node_environment(
-    *, hostname: str, home: str, temporary: str, passed_on: Iterable[str] = (), outside: Mapping[str, str] = os.environ
+    *,
+    hostname: str,
+    home: str,
+    temporary: str,
+    passed_env: Iterable[str] = (),
+    host_env: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """What every container has before its own variables."""
-    kept = {name: outside[name] for name in (*PASSED_ON, *passed_on) if name in outside}
-    path = os.pathsep.join([os.path.dirname(sys.executable), outside.get("PATH", _DEFAULT_PATH)])
+    """Return the variables that every container has in addition to its own."""
+    kept = {name: host_env[name] for name in (*PASSED_VARIABLES, *passed_env) if name in host_env}
+    path = os.pathsep.join([os.path.dirname(sys.executable), host_env.get("PATH", _DEFAULT_PATH)])
     return {**kept, "PATH": path, "HOSTNAME": hostname, "HOME": home, "TMPDIR": temporary}
 
 
 def container_environment(container: Mapping[str, Any], facts: PodFacts, sources: Sources) -> dict[str, str]:
-    """The variables of `envFrom` and then `env`, later ones winning and able to refer to earlier ones.
+    """Return the variables of `envFrom`, then of `env`. Later ones override earlier ones and can refer to them.
 
     Raises:
-        SourceMissingError: an object or key that is not optional is missing, or a field cannot be referred to.
+        SourceMissingError: a required object or key is missing, or a field cannot be referenced.
     """
     variables: dict[str, str] = {}
     for item in container.get("envFrom") or ():
-        variables.update(_imported(item, sources))
+        variables.update(_env_from(item, sources))
     for item in container.get("env") or ():
-        value = _value(item, container, facts, sources, variables)
+        value = _env_value(item, container, facts, sources, variables)
         if value is not None:
             variables[item["name"]] = value
     return variables
 
 
-def _imported(item: Mapping[str, Any], sources: Sources) -> dict[str, str]:
+def _env_from(item: Mapping[str, Any], sources: Sources) -> dict[str, str]:
     kinds: tuple[tuple[str, Kind], ...] = (("configMapRef", "configmap"), ("secretRef", "secret"))
     prefix, found = item.get("prefix") or "", {}
     for field, kind in kinds:
@@ -59,31 +64,31 @@ def _imported(item: Mapping[str, Any], sources: Sources) -> dict[str, str]:
     return found
 
 
-def _value(
+def _env_value(
     item: Mapping[str, Any],
     container: Mapping[str, Any],
     facts: PodFacts,
     sources: Sources,
     variables: Mapping[str, str],
 ) -> str | None:
-    origin = item.get("valueFrom")
-    if not origin:
+    value_from = item.get("valueFrom")
+    if not value_from:
         return expand(item.get("value") or "", variables)
     try:
-        if reference := origin.get("fieldRef"):
+        if reference := value_from.get("fieldRef"):
             return field_value(facts, reference["fieldPath"])
-        if reference := origin.get("resourceFieldRef"):
+        if reference := value_from.get("resourceFieldRef"):
             return resource_value(facts, reference, container)
     except ValueError as error:
         raise SourceMissingError(str(error)) from error
-    return _referred(origin, sources)
+    return _key_reference(value_from, sources)
 
 
-def _referred(origin: Mapping[str, Any], sources: Sources) -> str | None:
+def _key_reference(value_from: Mapping[str, Any], sources: Sources) -> str | None:
     kinds: tuple[tuple[str, Kind], ...] = (("configMapKeyRef", "configmap"), ("secretKeyRef", "secret"))
     for field, kind in kinds:
-        if reference := origin.get(field):
+        if reference := value_from.get(field):
             optional = bool(reference.get("optional"))
             value = sources.value((kind, reference["name"]), reference["key"], optional=optional)
             return None if value is None else value.decode(errors="surrogateescape")
-    raise SourceMissingError(f"unsupported valueFrom: {', '.join(sorted(origin))}")
+    raise SourceMissingError(f"unsupported valueFrom: {', '.join(sorted(value_from))}")

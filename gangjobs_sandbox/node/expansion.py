@@ -1,7 +1,7 @@
-"""`$(VAR)` in commands, arguments and environment values, as Kubernetes expands it.
+"""Expands `$(VAR)` in commands, arguments and environment values, as Kubernetes does.
 
-A reference to an unknown variable stays as it is, `$$` is a dollar sign, and what is put in is not
-expanded again (`k8s.io/kubernetes/third_party/forked/golang/expansion`).
+A reference to an unknown variable stays as it is, and `$$` is a dollar sign. Inserted values are not expanded again
+(`k8s.io/kubernetes/third_party/forked/golang/expansion`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """The text with its references replaced."""
+    """Return the text with its references replaced."""
 
-    def replaced(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         return "$" if match[1] else variables.get(match[2], match[0])
 
-    return _REFERENCE.sub(replaced, text)
+    return _REFERENCE.sub(replacement, text)

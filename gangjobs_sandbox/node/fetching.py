@@ -1,4 +1,4 @@
-"""What a pod needs from the API server before it can start: ConfigMaps, Secrets, tokens."""
+"""Fetches what a pod needs before it can start from the API server: ConfigMaps, Secrets, and tokens."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TOKEN_S = 3600
 
 
 async def fetch_sources(client: ApiClient, namespace: str, references: Iterable[Reference]) -> Sources:
-    """The objects that exist.
+    """Fetch the referenced objects that exist.
 
     Raises:
-        SourceMissingError: the server does not answer, or refuses for another reason than that there is none.
+        SourceMissingError: the server does not answer, or refuses for another reason than "not found".
     """
     found: dict[Reference, Mapping[str, Any]] = {}
     for kind, name in sorted(references):
@@ -39,10 +39,10 @@ async def fetch_sources(client: ApiClient, namespace: str, references: Iterable[
 
 
 async def fetch_tokens(client: ApiClient, pod: Mapping[str, Any]) -> dict[str, str]:
-    """The service account tokens that the pod's volumes ask for, by audience, bound to the pod.
+    """Request the service account tokens of the pod's volumes, by audience. The tokens are bound to the pod.
 
     Raises:
-        SourceMissingError: the server gives none.
+        SourceMissingError: the server issues no token.
     """
     metadata, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
     bound = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}

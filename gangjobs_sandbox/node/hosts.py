@@ -1,8 +1,8 @@
-"""A hosts file that changes under its readers.
+"""A hosts file that can be updated while other programs read it.
 
-Readers may open it at any time, so it is never rewritten: a line is added by one write at the end or
-into the place of a dead one, and dies when its first byte becomes `#`. The byte that makes a line live
-is always written last.
+Programs may open the file at any time, so the file is never rewritten. A write either appends a line, or reuses the
+space of a removed line. A line is removed by overwriting its first byte with `#`. The first byte of a new line in
+reused space is written last, so a reader never sees a partial line.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ __all__ = ["HostsFile"]
 
 
 class HostsFile:
-    """Lines by key, on top of a fixed header."""
+    """The lines of a hosts file by key, after a fixed header."""
 
     def __init__(self, path: str, header: Iterable[str] = ()) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        self._places: dict[str, tuple[int, int]] = {}
-        self._dead: list[tuple[int, int]] = []
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._free: list[tuple[int, int]] = []
         self._size = 0
         self._append("".join(f"{line}\n" for line in header).encode())
 
     def update(self, changes: Mapping[str, str | None]) -> None:
-        """Set or, with None, remove the line of each key; new lines go in with one write."""
-        fresh: list[tuple[str, bytes]] = []
+        """Set the line of each key, or remove it if the line is None. Appended lines are one write."""
+        appended: list[tuple[str, bytes]] = []
         for key, line in changes.items():
-            self._kill(key)
-            if line is not None and not self._reuse(key, line.encode()):
-                fresh.append((key, line.encode() + b"\n"))
-        at = self._size
-        for key, raw in fresh:
-            self._places[key] = (at, len(raw) - 1)
-            at += len(raw)
-        self._append(b"".join(raw for _, raw in fresh))
+            self._remove_line(key)
+            if line is not None and not self._reuse_space(key, line.encode()):
+                appended.append((key, line.encode() + b"\n"))
+        offset = self._size
+        for key, raw in appended:
+            self._spans[key] = (offset, len(raw) - 1)
+            offset += len(raw)
+        self._append(b"".join(raw for _, raw in appended))
 
     def close(self) -> None:
         os.close(self._fd)
@@ -47,18 +47,18 @@ class HostsFile:
         os.pwrite(self._fd, data, self._size)
         self._size += len(data)
 
-    def _kill(self, key: str) -> None:
-        place = self._places.pop(key, None)
-        if place is not None:
-            os.pwrite(self._fd, b"#", place[0])
-            self._dead.append(place)
+    def _remove_line(self, key: str) -> None:
+        span = self._spans.pop(key, None)
+        if span is not None:
+            os.pwrite(self._fd, b"#", span[0])
+            self._free.append(span)
 
-    def _reuse(self, key: str, line: bytes) -> bool:
-        for index, (at, length) in enumerate(self._dead):
+    def _reuse_space(self, key: str, line: bytes) -> bool:
+        for index, (offset, length) in enumerate(self._free):
             if length >= len(line):
-                os.pwrite(self._fd, line[1:].ljust(length - 1), at + 1)
-                os.pwrite(self._fd, line[:1], at)
-                self._places[key] = (at, length)
-                del self._dead[index]
+                os.pwrite(self._fd, line[1:].ljust(length - 1), offset + 1)
+                os.pwrite(self._fd, line[:1], offset)
+                self._spans[key] = (offset, length)
+                del self._free[index]
                 return True
         return False

@@ -1,12 +1,12 @@
-"""What keeps containers apart on this machine, found out by trying.
+"""Finds out by trial which container isolation this machine supports.
 
-| kind | needs | volumes, /etc/hosts, /dev/termination-log |
+| kind | requirements | volumes, /etc/hosts, /dev/termination-log |
 |---|---|---|
-| namespaces | Linux, root | at their true paths |
-| user-namespaces | Linux that lets users make namespaces | at their true paths; the process is root to itself |
-| rewritten-paths | nothing | paths in the pod's spec are rewritten; names work in Python programs |
+| namespaces | Linux, root | at their original paths |
+| user-namespaces | Linux with unprivileged user namespaces | at their original paths; the process is root in it |
+| rewritten-paths | none | paths in the pod's spec are rewritten; names resolve in Python programs |
 
-None is a security boundary: containers run as the user of the sandbox and see the machine's files.
+None of them is a security boundary: containers run as the user of the sandbox and can read the machine's files.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .shim.spec import Mount, Spec
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Isolation", "Probed", "probe"]
+__all__ = ["Isolation", "IsolationProbe", "probe"]
 
 
 class Isolation(StrEnum):
-    """How a container gets its own view of the file system."""
+    """The way in which a container gets its own view of the file system."""
 
     NAMESPACES = "namespaces"
     USER_NAMESPACES = "user-namespaces"
@@ -35,28 +35,28 @@ class Isolation(StrEnum):
 
 
 @dataclass(frozen=True)
-class Probed:
-    """The best kind that works, and why a better one does not."""
+class IsolationProbe:
+    """The best isolation that works, and the reason why a better one does not work."""
 
     isolation: Isolation
     reason: str = ""
 
 
-async def probe(folder: Path) -> Probed:
-    """Try the kinds in order, with a real container in this folder."""
+async def probe(folder: Path) -> IsolationProbe:
+    """Try the kinds of isolation in order, each with a real container in this folder."""
     if not IS_LINUX:
-        return Probed(Isolation.REWRITTEN_PATHS, "mount namespaces exist on Linux only")
+        return IsolationProbe(Isolation.REWRITTEN_PATHS, "mount namespaces exist on Linux only")
     kinds = [Isolation.NAMESPACES] if os.geteuid() == 0 else []
     reason = ""
     for kind in (*kinds, Isolation.USER_NAMESPACES):
-        failure = await _failure(kind, folder / kind)
+        failure = await _try_isolation(kind, folder / kind)
         if not failure:
-            return Probed(kind, reason)
+            return IsolationProbe(kind, reason)
         reason = f"{kind}: {failure}"
-    return Probed(Isolation.REWRITTEN_PATHS, reason)
+    return IsolationProbe(Isolation.REWRITTEN_PATHS, reason)
 
 
-async def _failure(kind: Isolation, folder: Path) -> str:
+async def _try_isolation(kind: Isolation, folder: Path) -> str:
     root, marker = folder / "root", folder / "marker"
     root.mkdir(parents=True, exist_ok=True)
     marker.write_text("")
@@ -71,5 +71,5 @@ async def _failure(kind: Isolation, folder: Path) -> str:
         user_namespace=kind is Isolation.USER_NAMESPACES,
     )
     process = await ContainerProcess.start(spec)
-    ending = await process.wait()
-    return "" if ending.code == 0 else ending.message or f"exit code {ending.code}"
+    exit_record = await process.wait()
+    return "" if exit_record.code == 0 else exit_record.message or f"exit code {exit_record.code}"

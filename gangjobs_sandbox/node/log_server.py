@@ -75,7 +75,7 @@ def _app(logs: LogSource) -> Starlette:
         return StreamingResponse(_until(closing, first, stream), media_type="text/plain")
 
     app = Starlette(routes=[Route("/containerLogs/{namespace}/{pod}/{container}", answer)])
-    # What serving() closes before it waits for open requests.
+    # `serving` calls `hub.close` before it waits for open requests.
     app.state.hub = SimpleNamespace(close=closing.set)
     return app
 

@@ -1,7 +1,7 @@
-"""Reading what a container printed: whole, the last lines, since a time, or as it grows.
+"""Reads the output of a container: the whole log, its last lines, the lines since a time, or the log as it grows.
 
-The file's format is told in `shim/output.py`. As under a kubelet, only the current file is read, not
-the one before the last rotation.
+`shim/output.py` describes the format of the file. As under a kubelet, only the current file is read, and not the file
+before the last rotation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _YIELD_BYTES = 32 * 1024
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The parameters of a log request; None means no limit."""
+    """The parameters of a log request. None means no limit."""
 
     follow: bool = False
     tail_lines: int | None = None
@@ -34,7 +34,7 @@ class LogOptions:
 
 
 async def read_log(path: str, options: LogOptions, *, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The text of a log file in pieces; with `follow`, until `ended` says that no more will come."""
+    """Yield the text of a log file in pieces. With `follow`, continue until `ended` returns true."""
     left = options.limit_bytes
     async for piece in _pieces(path, options, ended):
         if left is not None:
@@ -47,23 +47,23 @@ async def read_log(path: str, options: LogOptions, *, ended: Callable[[], bool])
 
 
 def last_text(path: str, *, lines_max: int, bytes_max: int) -> str:
-    """The end of a log as text, for a termination message."""
+    """Return the end of a log as text, for a termination message."""
     try:
         with open(path, "rb") as file:
-            file.seek(_offset_of_tail(file, lines_max))
-            text = b"".join(_texts(file.read(), LogOptions()))
+            file.seek(_tail_offset(file, lines_max))
+            text = b"".join(_formatted(file.read(), LogOptions()))
     except FileNotFoundError:
         return ""
     return text[-bytes_max:].decode(errors="replace")
 
 
 async def _pieces(path: str, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    file = await _opened(path, options, ended)
+    file = await _open_when_created(path, options, ended)
     if file is None:
         return
     with file:
-        file.seek(_offset_of_tail(file, options.tail_lines))
-        async for piece in _following(file, options, ended):
+        file.seek(_tail_offset(file, options.tail_lines))
+        async for piece in _follow_file(file, options, ended):
             yield piece
         rotated = options.follow and _is_replaced(file, path)
     if rotated:
@@ -72,15 +72,15 @@ async def _pieces(path: str, options: LogOptions, ended: Callable[[], bool]) -> 
             yield piece
 
 
-async def _following(file: BinaryIO, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """What is in the file from its position on, and what is added while it is the current one."""
+async def _follow_file(file: BinaryIO, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield the rest of the file, and then what is appended while it is the current file."""
     rest = b""
     while True:
-        # Asked before reading: what is written in between is then read in the next round.
+        # `ended` is called before the read, so the next round reads output that is written in between.
         is_last = not options.follow or ended() or _is_replaced(file, file.name)
         while data := file.read(_CHUNK_BYTES):
             whole, newline, rest = (rest + data).rpartition(b"\n")
-            if piece := b"".join(_texts(whole + newline, options)):
+            if piece := b"".join(_formatted(whole + newline, options)):
                 yield piece
             await asyncio.sleep(0)
         if is_last:
@@ -88,8 +88,8 @@ async def _following(file: BinaryIO, options: LogOptions, ended: Callable[[], bo
         await asyncio.sleep(_FOLLOW_INTERVAL_S)
 
 
-async def _opened(path: str, options: LogOptions, ended: Callable[[], bool]) -> BinaryIO | None:
-    """The file, which appears a moment after its container has started."""
+async def _open_when_created(path: str, options: LogOptions, ended: Callable[[], bool]) -> BinaryIO | None:
+    """Open the file. The file appears a moment after its container has started."""
     while True:
         is_last = not options.follow or ended()
         try:
@@ -107,8 +107,8 @@ def _is_replaced(file: BinaryIO, path: str) -> bool:
         return True
 
 
-def _offset_of_tail(file: BinaryIO, lines: int | None) -> int:
-    """Where the last so many records begin. As under a kubelet, each part of a long line counts as a line."""
+def _tail_offset(file: BinaryIO, lines: int | None) -> int:
+    """Return the offset of the last `lines` records. As under a kubelet, each part of a long line counts as a line."""
     if lines is None:
         return 0
     end = position = file.seek(0, os.SEEK_END)
@@ -124,8 +124,8 @@ def _offset_of_tail(file: BinaryIO, lines: int | None) -> int:
     return position + sum(len(record) + 1 for record in records[:-lines])
 
 
-def _texts(raw: bytes, options: LogOptions) -> Iterator[bytes]:
-    """The records as the user wants to see them."""
+def _formatted(raw: bytes, options: LogOptions) -> Iterator[bytes]:
+    """Yield the records in the format that the options ask for."""
     since = options.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if options.since else b""
     starts_line = True
     for record in raw.split(b"\n")[:-1]:

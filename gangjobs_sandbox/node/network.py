@@ -11,7 +11,7 @@ from gangjobs_sandbox.errors import StatusError
 from .addresses import AddressPool
 from .client import UnreachableError, core_path
 from .dns import NameTable, ServiceName
-from .watch import Listed, follow
+from .watch import Listed, list_and_watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,21 +22,21 @@ __all__ = ["PodNetwork"]
 
 
 class PodNetwork:
-    """Addresses and names of all pods of this process."""
+    """The addresses and names of all pods of this process."""
 
     def __init__(self, seed: str = "") -> None:
-        """`seed`, such as a folder of the sandbox, keeps two sandboxes on one machine apart."""
+        """Create the network. `seed`, such as the folder of the sandbox, separates two sandboxes on one machine."""
         self.addresses = AddressPool(seed)
         self.names = NameTable()
         self._users = 0
         self._watching: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def following(self, client: ApiClient) -> AsyncIterator[None]:
-        """Follow the Services while at least one node is inside; one watch for all nodes."""
+    async def watching_services(self, client: ApiClient) -> AsyncIterator[None]:
+        """Watch the Services while at least one node is in this context. All nodes share one watch."""
         self._users += 1
         if self._watching is None:
-            self._watching = asyncio.create_task(self._follow(client), name="watch of services")
+            self._watching = asyncio.create_task(self._watch_services(client), name="watch of services")
         try:
             yield
         finally:
@@ -46,11 +46,11 @@ class PodNetwork:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
 
-    async def learn(self, client: ApiClient, namespace: str, service: str) -> None:
-        """Ask for a Service that the watch has not brought yet.
+    async def fetch_service(self, client: ApiClient, namespace: str, service: str) -> None:
+        """Fetch a Service that the watch has not delivered yet.
 
-        A pod that starts before its Service is known here could not listen on its own name.
-        What cannot be had now is left to the watch.
+        A pod that starts before the node knows its Service could not listen on its own name. If the request fails, the
+        watch delivers the Service later.
         """
         if (namespace, service) in self.names.services():
             return
@@ -60,8 +60,8 @@ class PodNetwork:
             return
         self.names.set_service(namespace, service, ServiceName.of(found))
 
-    async def _follow(self, client: ApiClient) -> None:
-        async for change in follow(client, core_path("services"), {}):
+    async def _watch_services(self, client: ApiClient) -> None:
+        async for change in list_and_watch(client, core_path("services"), {}):
             if isinstance(change, Listed):
                 known = {_key(item) for item in change.items}
                 for namespace, name in self.names.services() - known:

@@ -1,7 +1,7 @@
-"""A node: joins a cluster as an ordinary API client and runs the pods bound to it as local processes.
+"""A node: joins a cluster as an ordinary API client and runs the pods that are bound to it as local processes.
 
-It serves an embedded API server and a real one alike. Everything it keeps is in `root_dir`; what an earlier
-node of the same name left there is adopted or cleaned up.
+The node works with the embedded API server and with a real one. It keeps all data in `root_dir`. It adopts or cleans up
+what an earlier node of the same name left there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gangjobs_sandbox.clock import SystemClock
 
 from .admission import Admission
 from .client import core_path
-from .isolation import Probed, probe
+from .isolation import IsolationProbe, probe
 from .log_server import serving_logs
 from .logs import LogOptions, read_log
 from .network import PodNetwork
@@ -27,7 +27,7 @@ from .process import ContainerProcess
 from .recorder import WARNING, Recorder
 from .registration import Registration
 from .shim.spec import LOG_FILE
-from .watch import Changed, Listed, follow
+from .watch import Changed, Listed, list_and_watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,22 +41,22 @@ __all__ = ["Node", "NodeLogs"]
 
 _log = logging.getLogger(__name__)
 _STARTS_AT_ONCE = max(2, os.cpu_count() or 2)
-"""How many containers start side by side: starting one keeps a core busy, so more would only slow each other down."""
+"""The number of containers that start concurrently. A start keeps one core busy, so a higher number is not faster."""
 _RESOLVER_LIMITS = "options timeout:1 attempts:1"
-"""A name of a pod that does not exist yet must not keep a program waiting for the machine's name server."""
+"""The look-up of a pod that does not exist yet must not block a program until the machine's name server times out."""
 
 
 class Node:
-    """One node. `run` it; cancel that to stop it."""
+    """One node. `run` starts it, and the cancellation of `run` stops it."""
 
     def __init__(
         self, config: NodeConfig, client: ApiClient, *, network: PodNetwork | None = None, clock: Clock | None = None
     ) -> None:
-        """Nodes that share a `network` see each other's pods by address and name."""
+        """Create a node. Nodes that share a `network` reach each other's pods by address and by name."""
         now = (clock or SystemClock()).now
         self.config = config
         self.registered = asyncio.Event()
-        """Set when the Node object says that the node is ready."""
+        """Set when the Node object is ready."""
         self.logs = NodeLogs(self)
         self._client = client
         self._network = network or PodNetwork(str(config.root_dir))
@@ -67,13 +67,13 @@ class Node:
         self._host: PodHost | None = None
 
     async def run(self) -> None:
-        """Join the cluster and run pods until cancelled; nothing of them is left then, unless they outlive the node."""
+        """Join the cluster and run pods until cancelled. All containers end then, unless they outlive the node."""
         self.config.root_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         probed = await self._probe()
         _log.info("node %s isolates containers by %s %s", self.config.name, probed.isolation, probed.reason)
         self._host = self._make_host(probed)
         async with (
-            self._network.following(self._client),
+            self._network.watching_services(self._client),
             serving_logs(self.config, self.logs) as log_port,
             asyncio.TaskGroup() as group,
         ):
@@ -83,8 +83,8 @@ class Node:
             group.create_task(self._registration.renew(), name=f"heartbeat of node {self.config.name}")
             await self._follow_pods(self._host, group)
 
-    def worker_of(self, namespace: str, name: str) -> PodWorker | None:
-        """The pod of this name on this node."""
+    def get_worker(self, namespace: str, name: str) -> PodWorker | None:
+        """Return the worker of the pod, or None if the pod is not on this node."""
         for worker in self._workers.values():
             metadata = worker.pod["metadata"]
             if metadata["name"] == name and metadata["namespace"] == namespace:
@@ -92,7 +92,7 @@ class Node:
         return None
 
     def statistics(self) -> dict[str, Any]:
-        """Counts for people and tests: pods by state, requests admitted, events dropped."""
+        """Return counts for users and tests: pods by state, admitted requests, dropped events."""
         finished = sum(worker.finished for worker in self._workers.values())
         return {
             "pods": len(self._workers),
@@ -101,12 +101,12 @@ class Node:
             "events_dropped": self._recorder.dropped,
         }
 
-    async def _probe(self) -> Probed:
+    async def _probe(self) -> IsolationProbe:
         if self.config.isolation is not None:
-            return Probed(self.config.isolation, "chosen by configuration")
+            return IsolationProbe(self.config.isolation, "chosen by configuration")
         return await probe(self.config.root_dir / "probe")
 
-    def _make_host(self, probed: Probed) -> PodHost:
+    def _make_host(self, probed: IsolationProbe) -> PodHost:
         return PodHost(
             config=self.config,
             client=self._client,
@@ -121,7 +121,7 @@ class Node:
     async def _follow_pods(self, host: PodHost, group: asyncio.TaskGroup) -> None:
         selector = {"fieldSelector": f"spec.nodeName={self.config.name}"}
         is_first = True
-        async for change in follow(self._client, core_path("pods"), selector):
+        async for change in list_and_watch(self._client, core_path("pods"), selector):
             if isinstance(change, Changed):
                 self._apply(change.kind, change.item, host, group)
                 continue
@@ -147,7 +147,7 @@ class Node:
         worker.update(pod)
 
     async def _run_worker(self, worker: PodWorker) -> None:
-        """A pod that cannot be run because of a fault in this program must not take the others with it."""
+        """Run a worker. A defect that stops one pod must not stop the other pods."""
         try:
             await worker.run()
         except Exception as error:
@@ -157,14 +157,14 @@ class Node:
             self._workers.pop(worker.folder.uid, None)
 
     async def _clean_up(self, listed: Listed) -> None:
-        """End and remove what an earlier node has left of pods that are not here any more."""
+        """Stop and remove the containers of an earlier node whose pods are no longer bound to this node."""
         known = {pod["metadata"]["uid"] for pod in listed.items}
-        strangers = [folder for folder in pod_folders(self.config.root_dir) if folder.uid not in known]
-        await asyncio.gather(*(_discard(folder) for folder in strangers))
+        orphaned = [folder for folder in pod_folders(self.config.root_dir) if folder.uid not in known]
+        await asyncio.gather(*(_remove_leftovers(folder) for folder in orphaned))
 
 
 class NodeLogs:
-    """Logs of the pods of one node; a `LogSource` for an API server's `log` subresource."""
+    """The logs of the pods of one node. The class is a `LogSource` for the `log` subresource of an API server."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -182,12 +182,12 @@ class NodeLogs:
         limit_bytes: int | None = None,
         previous: bool = False,
     ) -> AsyncIterator[bytes]:
-        """The log of one run of a container, the current or the one before.
+        """Yield the log of the current or the previous run of a container.
 
         Raises:
-            LookupError: at the first step; the pod is not on this node, or the container has not run.
+            LookupError: the pod is not on this node, or the container has not run. The first iteration raises it.
         """
-        worker = self._node.worker_of(namespace, pod)
+        worker = self._node.get_worker(namespace, pod)
         if worker is None:
             raise LookupError(f'pod "{pod}" not found on node {self._node.config.name}')
         latest = worker.folder.latest_run(container)
@@ -201,7 +201,7 @@ class NodeLogs:
             yield piece
 
 
-async def _discard(folder: PodFolder) -> None:
+async def _remove_leftovers(folder: PodFolder) -> None:
     for run in folder.runs():
         process = ContainerProcess.adopt(str(run))
         process.kill()
@@ -210,7 +210,7 @@ async def _discard(folder: PodFolder) -> None:
 
 
 def _resolver_config(root: Path) -> str:
-    """The machine's resolver configuration with short timeouts, as a file; empty if it has none."""
+    """Write the machine's resolver configuration with short timeouts to a file. Returns "" if the machine has none."""
     try:
         text = Path("/etc/resolv.conf").read_text()
     except OSError:

@@ -1,8 +1,8 @@
-"""Paths for containers that share the node's file system: mount paths become the real folders.
+"""Rewrites mount paths to host paths, for containers that share the node's file system.
 
-Used where the operating system gives a container no root of its own. Only whole path components are
-replaced, in texts that the pod's spec gives (command, arguments, working directory, environment
-values); a path that a program makes up itself is not seen.
+The node uses it if the operating system cannot give a container its own root. Only whole path components are replaced,
+in the texts of the pod's spec (command, arguments, working directory, environment values). A path that a program
+constructs itself is not rewritten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AFTER = r"(?![\w.-])"
 
 
 class Rewriter:
-    """Replaces each path of a table, and what is below it, by its counterpart; the longest path wins."""
+    """Replaces each path of a table, and the paths below it. The longest matching path is used."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._folders = {path.rstrip("/"): real for path, real in folders.items() if path.rstrip("/")}

@@ -1,8 +1,13 @@
-"""One pod on this node, from the moment it is bound here until its object is gone.
+"""Runs one pod on this node, from its binding until its object is deleted.
 
-Order: room, address and folder; volumes; init containers one after the other; the others together; the
-last status; then, once it is deleted, the object with grace period 0, and the folder. A stop (deletion,
-deadline, the node's end) can come at any moment and only ever shortens this.
+1. Reserve the resources, allocate the address, and create the folder.
+2. Provide the volumes.
+3. Run the init containers in order, and then all other containers concurrently.
+4. Write the last status.
+5. After the deletion request, delete the object with grace period 0, and remove the folder.
+
+A stop (deletion, deadline, or the end of the node) can come during any step and skips the remaining work of the steps
+before step 4.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangjobs_sandbox.clock import parse_time
 
-from .container import ContainerRunner, Stop
+from .container import ContainerRunner, StopRequest
 from .container_config import ContainerContext
 from .dns import PodName, hosts_header
 from .downward_api import PodFacts
@@ -30,7 +35,7 @@ from .sources import SourceMissingError, Sources, environment_references, volume
 from .status import TERMINAL_PHASES, is_terminal, pod_status, terminate_unfinished
 from .status_manager import StatusWriter, delete_pod
 from .volumes import UnsupportedVolumeError, VolumeContext, place_volume
-from .waiting import end_tasks, first_of
+from .waiting import cancel_and_wait, wait_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,13 +52,13 @@ __all__ = ["PodHost", "PodWorker"]
 _log = logging.getLogger(__name__)
 _GRACE_DEFAULT_S = 30
 _GRACE_REMOVED_S = 1.0
-"""For a pod whose object has vanished: the least that a kubelet gives."""
+"""The grace period of a pod whose object no longer exists: the minimum that a kubelet grants."""
 _SHUTDOWN_S = 5.0
 
 
 @dataclass(frozen=True)
 class PodHost:
-    """What the node gives to all its pods."""
+    """The shared services that a node provides to its pods."""
 
     config: NodeConfig
     client: ApiClient
@@ -66,11 +71,11 @@ class PodHost:
 
 
 class PodWorker:
-    """Runs one pod; see the module for the order of things."""
+    """Runs one pod in the order that the module describes."""
 
     def __init__(self, pod: dict[str, Any], host: PodHost) -> None:
         self.pod = pod
-        self.stop = Stop()
+        self.stop = StopRequest()
         self.folder = PodFolder(host.config.root_dir, pod["metadata"]["uid"])
         self.restart_policy: str = pod["spec"].get("restartPolicy") or "Always"
         self.retry_s = host.config.retry_s
@@ -84,29 +89,29 @@ class PodWorker:
         self._removed = asyncio.Event()
         self.finished = is_terminal(pod)
 
-    # What the node tells.
+    # The node calls these methods.
 
     def update(self, pod: dict[str, Any]) -> None:
-        """Take note of the object as it is now."""
+        """Process a new version of the object."""
         self.pod = pod
         if pod["metadata"].get("deletionTimestamp"):
             self._deleted.set()
             self._request_stop(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
 
     def remove(self) -> None:
-        """Take note that the object is gone."""
+        """Process the removal of the object."""
         self._removed.set()
         self._deleted.set()
         self._request_stop(_GRACE_REMOVED_S)
 
     async def run(self) -> None:
-        """Run the pod; returns when object and folder are gone."""
+        """Run the pod. Returns when the object and the folder are gone."""
         writing = asyncio.create_task(self._writer.run(), name=f"status of {self._name}")
         try:
             if not self.finished:
-                await self._live()
+                await self._run_until_stopped()
                 if not self._removed.is_set():
-                    await first_of(self._writer.settled(), self._removed.wait())
+                    await wait_first(self._writer.wait_until_written(), self._removed.wait())
                 self.finished = True
             self._release_resources()
             await self._deleted.wait()
@@ -116,35 +121,35 @@ class PodWorker:
             await self._removed.wait()
         finally:
             self._release_resources()
-            await end_tasks(writing)
+            await cancel_and_wait(writing)
 
     def has_ended(self, container: str, number: int) -> bool:
-        """Whether this run of the container will print no more."""
+        """Return whether this run of the container will write no more output."""
         if self.finished or self.folder.latest_run(container) != number:
             return True
         return any(state.name == container and state.ended for state in self.state.containers)
 
-    # What a container runner asks.
+    # The container runners call these methods.
 
-    async def sources_of(self, container: Mapping[str, Any]) -> Sources:
+    async def container_sources(self, container: Mapping[str, Any]) -> Sources:
         return await fetch_sources(
             self._host.client, self.pod["metadata"]["namespace"], environment_references(container)
         )
 
     def changed(self) -> None:
-        """Publish the state: as status, and as names that depend on readiness."""
+        """Publish the state as pod status, and as names that depend on readiness."""
         if self.state.pod_ip:
             ready = all(item.ready for item in self.state.of_kind(Kind.MAIN, Kind.SIDECAR))
             self._host.network.names.publish(PodName.of(self.pod, self.state.pod_ip, ready=ready))
             self._host.network.names.flush()
-        self._writer.mark()
+        self._writer.mark_changed()
 
     def event(self, kind: str, reason: str, message: str, container: str = "") -> None:
         self._host.recorder.record(self.pod, kind, reason, message, container=container)
 
-    # The life of the pod.
+    # These methods run the pod.
 
-    async def _live(self) -> None:
+    async def _run_until_stopped(self) -> None:
         rejection = self._host.admission.admit(self.folder.uid, self.pod["spec"])
         if rejection:
             self.state.phase_override, self.state.stopped = (
@@ -154,9 +159,9 @@ class PodWorker:
             self.event(WARNING, rejection.reason, rejection.message)
             return
         if subdomain := self.pod["spec"].get("subdomain"):
-            await self._host.network.learn(self._host.client, self.pod["metadata"]["namespace"], subdomain)
+            await self._host.network.fetch_service(self._host.client, self.pod["metadata"]["namespace"], subdomain)
         self._join_network()
-        self._writer.mark()
+        self._writer.mark_changed()
         deadline = asyncio.create_task(self._enforce_deadline(), name=f"deadline of {self._name}")
         try:
             if await self._prepare():
@@ -165,15 +170,15 @@ class PodWorker:
             await self._shut_down()
             raise
         finally:
-            await end_tasks(deadline)
-        # Before the end is told: the scheduler may have another pod here as soon as it is.
+            await cancel_and_wait(deadline)
+        # Release before the end is reported: the scheduler may bind another pod to this node at once.
         self._host.admission.release(self.folder.uid)
         self.state.stopped = True
         self.state.network_ready = False
         terminate_unfinished(self.state, _now())
 
     def _join_network(self) -> None:
-        """Address and hosts file; those of an earlier node's pod if it left one."""
+        """Set up the address and the hosts file. A pod of an earlier node keeps its address."""
         network, spec = self._host.network, self.pod["spec"]
         known = self.folder.facts() if self.folder.exists else {}
         if spec.get("hostNetwork"):
@@ -185,7 +190,7 @@ class PodWorker:
             address = network.addresses.allocate()
         self.state.pod_ip, self.state.network_ready = address, True
         if not known:
-            self._note_lost()
+            self._mark_lost_containers()
         else:
             self.state.started = datetime.fromisoformat(known["started"])
         metadata = {key: self.pod["metadata"][key] for key in ("name", "namespace", "uid")}
@@ -196,8 +201,8 @@ class PodWorker:
         hosts = HostsFile(self.folder.hosts, hosts_header(name, spec.get("hostAliases") or ()))
         network.names.add_reader(name.uid, name.namespace, hosts)
 
-    def _note_lost(self) -> None:
-        """Containers that ran on a node of this name and of which this one has no trace have ended."""
+    def _mark_lost_containers(self) -> None:
+        """Mark containers as ended that ran on an earlier node of this name and left no trace on this one."""
         statuses = {
             item["name"]: item["state"]
             for field in ("initContainerStatuses", "containerStatuses")
@@ -209,16 +214,16 @@ class PodWorker:
                 container.end(Terminated(137, "ContainerStatusUnknown", _now(), message=message))
 
     async def _prepare(self) -> bool:
-        """Provide the volumes, waiting for what is missing; False if the pod was stopped before."""
+        """Provide the volumes, and wait for missing sources. Returns False if the pod was stopped first."""
         while not self.stop.is_requested():
             try:
-                self.around = await self._container_context()
+                self.context = await self._container_context()
             except (SourceMissingError, UnsupportedVolumeError, OSError, ValueError) as error:
                 for container in self.state.containers:
                     if container.waiting:
                         container.wait(Waiting(container.waiting.reason, str(error)))
                 self.event(WARNING, "FailedMount", f"MountVolume.SetUp failed: {error}")
-                self._writer.mark()
+                self._writer.mark_changed()
                 await self.stop.wait_for(self.retry_s)
             else:
                 return True
@@ -248,16 +253,16 @@ class PodWorker:
         )
 
     async def _run_containers(self) -> None:
-        """Init containers in order, sidecars beside them, then the others until all are done."""
+        """Run init containers in order, sidecars concurrently, and then the main containers until all have ended."""
         self._runners = [ContainerRunner(self, self._spec_of(state), state) for state in self.state.containers]
-        sidecars_stop = Stop()
+        sidecars_stop = StopRequest()
         async with asyncio.TaskGroup() as group:
             sidecars = []
             for runner in self._runners:
                 if runner.state.kind is Kind.SIDECAR:
                     runner.stop_on(sidecars_stop)
                     sidecars.append(group.create_task(runner.run(), name=f"{self._name}/{runner.state.name}"))
-                    await first_of(runner.begun.wait(), self.stop.wait())
+                    await wait_first(runner.startup_done.wait(), self.stop.wait())
                 elif runner.state.kind is Kind.INIT:
                     await runner.run()
                     if not runner.state.succeeded:
@@ -294,7 +299,7 @@ class PodWorker:
                 runner.shorten_grace_period(grace_s)
 
     async def _shut_down(self) -> None:
-        """The node ends: kill what runs, unless it may go on."""
+        """Kill the running containers when the node ends, unless they may outlive the node."""
         if self._host.config.outlive_node:
             return
         with contextlib.suppress(TimeoutError):
@@ -302,7 +307,7 @@ class PodWorker:
                 await asyncio.gather(*(runner.kill() for runner in self._runners))
 
     def _release_resources(self) -> None:
-        """Room, address and names, for others; safe to repeat."""
+        """Release the resources, address, and names of the pod. Safe to repeat."""
         uid = self.folder.uid
         self._host.admission.release(uid)
         self._host.network.names.withdraw(uid)
@@ -312,7 +317,7 @@ class PodWorker:
             self._host.network.addresses.release(self.state.pod_ip)
 
     def _status(self) -> dict[str, Any] | None:
-        """The status as it is now; a terminal one only when really nothing runs any more, as one last write."""
+        """Return the current status. A terminal status is returned only when nothing runs any more."""
         status = pod_status(self.state, self.restart_policy, _now())
         return status if self.state.stopped or status["phase"] not in TERMINAL_PHASES else None
 

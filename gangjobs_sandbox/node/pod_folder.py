@@ -1,7 +1,7 @@
-"""Where everything of one pod is on the node's disk.
+"""The folder of one pod on the node's disk.
 
-`<root>/pods/<uid>/` holds `pod.json`, `hosts`, `home/`, `volumes/<name>/` and, for each run of a
-container, `containers/<name>/<run>/`. It belongs to the user alone: environments hold secrets.
+`<root>/pods/<uid>/` holds `pod.json`, `hosts`, `home/`, `volumes/<name>/` and, for each run of a container,
+`containers/<name>/<run>/`. Only the user can access the folder, because environments hold secrets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PodFolder:
         return str(self.path / "home")
 
     def create(self, facts: dict[str, Any]) -> None:
-        """Make the folder and write down what a restarted node must know; safe to repeat."""
+        """Create the folder and store what a restarted node must know. Safe to repeat."""
         for part in ("home", "volumes", "containers"):
             (self.path / part).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
@@ -50,17 +50,17 @@ class PodFolder:
         return str(self.path / "volumes" / name)
 
     def run(self, container: str, number: int) -> Path:
-        """The folder of one run of a container; the first run has number 0."""
+        """Return the folder of one run of a container. The first run has number 0."""
         return self.path / "containers" / container / str(number)
 
     def latest_run(self, container: str) -> int | None:
-        """The number of the last run that was begun, or None."""
+        """Return the number of the last run that was started, or None."""
         folder = self.path / "containers" / container
         numbers = [int(entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
         return max(numbers, default=None)
 
     def runs(self) -> list[Path]:
-        """The folders of all runs of all containers."""
+        """Return the folders of all runs of all containers."""
         return list(self.path.glob("containers/*/*"))
 
     def remove(self) -> None:
@@ -68,6 +68,6 @@ class PodFolder:
 
 
 def pod_folders(root: Path) -> list[PodFolder]:
-    """The pods of which this node, or one before it, keeps something."""
+    """Return the folders of the pods that this node or an earlier node of this root keeps."""
     pods = root / "pods"
     return [PodFolder(root, entry.name) for entry in pods.iterdir()] if pods.is_dir() else []

@@ -1,4 +1,4 @@
-"""What the node knows of a pod while it runs it, from which its status is made."""
+"""The state of a pod while the node runs it. The status of the pod is built from this state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ContainerState", "Kind", "PhaseOverride", "PodState", "Terminated", 
 
 
 class Kind(StrEnum):
-    """Which part a container plays in its pod."""
+    """The role of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -29,7 +29,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Terminated:
-    """How a run of a container ended; `started` is None if it never ran."""
+    """The end of one run of a container. `started` is None if the container never ran."""
 
     exit_code: int
     reason: str
@@ -41,7 +41,7 @@ class Terminated:
 
 @dataclass(frozen=True)
 class PhaseOverride:
-    """A phase that the node has decided on, whatever the containers say."""
+    """A phase that the node sets regardless of the states of the containers."""
 
     phase: str
     reason: str = ""
@@ -50,7 +50,7 @@ class PhaseOverride:
 
 @dataclass
 class ContainerState:
-    """One container: exactly one of waiting, running and ended holds at a time."""
+    """The state of one container. Exactly one of waiting, running and ended holds at a time."""
 
     name: str
     image: str
@@ -83,15 +83,15 @@ class ContainerState:
 
     @property
     def initialized(self) -> bool:
-        """For an init container: whether the next one may start."""
+        """Return whether the next init container may start."""
         return self.running_since is not None if self.kind is Kind.SIDECAR else self.succeeded
 
 
 @dataclass
 class PodState:
-    """One pod. `stopped` means that nothing will be started any more.
+    """The state of one pod. `stopped` means that no container will start any more.
 
-    `phase_override` is what the pod has failed of; it becomes the phase once no container runs.
+    `phase_override` is the reason why the pod failed. It becomes the phase when no container runs any more.
     """
 
     containers: list[ContainerState]
@@ -109,7 +109,7 @@ class PodState:
 
 
 def container_states(spec: Mapping[str, Any]) -> list[ContainerState]:
-    """All containers of a pod that has just arrived, init containers first."""
+    """Return the states of all containers of a new pod, init containers first."""
     inits = spec.get("initContainers") or []
     waiting = Waiting("PodInitializing" if inits else "ContainerCreating")
     kinds = [Kind.SIDECAR if item.get("restartPolicy") == "Always" else Kind.INIT for item in inits]

@@ -1,6 +1,6 @@
-"""Checks and hooks of a running container: exec, httpGet and tcpSocket.
+"""Runs the probes and lifecycle hooks of a running container: exec, httpGet and tcpSocket.
 
-Used for readiness probes and lifecycle hooks. Liveness and startup probes are not carried out.
+The node runs readiness probes and lifecycle hooks. It does not run liveness and startup probes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HTTP_OK = range(200, 400)
 
 
 class Actions:
-    """Carries out the actions that a spec asks for against one running container."""
+    """Runs the actions of a spec against one running container."""
 
     def __init__(self, process: ContainerProcess, container: Mapping[str, Any], pod_ip: str) -> None:
         self._process = process
@@ -34,7 +34,7 @@ class Actions:
         self._numbers = itertools.count()
 
     async def succeeds(self, action: Mapping[str, Any], *, timeout_s: float) -> bool:
-        """Whether the action works within the time; nothing of it is left running."""
+        """Return whether the action succeeds within the timeout. The action leaves no process behind."""
         try:
             async with asyncio.timeout(timeout_s):
                 if action.get("exec"):
@@ -87,7 +87,7 @@ class Actions:
 
 
 async def watch_readiness(actions: Actions, probe: Mapping[str, Any], report: Callable[[bool], None]) -> None:
-    """Carry out a readiness probe for ever, and report each change."""
+    """Run a readiness probe until cancelled, and report each change."""
     ready, streak = False, 0
     thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))

@@ -1,7 +1,7 @@
-"""A container's process as the node sees it: the shim that was started or found, and how it is told to stop.
+"""The process of a container as the node sees it: a shim that the node started or adopted, and its control channel.
 
-No thread and no signal handler per process: the shim reports through a pipe, and the end of that pipe is
-the end of the shim. A shim found after a restart of the node has no pipe and is watched by its lock.
+There is no thread and no signal handler for each process. The shim reports through a pipe, and the end of the pipe is
+the end of the shim. An adopted shim has no pipe, so the node watches the lock of the shim.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["LOST_CODE", "LOST_REASON", "SPEC_FILE", "ContainerProcess"]
 SPEC_FILE = "spec.json"
 LOST_REASON = "ContainerStatusUnknown"
 LOST_CODE = 137
-"""What a kubelet reports for a container of which it finds no trace."""
+"""The exit code that a kubelet reports for a container that left no trace."""
 _SHIM = str(Path(__file__).parent / "shim")
 _ADOPTED_INTERVAL_S = 0.2
 _REAP_INTERVAL_S = 0.002
@@ -58,7 +58,7 @@ class ContainerProcess:
 
     @classmethod
     async def start(cls, spec: Spec) -> ContainerProcess:
-        """Start the shim and return when the program runs, or could not be started (then `wait` says why)."""
+        """Start the shim. Returns when the program runs or failed to start; then `wait` returns the reason."""
         process = cls(spec.directory)
         try:
             await process._launch(spec)
@@ -69,7 +69,7 @@ class ContainerProcess:
 
     @classmethod
     def adopt(cls, directory: str) -> ContainerProcess:
-        """Take over what an earlier node started in this folder, alive or not."""
+        """Adopt the process that an earlier node started in this folder, whether it still runs or not."""
         try:
             started = read_json(os.path.join(directory, STARTED_FILE))
         except FileNotFoundError:
@@ -81,35 +81,35 @@ class ContainerProcess:
         return self.pid != 0 and self._exit is None
 
     async def wait(self) -> Exit:
-        """How the process ended; nothing of it is left then."""
+        """Wait for the end of the process and return its exit. No descendant is left then."""
         try:
             if self._reports is not None:
                 await self._read_reports(self._reports)
             await self._reap()
         finally:
             self.abandon()
-        self._exit = self._exit or read_exit(self.directory) or self._lost()
+        self._exit = self._exit or read_exit(self.directory) or self._lost_exit()
         return self._exit
 
     def stop(self, grace_s: float) -> None:
-        """TERM now and KILL after the time, unless an earlier call gave less."""
-        self._tell(f"stop {grace_s}\n")
+        """Send SIGTERM now and SIGKILL after `grace_s`, unless an earlier call set a shorter time."""
+        self._send_command(f"stop {grace_s}\n")
 
     def kill(self) -> None:
-        self._tell("kill\n")
+        self._send_command("kill\n")
 
     def abandon(self) -> None:
-        """Let go of the pipes; without `outlives_node` this ends the process."""
+        """Close the pipes. This ends the process, unless it has `outlives_node`."""
         if self._transport is not None:
             self._transport.close()
         if self._shim is not None and self._shim.stdin is not None:
             self._shim.stdin.close()
             if self._outlives_node:
-                # Nobody will wait for it here, and Popen would warn that nobody has.
+                # Nobody waits for this process any more. A return code prevents the ResourceWarning of Popen.
                 self._shim.returncode = self._shim.poll() or 0
 
     async def end(self) -> None:
-        """Kill the process, and wait until nothing of it is left; safe to repeat, also beside `wait`."""
+        """Kill the process and wait until no descendant is left. Safe to repeat, also while `wait` is pending."""
         self.kill()
         self.abandon()
         await self._reap()
@@ -121,7 +121,7 @@ class ContainerProcess:
         write_spec(spec, path)
         command = [sys.executable, "-I", "-S", _SHIM, path]
         with open(os.path.join(spec.directory, DIAGNOSTICS_FILE), "ab") as diagnostics:  # noqa: ASYNC230 - local and small
-            # A thread or asyncio's child watcher would cost one thread per container on Python 3.11.
+            # asyncio's subprocess support would use one thread for each container on Python 3.11.
             self._shim = subprocess.Popen(  # noqa: ASYNC220
                 command,
                 stdin=subprocess.PIPE,
@@ -134,13 +134,13 @@ class ContainerProcess:
         self._reports = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(self._reports)
         self._transport, _ = await loop.connect_read_pipe(lambda: protocol, self._shim.stdout)
-        self._note(await self._reports.readline())
+        self._handle_report(await self._reports.readline())
 
     async def _read_reports(self, reports: asyncio.StreamReader) -> None:
         while line := await reports.readline():
-            self._note(line)
+            self._handle_report(line)
 
-    def _note(self, line: bytes) -> None:
+    def _handle_report(self, line: bytes) -> None:
         if not line:
             return
         report: dict[str, Any] = json.loads(line)
@@ -150,14 +150,14 @@ class ContainerProcess:
             self._exit = Exit(**report)
 
     async def _reap(self) -> None:
-        """Wait for the shim: one of ours is about to exit, one that was found is watched by its lock."""
+        """Wait for the shim to end. A started shim is polled, and the lock of an adopted shim is polled."""
         while self._shim is not None and self._shim.poll() is None:  # noqa: ASYNC110 - takes a moment at most
             await asyncio.sleep(_REAP_INTERVAL_S)
         while self._shim is None and _is_locked(self.directory):  # noqa: ASYNC110 - a lock of another process
             await asyncio.sleep(_ADOPTED_INTERVAL_S)
 
-    def _lost(self) -> Exit:
-        """The shim was killed: the kernel has killed the main process with it, its group may be left."""
+    def _lost_exit(self) -> Exit:
+        """Return the exit of a killed shim. The kernel killed the main process too, but its group may be left."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -167,11 +167,11 @@ class ContainerProcess:
             message = text.decode(errors="replace").strip() or message
         return Exit(LOST_CODE, LOST_REASON, message, self.started, time.time())
 
-    def _tell(self, command: str) -> None:
+    def _send_command(self, command: str) -> None:
         try:
             fd = os.open(os.path.join(self.directory, CONTROL_FILE), os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
-            # Nobody listens: the process has ended, which is what was wanted.
+            # Nobody reads the FIFO: the process has ended, which is the purpose of each command.
             if error.errno not in (errno.ENXIO, errno.ENOENT):
                 raise
             return
@@ -180,7 +180,7 @@ class ContainerProcess:
 
 
 def _is_locked(directory: str) -> bool:
-    """Whether a shim lives in this folder."""
+    """Return whether a shim runs in this folder."""
     try:
         fd = os.open(os.path.join(directory, LOCK_FILE), os.O_RDWR)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Events about pods: best effort, in order, and never in the way of running them."""
+"""Records events about pods. Recording is best effort, in order, and never blocks the pods."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["NORMAL", "WARNING", "Recorder"]
 NORMAL, WARNING = "Normal", "Warning"
 _log = logging.getLogger(__name__)
 _QUEUE_MAX = 1000
-"""More than this is dropped: a node that cannot reach its API server must not grow."""
+"""Further events are dropped, so that the queue of a node that cannot reach its API server stays bounded."""
 _REMEMBERED_MAX = 500
-"""Events whose repetition is counted instead of written anew."""
+"""The number of events whose repetitions increment a count instead of creating a new Event."""
 _MESSAGE_MAX = 1024
 
 
@@ -43,7 +43,7 @@ class _Entry:
 
 
 class Recorder:
-    """Writes events of one node as Kubernetes Event objects."""
+    """Writes the events of one node as Kubernetes Event objects."""
 
     def __init__(self, client: ApiClient, node: str, now: Callable[[], datetime]) -> None:
         self._client = client
@@ -54,14 +54,14 @@ class Recorder:
         self.dropped = 0
 
     def record(self, pod: Mapping[str, Any], kind: str, reason: str, message: str, *, container: str = "") -> None:
-        """Note an event about a pod, or about one of its containers; returns at once."""
+        """Queue an event about a pod or one of its containers. Returns at once."""
         try:
             self._queue.put_nowait(_Entry(pod, kind, reason, message[:_MESSAGE_MAX], container))
         except asyncio.QueueFull:
             self.dropped += 1
 
     async def run(self) -> None:
-        """Write what was noted, for ever."""
+        """Write the queued events until cancelled."""
         while True:
             entry = await self._queue.get()
             try:

@@ -1,4 +1,4 @@
-"""The Node object and its Lease: how the node joins the cluster and shows that it is alive."""
+"""Registers the node: creates the Node object, and renews its Lease and its status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .config import NodeConfig
-    from .isolation import Probed
+    from .isolation import IsolationProbe
 
 __all__ = ["HOST_IP", "ISOLATION_ANNOTATION", "Registration"]
 
@@ -29,7 +29,7 @@ ISOLATION_ANNOTATION = "gangjobs.airflow/isolation"
 ISOLATION_REASON_ANNOTATION = "gangjobs.airflow/isolation-reason"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _LEASE_RENEWALS = 4
-"""A lease lasts as long as this many renewals take, as a kubelet's."""
+"""As for a kubelet, the Lease duration is this number of renewal intervals."""
 _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 _CONDITIONS = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -49,11 +49,11 @@ class Registration:
         self._ready_since = timestamp(now())
         self._node = core_path("nodes", config.name)
 
-    async def register(self, probed: Probed, log_port: int | None = None) -> None:
-        """Create the Node, or take over the one of this name, and say that it is ready; retried until it works."""
+    async def register(self, probe: IsolationProbe, log_port: int | None = None) -> None:
+        """Create or adopt the Node of this name and set its Ready condition. Retries until it succeeds."""
         while True:
             try:
-                await self._register(probed, log_port)
+                await self._register(probe, log_port)
                 return
             except (UnreachableError, StatusError) as error:
                 _log.warning(
@@ -62,7 +62,7 @@ class Registration:
                 await asyncio.sleep(self._config.retry_s)
 
     async def renew(self) -> None:
-        """Renew the lease, and now and then the status, for ever."""
+        """Renew the Lease, and at longer intervals the status, until cancelled."""
         renewals = max(1, round(self._config.status_interval_s / self._config.lease_renewal_s))
         count = 0
         while True:
@@ -75,8 +75,8 @@ class Registration:
             count += 1
             await asyncio.sleep(self._config.lease_renewal_s)
 
-    async def _register(self, probed: Probed, log_port: int | None) -> None:
-        body = self._object(probed)
+    async def _register(self, probe: IsolationProbe, log_port: int | None) -> None:
+        body = self._object(probe)
         try:
             await self._client.create(core_path("nodes"), body)
         except StatusError as error:
@@ -87,10 +87,10 @@ class Registration:
         taints = stored["spec"].get("taints") or []
         kept = [taint for taint in taints if taint["key"] != _NOT_READY_TAINT]
         if kept != taints:
-            # Admission taints every new node; the controller that would take it off may not run.
+            # Admission taints every new node. The controller that removes the taint may not run in this cluster.
             await self._client.patch(self._node, {"spec": {"taints": kept or None}}, MERGE)
 
-    def _object(self, probed: Probed) -> dict[str, Any]:
+    def _object(self, probe: IsolationProbe) -> dict[str, Any]:
         config = self._config
         labels = {
             "kubernetes.io/hostname": config.name,
@@ -98,8 +98,11 @@ class Registration:
             "kubernetes.io/arch": _architecture(),
             **config.labels,
         }
-        notes = {ISOLATION_ANNOTATION: probed.isolation.value, ISOLATION_REASON_ANNOTATION: probed.reason or None}
-        metadata = {"name": config.name, "labels": labels, "annotations": {k: v for k, v in notes.items() if v}}
+        annotations = {
+            ISOLATION_ANNOTATION: probe.isolation.value,
+            ISOLATION_REASON_ANNOTATION: probe.reason or None,
+        }
+        metadata = {"name": config.name, "labels": labels, "annotations": {k: v for k, v in annotations.items() if v}}
         return {"kind": "Node", "apiVersion": "v1", "metadata": metadata, "spec": {}}
 
     def _status(self, log_port: int | None) -> dict[str, Any]:

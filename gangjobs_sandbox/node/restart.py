@@ -11,13 +11,13 @@ from .pod_state import Kind
 __all__ = ["Backoff", "is_restarted"]
 
 _DELAY_MAX_FACTOR = 30
-"""Five minutes at the usual first delay of ten seconds."""
+"""A maximum of five minutes with the default first delay of ten seconds."""
 _RESET_FACTOR = 60
-"""Ten minutes at the usual first delay."""
+"""Ten minutes with the default first delay."""
 
 
 def is_restarted(kind: Kind, restart_policy: str, exit_code: int) -> bool:
-    """Whether a container of this kind is started again after this exit."""
+    """Return whether a container of this kind restarts after this exit code."""
     if kind is Kind.SIDECAR:
         return True
     if kind is Kind.INIT:
@@ -33,7 +33,7 @@ class Backoff:
         self._next_s = 0.0
 
     def delay_s(self, *, ran_s: float) -> float:
-        """How long to wait after a run of this length."""
+        """Return the delay after a run of `ran_s` seconds."""
         if ran_s >= self._first_s * _RESET_FACTOR:
             self._next_s = 0.0
         delay, doubled = self._next_s, self._next_s * 2

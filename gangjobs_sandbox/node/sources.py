@@ -20,28 +20,28 @@ Reference = tuple[Kind, str]
 
 
 class SourceMissingError(Exception):
-    """A named object or key does not exist; the message is a kubelet's."""
+    """A referenced object or key does not exist. The message is the kubelet's."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The objects that were found; what is not in it does not exist."""
+    """The fetched objects. An object that is not in `found` does not exist."""
 
     namespace: str
     found: Mapping[Reference, Mapping[str, Any]] = field(default_factory=dict)
 
     def data(self, reference: Reference, *, optional: bool) -> dict[str, bytes]:
-        """All keys of an object; empty if it does not exist and need not."""
+        """Return all keys of an object. An optional object that does not exist is empty."""
         stored = self.found.get(reference)
         if stored is None:
             if optional:
                 return {}
             kind, name = reference
             raise SourceMissingError(f'{kind} "{name}" not found')
-        return dict(_decoded(reference[0], stored))
+        return dict(_decode(reference[0], stored))
 
     def value(self, reference: Reference, key: str, *, optional: bool) -> bytes | None:
-        """One key; None if it does not exist and need not."""
+        """Return one key, or None if the key is optional and does not exist."""
         data = self.data(reference, optional=optional)
         if key in data:
             return data[key]
@@ -53,27 +53,27 @@ class Sources:
 
 
 def environment_references(container: Mapping[str, Any]) -> set[Reference]:
-    """What the container's `env` and `envFrom` name."""
+    """Return the objects that the container's `env` and `envFrom` reference."""
     found: set[Reference] = set()
     for item in container.get("envFrom") or ():
-        found.update(_named(item, "configMapRef", "secretRef", name_field="name"))
+        found.update(_references_in(item, "configMapRef", "secretRef", name_field="name"))
     for item in container.get("env") or ():
-        found.update(_named(item.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef", name_field="name"))
+        found.update(_references_in(item.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef", name_field="name"))
     return found
 
 
 def volume_references(spec: Mapping[str, Any]) -> set[Reference]:
-    """What the pod's volumes name."""
+    """Return the objects that the pod's volumes reference."""
     found: set[Reference] = set()
     for volume in spec.get("volumes") or ():
-        found.update(_named(volume, "configMap", name_field="name"))
-        found.update(_named(volume, None, "secret", name_field="secretName"))
+        found.update(_references_in(volume, "configMap", name_field="name"))
+        found.update(_references_in(volume, None, "secret", name_field="secretName"))
         for part in (volume.get("projected") or {}).get("sources") or ():
-            found.update(_named(part, "configMap", "secret", name_field="name"))
+            found.update(_references_in(part, "configMap", "secret", name_field="name"))
     return found
 
 
-def _named(
+def _references_in(
     item: Mapping[str, Any], configmap: str | None, secret: str | None = None, *, name_field: str
 ) -> Iterator[Reference]:
     if configmap and item.get(configmap):
@@ -82,7 +82,7 @@ def _named(
         yield "secret", item[secret].get(name_field, "")
 
 
-def _decoded(kind: Kind, stored: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+def _decode(kind: Kind, stored: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     if kind == "configmap":
         yield from ((key, text.encode()) for key, text in (stored.get("data") or {}).items())
         yield from ((key, base64.b64decode(text)) for key, text in (stored.get("binaryData") or {}).items())

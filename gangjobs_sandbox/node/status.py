@@ -21,7 +21,7 @@ __all__ = ["TERMINAL_PHASES", "is_terminal", "phase_of", "pod_status", "terminat
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 _NEVER = "1970-01-01T00:00:00Z"
-"""When a container started that could not be started, as container runtimes report it."""
+"""The start time of a container that could not start, as container runtimes report it."""
 _LOST = "The container could not be located when the pod was terminated"
 
 
@@ -30,7 +30,7 @@ def is_terminal(pod: dict[str, Any]) -> bool:
 
 
 def pod_status(state: PodState, restart_policy: str, now: datetime) -> dict[str, Any]:
-    """The whole status that the node is responsible for."""
+    """Return the whole status that the node is responsible for."""
     phase = phase_of(state, restart_policy)
     status: dict[str, Any] = {
         "phase": phase,
@@ -50,13 +50,13 @@ def pod_status(state: PodState, restart_policy: str, now: datetime) -> dict[str,
 
 
 def phase_of(state: PodState, restart_policy: str) -> str:
-    """Pending, Running, Succeeded or Failed."""
+    """Return Pending, Running, Succeeded or Failed."""
     if phase_override := _override_of(state):
         return phase_override.phase
     inits, mains = state.of_kind(Kind.INIT, Kind.SIDECAR), state.of_kind(Kind.MAIN)
     if any(_has_failed(container) for container in inits) and (restart_policy == "Never" or state.stopped):
         return "Failed"
-    # A container that waits for its next run counts as stopped, one that never ran as pending.
+    # A container that waits for its next run counts as stopped. A container that never ran counts as pending.
     never_ran = [container for container in mains if container.waiting and not container.last]
     running = [container for container in mains if container.running_since]
     if never_ran or not all(_has_initialized(container) for container in inits):
@@ -67,7 +67,7 @@ def phase_of(state: PodState, restart_policy: str) -> str:
 
 
 def terminate_unfinished(state: PodState, now: datetime) -> None:
-    """Give every container of a pod that has stopped an end, as the kubelet does before the last status."""
+    """Set an end for every container of a stopped pod, as the kubelet does before the last status."""
     if not any(container.ended or container.last for container in state.of_kind(Kind.MAIN)):
         return
     for container in state.containers:
@@ -76,7 +76,7 @@ def terminate_unfinished(state: PodState, now: datetime) -> None:
 
 
 def _override_of(state: PodState) -> PhaseOverride | None:
-    """What the node has decided, as soon as it holds."""
+    """Return the phase that the node has set, once it takes effect."""
     over = state.stopped or all(container.ended for container in state.containers)
     return state.phase_override if over else None
 
@@ -95,7 +95,7 @@ def _has_failed(container: ContainerState) -> bool:
 
 
 def _has_initialized(container: ContainerState) -> bool:
-    """A sidecar that has ended, or waits for its next run, has been started once."""
+    """Return whether the container has initialized. A sidecar that waits for a restart has started once."""
     if container.kind is Kind.SIDECAR:
         return bool(container.running_since or container.ended or container.last)
     return container.succeeded
@@ -131,12 +131,12 @@ def _readiness(phase: str, unready: list[str]) -> tuple[bool, str, str]:
 
 
 def _condition(state: PodState, kind: str, holds: bool, reason: str, message: str, *, now: datetime) -> dict[str, Any]:
-    """With the time since when it is so, kept in the state."""
+    """Build a condition. The state keeps the time of its last transition."""
     value = "True" if holds else "False"
     before = state.conditions.get(kind, {})
     since = before["lastTransitionTime"] if before.get("status") == value else timestamp(now)
     condition: dict[str, Any] = {"type": kind, "status": value, "lastTransitionTime": since}
-    # None takes an old text away when the status is merged into the stored one.
+    # None removes an earlier text when the status is merged into the stored one.
     condition |= {"reason": reason or None, "message": message or None}
     state.conditions[kind] = condition
     return condition

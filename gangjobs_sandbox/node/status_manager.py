@@ -21,12 +21,12 @@ __all__ = ["StatusWriter", "delete_pod"]
 
 _log = logging.getLogger(__name__)
 _MAYBE_GONE = (404, 409, 422)
-"""Codes of a write to a pod that was deleted or replaced; the last two may also mean something else."""
+"""Status codes for a write to a deleted or replaced pod. The last two codes can also have other causes."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
 class StatusWriter:
-    """The status of one pod; `render` gives it as it should be now, None if it should stay as it is."""
+    """Writes the status of one pod. `render` returns the current status, or None if nothing is to be written."""
 
     def __init__(self, client: ApiClient, pod: Mapping[str, Any], render: Callable[[], dict[str, Any] | None]) -> None:
         metadata = pod["metadata"]
@@ -38,18 +38,18 @@ class StatusWriter:
         self._written = asyncio.Event()
         self._last: dict[str, Any] | None = None
 
-    def mark(self) -> None:
-        """Say that the status may have changed."""
+    def mark_changed(self) -> None:
+        """Report that the status may have changed."""
         self._written.clear()
         self._dirty.set()
 
-    async def settled(self) -> None:
-        """Wait until the server has the status as it is now, or the pod is gone."""
-        self.mark()
+    async def wait_until_written(self) -> None:
+        """Wait until the server has the current status, or the pod is gone."""
+        self.mark_changed()
         await self._written.wait()
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write statuses until cancelled."""
         while True:
             await self._dirty.wait()
             self._dirty.clear()
@@ -72,7 +72,7 @@ class StatusWriter:
 
 
 async def delete_pod(client: ApiClient, pod: Mapping[str, Any]) -> None:
-    """Say that nothing of a deleted pod runs any more; the object goes unless a finalizer holds it."""
+    """Delete a pod with grace period 0. The object is removed, unless it has a finalizer."""
     metadata, retry = pod["metadata"], _RETRY_FIRST_S
     path = core_path("pods", metadata["name"], namespace=metadata["namespace"])
     while True:
@@ -89,7 +89,7 @@ async def delete_pod(client: ApiClient, pod: Mapping[str, Any]) -> None:
 
 
 async def _is_gone(client: ApiClient, path: str, uid: str, error: StatusError | UnreachableError) -> bool:
-    """Whether a write failed because this pod does not exist any more, by name or by uid."""
+    """Return whether a write failed because no pod of this name and UID exists any more."""
     if isinstance(error, UnreachableError) or error.code not in _MAYBE_GONE:
         return False
     try:

@@ -1,7 +1,8 @@
-"""Volumes as folders below the folder of the pod.
+"""Provides volumes as folders below the folder of the pod.
 
-The content is written once, when the pod starts. A later change of a ConfigMap does not reach it. `SourceMissingError`
-is raised for a source that may still appear, and `UnsupportedVolumeError` for a volume that the sandbox cannot provide.
+The content is written once, when the pod starts. A later change of a ConfigMap does not change the volume.
+`SourceMissingError` is raised for a source that may still appear, and `UnsupportedVolumeError` for a volume that the
+sandbox cannot provide.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SUPPORTED = ("emptyDir", "configMap", "secret", "downwardAPI", "projected", "ho
 
 
 class UnsupportedVolumeError(Exception):
-    """The node cannot provide this volume; the message says which and why."""
+    """The node cannot provide this volume. The message names the volume and the reason."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class File:
 
 @dataclass(frozen=True)
 class VolumeContext:
-    """What the contents of a pod's volumes are made from; `tokens` by audience."""
+    """The inputs for the content of a pod's volumes. `tokens` are by audience."""
 
     facts: PodFacts
     sources: Sources
@@ -47,7 +48,7 @@ Contents = dict[str, File]
 
 
 def place_volume(volume: Mapping[str, Any], folder: str, context: VolumeContext) -> str:
-    """Make the volume and return where it is on the host."""
+    """Create the volume and return its path on the host."""
     if host_path := volume.get("hostPath"):
         return _host_path(volume["name"], host_path)
     contents = _contents(volume, context)
@@ -58,7 +59,7 @@ def place_volume(volume: Mapping[str, Any], folder: str, context: VolumeContext)
 
 
 def token_requests(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The service account tokens that the pod's volumes project."""
+    """Return the service account tokens that the pod's volumes project."""
     sources = (part for volume in spec.get("volumes") or () for part in _parts(volume))
     return [part["serviceAccountToken"] for part in sources if part.get("serviceAccountToken")]
 
@@ -88,7 +89,7 @@ def _config_map(source: Mapping[str, Any], context: VolumeContext, mode: int) ->
 
 
 def _secret(source: Mapping[str, Any], context: VolumeContext, mode: int) -> Contents:
-    # A projected Secret is named `name`, a volume of its own `secretName`.
+    # A projected Secret has the field `name`, and a Secret volume has the field `secretName`.
     return _keyed(source, "secret", source.get("secretName") or source.get("name", ""), context, mode)
 
 
@@ -165,7 +166,7 @@ def _host_path(name: str, source: Mapping[str, Any]) -> str:
 
 
 def _write(path: str, file: File) -> None:
-    """Whole or not at all, so that a second try after a crash finds no half file."""
+    """Replace the file atomically, so that a retry after a crash finds no partial file."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     partial = f"{path}.part"
     with open(partial, "wb") as target:

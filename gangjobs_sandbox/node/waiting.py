@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["end_tasks", "first_of"]
+__all__ = ["cancel_and_wait", "wait_first"]
 
 
-async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of them does; the others are cancelled."""
+async def wait_first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when the first of the awaitables returns. The others are cancelled."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await end_tasks(*tasks)
+        await cancel_and_wait(*tasks)
 
 
-async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel what still runs and wait until it has cleaned up; what it raised is dropped."""
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the unfinished tasks and wait until they have ended. Their exceptions are discarded."""
     for task in tasks:
-        # A second cancellation would interrupt the cleaning up of the first.
+        # A second cancellation would interrupt the cleanup after the first one.
         if not task.done() and not task.cancelling():
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""A list that a watch keeps up to date for as long as the caller iterates.
+"""Lists objects and watches them for as long as the caller iterates.
 
-The watch resumes from the last version, including bookmarks. After 410 it lists again and yields a `Listed`, from which
-the caller sees which objects are gone. It waits with jitter while the server cannot be reached.
+The watch resumes from the last resource version, including bookmarks. After 410 it lists again and yields a `Listed`,
+from which the caller sees which objects are gone. It waits with jitter while the server cannot be reached.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from .client import ApiClient, UnreachableError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-__all__ = ["Changed", "Listed", "follow"]
+__all__ = ["Changed", "Listed", "list_and_watch"]
 
 _log = logging.getLogger(__name__)
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 10.0
 _WATCH_S = 300
 _PAUSE_S = 0.1
 _GONE = (410, 504)
-"""Expired, and a version from the future: the server has lost what it had."""
+"""The version has expired, or lies in the future because the server has lost data."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Everything there is; what the caller knows beyond it is gone."""
+    """All existing objects. Other objects that the caller knows are gone."""
 
     items: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Changed:
-    """ADDED, MODIFIED or DELETED."""
+    """An event of type ADDED, MODIFIED or DELETED."""
 
     kind: str
     item: dict[str, Any]
 
 
 class _ExpiredError(Exception):
-    """The version to resume from is not kept any more."""
+    """The server no longer has the version from which the watch would resume."""
 
 
-async def follow(client: ApiClient, path: str, params: Mapping[str, str]) -> AsyncIterator[Listed | Changed]:
-    """First a `Listed`, then what changes; never ends by itself."""
+async def list_and_watch(client: ApiClient, path: str, params: Mapping[str, str]) -> AsyncIterator[Listed | Changed]:
+    """Yield a `Listed` first, and then each change. The iteration does not end by itself."""
     backoff = _BACKOFF_FIRST_S
     version = ""
     while True:
@@ -85,5 +85,5 @@ async def _watch_once(
         if error.code in _GONE:
             raise _ExpiredError from error
         raise
-    # A server that ends every watch at once must not be asked again without a pause.
+    # A pause prevents a busy loop if the server ends every watch at once.
     await asyncio.sleep(_PAUSE_S)

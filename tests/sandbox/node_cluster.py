@@ -96,7 +96,7 @@ class NodeCluster:
                 await asyncio.sleep(0.02)
 
     async def log(self, name: str, container: str = "main", **options: Any) -> str:
-        node = next(node for node in self.nodes if node.worker_of("default", name))
+        node = next(node for node in self.nodes if node.get_worker("default", name))
         return b"".join([piece async for piece in node.logs.open("default", name, container, **options)]).decode()
 
 

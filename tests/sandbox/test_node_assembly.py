@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gangjobs_sandbox.node.container_config import ContainerContext, NoCommandError, assemble
+from gangjobs_sandbox.node.container_config import ContainerContext, NoCommandError, build_spec
 from gangjobs_sandbox.node.isolation import Isolation
 from gangjobs_sandbox.node.pod_folder import PodFolder
 from gangjobs_sandbox.node.sources import Sources
@@ -23,8 +23,8 @@ PRIVATE, REWRITTEN = Isolation.NAMESPACES, Isolation.REWRITTEN_PATHS
 def assembled(folder: Path, of: dict[str, Any], isolation: Isolation = PRIVATE) -> Spec:
     """A container of a pod with one volume, `data`; its run is in `<folder>/run`."""
     (folder / "data").mkdir(exist_ok=True)
-    around = ContainerContext(facts(), PodFolder(folder, "u"), "pod-0", isolation, {"data": str(folder / "data")})
-    return assemble(of, around, Sources("default"), folder / "run")
+    context = ContainerContext(facts(), PodFolder(folder, "u"), "pod-0", isolation, {"data": str(folder / "data")})
+    return build_spec(of, context, Sources("default"), folder / "run")
 
 
 def test_command_and_arguments_are_expanded(tmp_path: Path) -> None:

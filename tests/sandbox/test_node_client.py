@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.node.client import ApiClient, UnreachableError, core_path
-from gangjobs_sandbox.node.watch import Changed, Listed, follow
+from gangjobs_sandbox.node.watch import Changed, Listed, list_and_watch
 from gangjobs_sandbox.resources import CONFIGMAPS
 from tests.sandbox.node_cluster import TOKEN, api_server
 from tests.sandbox.node_processes import until
@@ -84,14 +84,14 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 class Follower:
-    """Collects what `follow` yields about ConfigMaps."""
+    """Collects what `list_and_watch` yields about ConfigMaps."""
 
     def __init__(self, client: ApiClient) -> None:
         self.seen: list[str] = []
         self._task = asyncio.create_task(self._run(client))
 
     async def _run(self, client: ApiClient) -> None:
-        async for change in follow(client, core_path("configmaps", namespace="default"), {}):
+        async for change in list_and_watch(client, core_path("configmaps", namespace="default"), {}):
             if isinstance(change, Listed):
                 self.seen.append("listed " + ",".join(item["metadata"]["name"] for item in change.items))
             else:

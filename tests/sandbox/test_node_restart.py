@@ -106,7 +106,7 @@ async def test_next_node_adopts_what_lives_on(tmp_path: Path) -> None:
             )
             before = cluster.status(name)
         async with running_node(cluster, client, next_node(tmp_path, client)) as node:
-            await until(lambda: node.worker_of("default", name), what="adoption")
+            await until(lambda: node.get_worker("default", name), what="adoption")
             cluster.registry.delete(PODS, name, "default")
             after = await cluster.ended(name)
             assert after["phase"] == "Succeeded"
@@ -184,5 +184,5 @@ async def test_finished_pod_keeps_its_log_over_a_restart(tmp_path: Path) -> None
         async with running_node(cluster, client, next_node(tmp_path, client)):
             await cluster.ended(name)
         async with running_node(cluster, client, next_node(tmp_path, client)) as node:
-            await until(lambda: node.worker_of("default", name))
+            await until(lambda: node.get_worker("default", name))
             assert await cluster.log(name) == "kept\n"

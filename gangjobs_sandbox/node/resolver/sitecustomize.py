@@ -1,7 +1,8 @@
-"""Pod names for Python programs on systems where a container has no hosts file of its own.
+"""Resolves pod names in Python programs on systems where a container has no hosts file of its own.
 
-Found by way of PYTHONPATH. Reads the file named by GANGJOBS_HOSTS at each look-up, as the C library
-would read /etc/hosts, and passes every other name on. Then runs the `sitecustomize` it hides, if any.
+Python imports this module because PYTHONPATH contains its folder. The module reads the file in GANGJOBS_HOSTS at each
+look-up, as the C library reads /etc/hosts, and passes all other names on. It then runs the `sitecustomize` module that
+it shadows, if there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import socket
 import sys
 
-TYPE_CHECKING = False  # importing typing would slow down every Python program of a pod
+TYPE_CHECKING = False  # an import of typing would slow down every Python program of a pod
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -22,7 +23,7 @@ _HOSTNAME = os.environ.get("HOSTNAME", "")
 
 
 def _addresses(host: Any) -> list[str]:
-    """Every address that the hosts file has for the name; none for anything that is not a name."""
+    """Return the addresses of the name in the hosts file. Anything that is not a name has none."""
     if isinstance(host, (bytes, bytearray)):
         host = host.decode("ascii", "replace")
     if not isinstance(host, str) or not host:
@@ -39,7 +40,7 @@ def _addresses(host: Any) -> list[str]:
     return found
 
 
-def _resolved(address: Any) -> Any:
+def _resolve(address: Any) -> Any:
     if isinstance(address, tuple) and address and (found := _addresses(address[0])):
         return (found[0], *address[1:])
     return address
@@ -66,14 +67,14 @@ def _wrap_lookups() -> None:
 
 
 def _wrap_sockets() -> None:
-    """A socket method resolves its address in C, past the functions above."""
+    """Wrap the socket methods, which resolve their addresses in C and not with the functions above."""
     plain = socket.socket.__base__
 
     def wrapped(name: str) -> Callable[..., Any]:
         method = getattr(plain, name)
 
         def call(self: socket.socket, *args: Any) -> Any:
-            return method(self, *args[:-1], _resolved(args[-1]))
+            return method(self, *args[:-1], _resolve(args[-1]))
 
         call.__name__ = name
         return call
@@ -82,7 +83,7 @@ def _wrap_sockets() -> None:
         setattr(socket.socket, name, wrapped(name))
 
 
-def _run_hidden() -> None:
+def _run_shadowed_sitecustomize() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     others = [path for path in sys.path if os.path.abspath(path) != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
@@ -93,4 +94,4 @@ def _run_hidden() -> None:
 if _HOSTS:
     _wrap_lookups()
     _wrap_sockets()
-_run_hidden()
+_run_shadowed_sitecustomize()

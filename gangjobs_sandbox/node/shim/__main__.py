@@ -6,7 +6,7 @@ import sys
 
 
 def _load() -> object:
-    """Import this folder as a package of its own, so that nothing above it is imported."""
+    """Import this folder as a top-level package, so that Python does not import its parent packages."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if sys.path and os.path.abspath(sys.path[0]) == folder:
         del sys.path[0]

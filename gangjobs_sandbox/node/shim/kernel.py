@@ -1,6 +1,6 @@
-"""The Linux system calls for which Python 3.11 has no function. Linux only.
+"""The Linux system calls for which Python 3.11 has no function. The module works on Linux only.
 
-They raise OSError with the call and its target in the message.
+The functions raise OSError with the call and its target in the message.
 """
 
 import ctypes
@@ -44,10 +44,10 @@ def set_hostname(name: str) -> None:
 
 
 def become_subreaper() -> None:
-    """From now on orphaned descendants become children of this process."""
+    """Make this process the parent of its orphaned descendants."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "become a subreaper")
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Be sent this signal when the parent dies. Undone by the kernel when credentials change."""
+    """Request this signal for the death of the parent. A later change of credentials cancels the request."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "ask for a signal at the parent's death")

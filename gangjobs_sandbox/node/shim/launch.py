@@ -13,15 +13,15 @@ from .root import isolate, join
 from .spec import Spec
 
 _RESET_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-"""Python ignores the first two, the shim handles the others; ignored ones would stay so after exec."""
+"""Python ignores the first two signals, and the shim handles the others. Ignored signals stay ignored after exec."""
 
 
 class StartError(Exception):
-    """The process could not be started; the message is for the container's status."""
+    """The process could not be started. The message is for the container's status."""
 
 
 class Process(NamedTuple):
-    """A started process and the read ends of what it prints."""
+    """A started process, and the read ends of its output pipes."""
 
     pid: int
     stdout: int
@@ -29,16 +29,16 @@ class Process(NamedTuple):
 
 
 def launch(spec: Spec) -> Process:
-    """Start the process in a session of its own.
+    """Start the process in its own session.
 
     Raises:
-        StartError: isolation, working directory or program is not to be had.
+        StartError: the isolation, the working directory or the program is not available.
     """
     (stdout, stdout_end), (stderr, stderr_end), (report, report_end) = os.pipe(), os.pipe(), os.pipe()
     shim = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(spec, shim, stdout_end, stderr_end, report_end)
+        _run_child(spec, shim, stdout_end, stderr_end, report_end)
     for fd in (stdout_end, stderr_end, report_end):
         os.close(fd)
     with os.fdopen(report, encoding="utf-8", errors="replace") as file:
@@ -51,8 +51,8 @@ def launch(spec: Spec) -> Process:
     return Process(pid, stdout, stderr)
 
 
-def _become(spec: Spec, shim: int, stdout: int, stderr: int, report: int) -> NoReturn:
-    """In the child: turn into the container's process, or report why not and exit."""
+def _run_child(spec: Spec, shim: int, stdout: int, stderr: int, report: int) -> NoReturn:
+    """Run the container's program in the child process, or report the failure and exit."""
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -60,12 +60,12 @@ def _become(spec: Spec, shim: int, stdout: int, stderr: int, report: int) -> NoR
         os.dup2(stderr, 2)
         _enter_isolation(spec)
         if IS_LINUX:
-            # After the namespaces: a change of credentials would undo it.
+            # The request must follow the change of namespaces, because a change of credentials cancels it.
             die_with_parent(signal.SIGKILL)
             if os.getppid() not in (shim, 0):
                 os._exit(1)
         os.umask(0o022)
-        _enter_folder(spec.cwd)
+        _change_directory(spec.cwd)
         for number in _RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -85,7 +85,7 @@ def _enter_isolation(spec: Spec) -> None:
         isolate(spec)
 
 
-def _enter_folder(path: str) -> None:
+def _change_directory(path: str) -> None:
     try:
         os.chdir(path)
     except OSError as error:
@@ -93,7 +93,7 @@ def _enter_folder(path: str) -> None:
 
 
 def _execute(spec: Spec) -> NoReturn:
-    """Raises StartError in the words of the usual runtimes, which users search for."""
+    """Execute the program. StartError has the wording of common container runtimes, which users search for."""
     program = spec.argv[0]
     try:
         os.execvpe(program, spec.argv, spec.env)  # noqa: S606 - this is what a container is

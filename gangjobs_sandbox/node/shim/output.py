@@ -23,7 +23,7 @@ class Output:
         self._rests: dict[str, bytes] = {}
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Write the lines that are now complete; keep the rest for later."""
+        """Write the completed lines, and keep the rest until more data arrives."""
         *lines, rest = (self._rests.pop(stream, b"") + data).split(b"\n")
         stamp = _stamp()
         records = [record for line in lines for record in _records(stamp, stream, line)]
@@ -35,7 +35,7 @@ class Output:
         self._write(b"".join(records))
 
     def close(self) -> None:
-        """Write what is left without a line end, and close the file."""
+        """Write the remaining text without a line end, and close the file."""
         stamp = _stamp()
         self._write(b"".join(_record(stamp, stream, b"F", rest) for stream, rest in self._rests.items()))
         self._rests.clear()

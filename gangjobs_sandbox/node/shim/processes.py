@@ -12,12 +12,12 @@ import time
 from .kernel import IS_LINUX
 
 KILL_TIMEOUT_S = 10.0
-"""How long to go on killing: a process stuck in the kernel cannot be waited for forever."""
+"""The time after which the killing stops: a process that is stuck in the kernel cannot be reaped."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids below `root`, parents first."""
+    """Return the process IDs below `root`, parents first."""
     children = _children_proc() if IS_LINUX else _children_ps()
     found = list(children.get(root, ()))
     for pid in found:
@@ -26,7 +26,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_descendants(root: int, group: int) -> None:
-    """Kill everything below `root` and the process group, and reap it; returns when nothing is left."""
+    """Kill and reap everything below `root` and the process group. Returns when nothing is left."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -43,17 +43,17 @@ def kill_descendants(root: int, group: int) -> None:
 
 
 def memory_bytes(root: int, *, exact: bool) -> int:
-    """Resident memory of everything below `root`.
+    """Return the resident memory of everything below `root`, in bytes.
 
-    `exact` shares pages among those that map them, which costs a walk of their page tables;
-    otherwise shared pages count once per process, so the sum is an upper bound.
+    `exact` divides a shared page among the processes that map it, which requires a walk of their page tables. Otherwise
+    a shared page counts once for each process, so the sum is an upper bound.
     """
     measure = _proportional_bytes if exact and IS_LINUX else _resident_bytes
     return sum(measure(pid) for pid in descendants(root))
 
 
 def _reap() -> bool:
-    """Collect ended children; False if there is no child left."""
+    """Reap ended children. Returns False if no child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -68,7 +68,7 @@ def _children_proc() -> dict[int, list[int]]:
         if entry.isdigit():
             stat = _read(f"/proc/{entry}/stat")
             if stat:
-                # The command stands in parentheses and may hold anything, also parentheses.
+                # The command is in parentheses and may itself contain parentheses.
                 table.setdefault(int(stat.rpartition(b")")[2].split()[1]), []).append(int(entry))
     return table
 
@@ -88,7 +88,7 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc, empty if its process is gone."""
+    """Return the content of a file in /proc, or nothing if the process is gone."""
     try:
         with open(path, "rb") as file:
             return file.read()

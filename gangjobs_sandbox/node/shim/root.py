@@ -34,14 +34,14 @@ from .spec import Mount, Spec
 
 
 def isolate(spec: Spec) -> None:
-    """Give the calling process its own mounts and host name, as the spec says.
+    """Give the calling process its own mounts and host name.
 
-    1. Leave the host's namespaces; without privileges, as root of a new user namespace.
+    1. Leave the host's namespaces. Without privileges, become root of a new user namespace.
     2. Assemble the new root on a tmpfs at `spec.root`.
-    3. Move it to `/`.
+    3. Move the new root to `/`.
 
     Raises:
-        OSError: the kernel refuses; the process must not go on.
+        OSError: the kernel refuses. The process must not continue.
     """
     assert spec.mounts is not None
     if spec.user_namespace:
@@ -50,7 +50,7 @@ def isolate(spec: Spec) -> None:
     set_hostname(spec.hostname)
     mount(None, "/", None, MS_REC | MS_SLAVE)
     mount("gangjobs", spec.root, "tmpfs", MS_NOSUID, "mode=0755")
-    # Unbindable while it is filled: a folder above it may be bound into it, and must not bring it along.
+    # The mount is unbindable while it is filled: a bind mount of a folder above it must not include it.
     mount(None, spec.root, None, MS_UNBINDABLE)
     _assemble(spec.root, [mount._replace(target=os.path.realpath(mount.target)) for mount in spec.mounts])
     mount(None, spec.root, None, MS_PRIVATE)
@@ -60,7 +60,7 @@ def isolate(spec: Spec) -> None:
 
 
 def join(pid: int) -> None:
-    """Enter the user, host name and mount namespace of a running container."""
+    """Enter the user, UTS and mount namespaces of a running container."""
     for kind in ("user", "uts", "mnt"):
         if os.stat(f"/proc/{pid}/ns/{kind}").st_ino == os.stat(f"/proc/self/ns/{kind}").st_ino:
             continue
@@ -70,10 +70,10 @@ def join(pid: int) -> None:
 
 
 def expanded_folders(targets: Iterable[tuple[str, bool]], host: str = "/") -> set[str]:
-    """The folders, without trailing slash, that must be expanded so that all mount points can be made.
+    """Return the folders, without trailing slash, that must be expanded so that all mount points can be created.
 
-    `targets` are pairs of a resolved absolute path and whether a folder is mounted there. `host` is
-    the root to look at. A target inside another one needs nothing: it is made in what is mounted.
+    `targets` are pairs of a resolved absolute path and whether a folder is mounted there. `host` is the root to look
+    at. A target inside another target requires nothing, because its mount point is created in the mounted folder.
     """
     folders = {""}
     points = {path for path, _ in targets}
@@ -115,7 +115,7 @@ def _assemble(root: str, mounts: list[Mount]) -> None:
 
 
 def _expand(root: str, folder: str, folders: set[str], points: set[str]) -> None:
-    """Fill the empty folder of the new root with what the host has in it."""
+    """Fill the empty folder of the new root with bind mounts of the entries on the host."""
     os.makedirs(root + folder, exist_ok=True)
     for entry in os.scandir(folder or "/"):
         path = f"{folder}/{entry.name}"
@@ -124,7 +124,7 @@ def _expand(root: str, folder: str, folders: set[str], points: set[str]) -> None
         if entry.is_symlink():
             os.symlink(os.readlink(path), root + path)
         else:
-            # An entry that may not be bound (a FUSE mount of somebody else) is left as an empty one.
+            # An entry that may not be bound (a FUSE mount of another user) stays empty.
             with contextlib.suppress(OSError):
                 _bind(path, root + path, is_folder=entry.is_dir(follow_symlinks=False))
 
@@ -140,6 +140,6 @@ def _bind(source: str, point: str, *, is_folder: bool) -> None:
 
 
 def _make_read_only(point: str) -> None:
-    # Flags that the source's mount has are locked in a user namespace and must be repeated.
+    # A user namespace locks the flags of the source's mount, so the remount must repeat them.
     kept = os.statvfs(point).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount(None, point, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)

@@ -22,7 +22,7 @@ START_ERROR_CODE = 128
 
 
 class Mount(NamedTuple):
-    """One file or folder of the host that the container sees at `target`."""
+    """A file or folder of the host that the container sees at `target`."""
 
     source: str
     target: str
@@ -30,12 +30,12 @@ class Mount(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """One container process.
+    """The spec of one container process.
 
-    `directory` holds the files named above. `mounts` is None where the container shares the
-    node's file system; otherwise a private root is assembled at `root`. `join_pid` runs the
-    process inside the isolation of a running container instead. `memory_limit_bytes` 0 means none.
-    `folders` are the real places of mount paths where paths are rewritten, for commands that come later.
+    `directory` holds the files named above. `mounts` is None if the container shares the node's file system; otherwise
+    a private root is assembled at `root`. `join_pid` runs the process inside the isolation of a running container
+    instead. A `memory_limit_bytes` of 0 means no limit. `folders` maps mount paths to host paths if paths are
+    rewritten, for later commands in the same container.
     """
 
     argv: list[str]
@@ -54,7 +54,7 @@ class Spec(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How a container process ended; times in seconds since the epoch, `started` 0 if it never ran."""
+    """The end of a container process. Times are in seconds since the epoch. `started` is 0 if the process never ran."""
 
     code: int
     reason: str = ""
@@ -75,7 +75,7 @@ def read_spec(path: str) -> Spec:
 
 
 def write_json(path: str, value: Any) -> None:
-    """Replace the file at once; a reader never sees a part."""
+    """Replace the file atomically, so that a reader never sees a part of it."""
     partial = f"{path}.part"
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(value, file)
@@ -89,7 +89,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def read_exit(directory: str) -> Exit | None:
-    """How the container in this folder ended, or None while nothing was written."""
+    """Return the exit of the container in this folder, or None if the container has not ended."""
     try:
         return Exit(**read_json(os.path.join(directory, EXIT_FILE)))
     except FileNotFoundError:

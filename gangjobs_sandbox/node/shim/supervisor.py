@@ -1,11 +1,11 @@
-"""One container from start to end: its output, its memory, its stop, and the record of its exit.
+"""Supervises one container from start to end: its output, its memory, its stop, and the record of its exit.
 
-Invariant: when the shim is gone, so is every descendant, and `exit.json` says how the container
-ended. The container ends when its main process does, when it is told to, when it exceeds its
-memory, or when the node is gone (end of file on standard input), unless it outlives the node.
+Invariant: when the shim has ended, all descendants have ended, and `exit.json` describes the end of the container. The
+container ends when its main process ends, when the node stops it, when it exceeds its memory limit, or when the node
+ends (end of file on standard input), unless the container outlives the node.
 
-Control: lines written to the FIFO `control` in the container's folder, `stop <grace seconds>` or
-`kill`. Reports: one JSON line on standard output when started and one when ended.
+The node writes the commands `stop <grace seconds>` and `kill` as lines to the FIFO `control` in the container's folder.
+The shim writes one JSON line to standard output at the start of the process and one at its end.
 """
 
 import contextlib
@@ -40,21 +40,21 @@ from .spec import (
 
 _MEMORY_INTERVAL_S = 0.5
 _DRAIN_TIMEOUT_S = 1.0
-"""Output that is still in the pipes when all is dead is waited for within this time."""
+"""The time to wait for output that is still in the pipes after all processes have ended."""
 _DRAIN_LATE_S = 30.0
-"""What has come by then is read for so much longer, by a supervisor that gets the processor late."""
+"""The additional time to read output that has arrived by then, for a supervisor that gets little CPU time."""
 _READ_BYTES = 64 * 1024
 
 
 def main(spec_path: str) -> None:
-    """Run the container that the file describes; the exit is in its folder afterwards."""
+    """Run the container that the file describes. The exit is then in the container's folder."""
     spec = read_spec(spec_path)
-    held = _lock(spec)  # noqa: F841 - held until the process ends: this is how a node sees that the shim lives
+    lock_fd = _lock(spec)  # noqa: F841 - held until the process ends: this is how a node sees that the shim lives
     control = _open_control(spec)
     if IS_LINUX:
         become_subreaper()
     wakeup = _watch_signals()
-    # Before the start, so that a container that has started always has a log.
+    # Open the log before the start, so that every started container has a log.
     output = Output(os.path.join(spec.directory, LOG_FILE), bytes_max=spec.log_bytes_max)
     try:
         process = launch(spec)
@@ -72,19 +72,19 @@ def main(spec_path: str) -> None:
 
 
 class Supervisor:
-    """Looks after one running process."""
+    """Supervises one running process."""
 
     def __init__(self, spec: Spec, process: Process, output: Output, *, control: int, wakeup: int) -> None:
         self._spec = spec
         self._process = process
         self._output = output
         self._streams = {process.stdout: "stdout", process.stderr: "stderr"}
-        self._handlers = {control: self._handle_command, wakeup: self._note_signal}
+        self._handlers = {control: self._handle_command, wakeup: self._handle_signal}
         self._poll = select.poll()
         for fd in (*self._streams, *self._handlers):
             self._poll.register(fd, select.POLLIN)
         if not spec.outlives_node:
-            self._handlers[0] = self._note_node
+            self._handlers[0] = self._handle_node_end
             self._poll.register(0, select.POLLIN)
         self._kill_at = float("inf")
         self._measure_at = time.monotonic() + _MEMORY_INTERVAL_S if spec.memory_limit_bytes else float("inf")
@@ -93,9 +93,9 @@ class Supervisor:
         self.message = ""
 
     def run(self) -> int:
-        """The exit code; nothing of the container is left afterwards."""
+        """Run until the process ends. Returns its exit code. No descendant is left then."""
         while self._status is None:
-            self._turn()
+            self._poll_once()
             now = time.monotonic()
             if now >= self._kill_at:
                 self._kill()
@@ -107,7 +107,7 @@ class Supervisor:
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
 
-    def _turn(self) -> None:
+    def _poll_once(self) -> None:
         timeout = min(self._kill_at, self._measure_at) - time.monotonic()
         for fd, _ in self._poll.poll(None if timeout == float("inf") else max(0.0, timeout) * 1000 + 1):
             if fd in self._streams:
@@ -132,7 +132,7 @@ class Supervisor:
                 self._kill()
 
     def _stop(self, grace_s: float) -> None:
-        """Ask the main process to end; a second request may only shorten the time it has."""
+        """Send SIGTERM to the main process. A second request can only shorten the grace period."""
         if self._kill_at == float("inf"):
             self._signal(signal.SIGTERM)
         self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
@@ -145,7 +145,7 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, number)
 
-    def _note_signal(self, wakeup: int) -> None:
+    def _handle_signal(self, wakeup: int) -> None:
         numbers = os.read(wakeup, _READ_BYTES)
         if any(number != signal.SIGCHLD for number in numbers):
             self._kill()
@@ -157,15 +157,15 @@ class Supervisor:
                 if pid == self._process.pid:
                     self._status = status
 
-    def _note_node(self, stdin: int) -> None:
-        """The node never writes here, so this is the end of the file: the node is gone."""
+    def _handle_node_end(self, stdin: int) -> None:
+        """Handle the end of the node. The node never writes to standard input, so only its end makes this readable."""
         self._poll.unregister(stdin)
         self.message = "the node program ended while the container was running"
         self._kill()
 
     def _check_memory(self) -> None:
         limit, shim = self._spec.memory_limit_bytes, os.getpid()
-        # The cheap sum counts shared pages more than once, so it only decides when to look closer.
+        # The cheap sum counts shared pages several times, so it only decides whether to measure exactly.
         if memory_bytes(shim, exact=False) > limit and memory_bytes(shim, exact=True) > limit:
             self.reason = REASON_OOM
             self._kill()
@@ -189,7 +189,7 @@ def _lock(spec: Spec) -> int:
 
 
 def _open_control(spec: Spec) -> int:
-    """Opened for reading and writing, so that it never reports the end of the file."""
+    """Open the FIFO for reading and writing, so that it never reports the end of the file."""
     path = os.path.join(spec.directory, CONTROL_FILE)
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)
@@ -197,7 +197,7 @@ def _open_control(spec: Spec) -> int:
 
 
 def _watch_signals() -> int:
-    """A file descriptor that gets one byte, its number, for each signal."""
+    """Return a file descriptor that receives one byte, the signal number, for each signal."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -207,18 +207,18 @@ def _watch_signals() -> int:
     return reader
 
 
-def _finish(spec: Spec, ending: Exit) -> None:
-    write_json(os.path.join(spec.directory, EXIT_FILE), ending._asdict())
-    _report({"event": "exited", **ending._asdict()})
+def _finish(spec: Spec, exit_record: Exit) -> None:
+    write_json(os.path.join(spec.directory, EXIT_FILE), exit_record._asdict())
+    _report({"event": "exited", **exit_record._asdict()})
 
 
 def _report(message: dict[str, Any]) -> None:
-    """Tell the node, which may be gone."""
+    """Report to the node. The node may have ended."""
     try:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
-        # Python flushes once more at exit and would complain again.
+        # Python flushes again at exit and would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
