@@ -25,18 +25,18 @@ __all__ = ["Controller", "ControllerManager", "ControllerSettings", "build_contr
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerSettings:
-    """What kube-controller-manager takes as flags and gates; the defaults are its own."""
+    """The settings that are flags and feature gates of kube-controller-manager, with the same defaults."""
 
     workload_with_job: bool = False
-    """Let the Job controller create Workload and PodGroup (KEP-5547, alpha); nothing before 1.36."""
+    """Let the Job controller create Workload and PodGroup (KEP-5547, alpha). No effect before 1.36."""
     job_batch_period_s: float = BATCH_PERIOD_S
     finished_pods_max: int = podgc.FINISHED_PODS_MAX
-    """Over it PodGC deletes the oldest; 0 keeps all."""
+    """PodGC deletes the oldest finished pods above this number. 0 keeps all."""
     node_grace_s: float = node_lifecycle.GRACE_S
 
 
 def build_controllers(registry: Registry, clock: Clock, settings: ControllerSettings) -> list[Controller]:
-    """All controllers, each with what it needs to know at its start."""
+    """Build all controllers with their initial state."""
     gangs = WorkloadWithJob(registry) if settings.workload_with_job and registry.release.has_pod_groups else None
     return [
         JobController(registry, clock, batch_period_s=settings.job_batch_period_s, gangs=gangs),
@@ -52,5 +52,5 @@ def build_controllers(registry: Registry, clock: Clock, settings: ControllerSett
 def controller_manager(
     registry: Registry, clock: Clock, settings: ControllerSettings | None = None
 ) -> ControllerManager:
-    """All controllers, ready to `step` or `run`."""
+    """Build the manager of all controllers. The caller drives it with `step` or `run`."""
     return ControllerManager(registry, clock, build_controllers(registry, clock, settings or ControllerSettings()))

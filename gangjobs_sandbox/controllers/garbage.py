@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.store import Event
 
 _GONE_CODES = (404, 409)
-"""The object is gone, or another of the same name has taken its place: there is nothing to do."""
+"""The object is gone or was replaced by another of the same name, so there is nothing to do."""
 
 
 class GarbageCollector:
-    """Keys are uids."""
+    """Deletes dependents of deleted owners. Keys are UIDs."""
 
     name = "garbage-collector"
 
@@ -47,7 +47,7 @@ class GarbageCollector:
         self._registry = registry
         self._graph = OwnerGraph()
         self._emptying: set[str] = set()
-        """Owners in foreground deletion whose dependents have been told."""
+        """Owners in foreground deletion whose dependents have been deleted."""
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
         for resource in RESOURCES:
             if resource is not EVENTS:
@@ -55,7 +55,7 @@ class GarbageCollector:
                     self._put(resource, obj)
 
     def observe(self, event: Event) -> None:
-        # Events own nothing and are owned by nothing, and there are many.
+        # Events have no owners and no dependents, and they are numerous.
         if event.resource is EVENTS:
             return
         if event.type == "DELETED":
@@ -64,7 +64,7 @@ class GarbageCollector:
             self._put(event.resource, event.obj)
 
     def sync(self, key: Hashable) -> Cooperative[None]:
-        """Settle one object. Raises StatusError."""
+        """Process one object. Raises StatusError."""
         entry = self._graph.get(str(key))
         if entry is None:
             return
@@ -74,7 +74,7 @@ class GarbageCollector:
             elif FINALIZER_FOREGROUND in finalizers_of(entry.obj):
                 yield from self._delete_dependents(entry)
             return
-        self._settle_owners(entry)
+        self._process_owners(entry)
 
     def _orphan(self, entry: Entry) -> Cooperative[None]:
         for dependent in self._graph.dependents_of(uid_of(entry.obj)):
@@ -89,13 +89,13 @@ class GarbageCollector:
             return
         if owner in self._emptying:
             return
-        # Once is enough: a dependent that comes later is looked at anyway.
+        # One deletion is enough: the collector processes dependents that are created later anyway.
         self._emptying.add(owner)
         for dependent in self._graph.dependents_of(owner):
             self.queue.add(uid_of(dependent.obj))
             yield
 
-    def _settle_owners(self, entry: Entry) -> None:
+    def _process_owners(self, entry: Entry) -> None:
         owners = self._graph.owners_of(entry.obj)
         if owners.solid:
             if lost := [ref["uid"] for ref in (*owners.dangling, *owners.waiting)]:
@@ -103,7 +103,7 @@ class GarbageCollector:
         elif owners.waiting and self._graph.dependents_of(uid_of(entry.obj)):
             self._delete(entry, Propagation.FOREGROUND)
         elif owners.waiting or owners.dangling:
-            self._delete(entry, _own_policy(entry.obj))
+            self._delete(entry, _requested_policy(entry.obj))
 
     def _delete(self, entry: Entry, propagation: Propagation) -> None:
         obj = entry.obj
@@ -147,8 +147,8 @@ class GarbageCollector:
             self.queue.add(ref["uid"])
 
 
-def _own_policy(obj: Obj) -> Propagation:
-    """What an earlier request asked for this object, left in its finalizers."""
+def _requested_policy(obj: Obj) -> Propagation:
+    """Return the propagation policy that an earlier request stored in the object's finalizers."""
     if FINALIZER_ORPHAN in finalizers_of(obj):
         return Propagation.ORPHAN
     return Propagation.FOREGROUND if FINALIZER_FOREGROUND in finalizers_of(obj) else Propagation.BACKGROUND

@@ -30,30 +30,30 @@ __all__ = ["Controller", "ControllerManager"]
 log = logging.getLogger(__name__)
 
 STEP_KEYS_MAX = 10_000
-"""Keys one `step` handles of each controller, so that two controllers that wake each other cannot hold it for ever."""
+"""The limit of keys per controller and `step`. It ends a loop of controllers that enqueue each other's keys."""
 
-OVERTAKEN = frozenset({404, 409})
-"""Answers of a registry in which somebody else has written during the sync: everyday, and not worth a warning."""
+CONFLICT_CODES = frozenset({404, 409})
+"""Status codes of a conflict with another writer during a sync. They are common and not worth a warning."""
 
 
 class Controller(Protocol):
-    """Brings one kind of thing from its state to its wanted state."""
+    """Reconciles one kind of object with its desired state."""
 
     name: str
     queue: WorkQueue[Hashable]
 
     def observe(self, event: Event) -> None:
-        """Queue the keys that the change concerns. Must not write."""
+        """Queue the keys that the event affects. Must not write."""
 
     def sync(self, key: Hashable) -> Cooperative[None] | None:
-        """Look at the key's state and act on it; safe to repeat. May raise: it is tried again.
+        """Reconcile the key. Safe to repeat. May raise; then the manager retries the key.
 
-        What takes long is done in turns. No other key of this controller is handled in between.
+        A long sync is cooperative. The controller handles no other key until the sync returns.
         """
 
 
 class ControllerManager:
-    """Owns the controllers' subscription and their turns. Close it to stop observing."""
+    """Passes events to the controllers and runs them. Close it to stop observing."""
 
     def __init__(self, registry: Registry, clock: Clock, controllers: Iterable[Controller] = ()) -> None:
         self._registry = registry
@@ -65,7 +65,7 @@ class ControllerManager:
             self.register(controller)
 
     def register(self, controller: Controller) -> None:
-        """Add a controller; from now on it sees every event."""
+        """Add a controller. The controller receives every later event."""
         self._controllers.append(controller)
 
     def close(self) -> None:
@@ -73,17 +73,17 @@ class ControllerManager:
         self._unsubscribe()
 
     def step(self) -> bool:
-        """Handle what is due now, each controller in its turn. True if there was anything."""
+        """Handle the keys that are due now, one controller after the other. Returns whether there were any."""
         handled = [self._drain(controller) for controller in self._controllers]
         return any(handled)
 
     def next_due(self) -> datetime | None:
-        """When the next key falls due, or None if nothing is queued."""
+        """Return when the next key is due, or None if nothing is queued."""
         dues = [due for controller in self._controllers if (due := controller.queue.next_due()) is not None]
         return min(dues, default=None)
 
     async def run(self) -> None:
-        """Handle keys as they fall due until cancelled."""
+        """Handle keys when they are due, until cancelled."""
         try:
             async with asyncio.TaskGroup() as workers:
                 for controller in self._controllers:
@@ -106,7 +106,7 @@ class ControllerManager:
     async def _sleep(self, controller: Controller, wake: asyncio.Event) -> None:
         due = controller.queue.next_due()
         timeout_s = None if due is None else max((due - self._clock.now()).total_seconds(), 0.0)
-        # Not `wait_for`: before Python 3.12 that loses a cancellation which comes together with the wake-up.
+        # Not `wait_for`: before Python 3.12 it loses a cancellation that arrives together with the wake-up.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await wake.wait()
@@ -124,7 +124,7 @@ class ControllerManager:
             turns = controller.sync(key)
             if turns is not None:
                 yield from turns
-        except Exception as exc:  # a broken rule for one object must not stop the cluster
+        except Exception as exc:  # A sync that breaks on one object must not stop the cluster.
             self._failed(controller, key, exc)
         else:
             controller.queue.forget(key)
@@ -136,9 +136,9 @@ class ControllerManager:
         if self._errors.get((controller.name, key)) == kind:
             return
         self._errors[controller.name, key] = kind
-        # A refusal is an expected answer, and so is a full disk; anything else is a defect and needs its traceback.
+        # Refusals and a full disk are expected errors. Any other error is a defect, so its traceback is logged.
         log.log(
-            logging.DEBUG if isinstance(exc, StatusError) and exc.code in OVERTAKEN else logging.WARNING,
+            logging.DEBUG if isinstance(exc, StatusError) and exc.code in CONFLICT_CODES else logging.WARNING,
             "%s could not handle %s, trying again in %.0f s: %s",
             controller.name,
             key,
@@ -153,5 +153,5 @@ class ControllerManager:
 
 
 def _kind_of(exc: Exception) -> str:
-    """Equal for the same failure again; the message of a refusal may hold a generated name."""
+    """Return an equal value for a repeated failure. The message of a refusal may contain a generated name."""
     return f"{exc.code} {exc.reason}" if isinstance(exc, StatusError) else f"{type(exc).__name__}: {exc}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Obj = dict[str, Any]
-"""A Kubernetes object as JSON. The registry hands out shared ones: copy before changing."""
+"""A Kubernetes object as JSON. The registry returns shared objects: copy an object before you change it."""
 
 FINALIZER_FOREGROUND = "foregroundDeletion"
 FINALIZER_ORPHAN = "orphan"
@@ -24,7 +24,7 @@ def name_of(obj: Mapping[str, Any]) -> str:
 
 
 def namespace_of(obj: Mapping[str, Any]) -> str:
-    """The namespace, empty for an object of the cluster."""
+    """Return the namespace, or "" for a cluster-scoped object."""
     return str(obj["metadata"].get("namespace") or "")
 
 
@@ -53,12 +53,12 @@ def is_deleting(obj: Mapping[str, Any]) -> bool:
 
 
 def controller_of(obj: Mapping[str, Any]) -> Obj | None:
-    """The owner reference that controls the object, if any."""
+    """Return the owner reference of the object's controller, if there is one."""
     return next((ref for ref in owners_of(obj) if ref.get("controller")), None)
 
 
 def controller_ref(owner: Mapping[str, Any]) -> Obj:
-    """An owner reference by which `owner` controls, and which its foreground deletion waits for."""
+    """Return a controller reference to `owner` that blocks the owner's foreground deletion."""
     return {**owner_ref(owner), "controller": True, "blockOwnerDeletion": True}
 
 
@@ -76,7 +76,7 @@ def phase_of(pod: Mapping[str, Any]) -> str:
 
 
 def is_terminal(pod: Mapping[str, Any]) -> bool:
-    """Succeeded or Failed: the pod's containers will never run again."""
+    """Return whether the phase is Succeeded or Failed. The containers of such a pod never run again."""
     return phase_of(pod) in TERMINAL_PHASES
 
 
@@ -95,9 +95,9 @@ def has_condition(obj: Mapping[str, Any], kind: str, *, status: str = "True") ->
 
 
 def with_condition(conditions: list[Obj] | None, new: Obj) -> list[Obj]:
-    """The list with `new` in the place of the condition of its type, or at the end.
+    """Return the list with `new` in place of the condition of the same type, or at the end.
 
-    The transition time stays if the status does, as the API conventions ask.
+    The transition time stays if the status does not change, as the API conventions require.
     """
     result = list(conditions or [])
     for position, old in enumerate(result):
@@ -119,12 +119,12 @@ def condition(kind: str, status: str, reason: str, message: str, now: datetime) 
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A timestamp as the API writes it, or None for none."""
+    """Parse a timestamp of the API. Returns None for None."""
     return clock.parse_time(text) if text else None
 
 
 def deleted_at(obj: Mapping[str, Any]) -> datetime | None:
-    """When deletion was asked for: the deletion timestamp lies a grace period later."""
+    """Return when the deletion was requested. The deletion timestamp is one grace period later."""
     end = parse_time(obj["metadata"].get("deletionTimestamp"))
     if end is None:
         return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NamespaceController:
-    """Keys are names of namespaces."""
+    """Empties and finalizes deleted namespaces. Keys are names of namespaces."""
 
     name = "namespace"
 
@@ -44,7 +44,7 @@ class NamespaceController:
             self.queue.add(namespace_of(event.obj))
 
     def sync(self, key: Hashable) -> Cooperative[None]:
-        """Delete what is left; once nothing is, finalize the namespace. Raises StatusError."""
+        """Delete the remaining objects. If there are none, finalize the namespace. Raises StatusError."""
         namespace = self._ending.get(str(key))
         if namespace is None:
             return
@@ -66,7 +66,7 @@ class NamespaceController:
                 raise
 
     def _finalize(self, namespace: Obj) -> None:
-        """Take the finalizer of the namespace's spec; without any the server removes it."""
+        """Remove the finalizer from the namespace's spec. The server removes a namespace without finalizers."""
         spec = {**(namespace.get("spec") or {}), "finalizers": []}
         self._registry.update(NAMESPACES, {**namespace, "spec": spec}, subresource="finalize")
 
@@ -77,5 +77,5 @@ class NamespaceController:
 
 
 def _ordered() -> list[Resource]:
-    """Namespaced resources; Events last, because the deletion of the others writes some."""
+    """Return the namespaced resources. Events are last, because the deletion of other objects creates Events."""
     return sorted((resource for resource in RESOURCES if resource.namespaced), key=lambda resource: resource is EVENTS)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.store import Event
 
 GRACE_S = 50.0
-"""kube-controller-manager's --node-monitor-grace-period."""
+"""The default of --node-monitor-grace-period of kube-controller-manager."""
 
 COMPONENT = "node-controller"
 EVICTION_COMPONENT = "taint-eviction-controller"
@@ -55,7 +55,7 @@ _REPORTED_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure"
 
 
 class NodeLifecycle:
-    """Keys are ("node", "", name) and ("pod", namespace, name)."""
+    """Taints lost nodes and evicts their pods. Keys are ("node", "", name) and ("pod", namespace, name)."""
 
     name = "node-lifecycle"
 
@@ -88,7 +88,7 @@ class NodeLifecycle:
             self._pod(event.obj, is_gone=is_gone)
 
     def sync(self, key: Hashable) -> None:
-        """Judge a node by its last report, or a pod by its node's taints. Raises StatusError."""
+        """Check the last report of a node, or the taints of a pod's node. Raises StatusError."""
         assert isinstance(key, tuple)
         kind, namespace, name = key
         try:
@@ -106,21 +106,21 @@ class NodeLifecycle:
             return
         silent_s = (self._clock.now() - self._last_report(node)).total_seconds()
         if silent_s >= self._grace_s:
-            self._lost(node)
+            self._mark_unknown(node)
         else:
             self.queue.add((_NODE, "", name), after_s=self._grace_s - silent_s)
         self._taint(self._nodes.get(name, node))
 
     def _last_report(self, node: Obj) -> datetime:
         ready = find_condition(node, "Ready") or {}
-        moments = [
+        times = [
             self._renewed.get(name_of(node)),
             parse_time(ready.get("lastHeartbeatTime")),
             parse_time(node["metadata"].get("creationTimestamp")),
         ]
-        return max(moment for moment in moments if moment is not None)
+        return max(time for time in times if time is not None)
 
-    def _lost(self, node: Obj) -> None:
+    def _mark_unknown(self, node: Obj) -> None:
         if has_condition(node, "Ready", status="Unknown"):
             return
         old = (node.get("status") or {}).get("conditions")
@@ -155,7 +155,7 @@ class NodeLifecycle:
         self._registry.record_event(pod, "Warning", "NodeNotReady", "Node is not ready", COMPONENT)
 
     def _taint(self, node: Obj) -> None:
-        """Make the node's not-ready and unreachable taints follow its Ready condition."""
+        """Make the not-ready and unreachable taints of the node match its Ready condition."""
         ready = find_condition(node, "Ready")
         if ready is None:
             return
@@ -186,7 +186,7 @@ class NodeLifecycle:
         self._registry.delete(PODS, name, namespace, uid=uid_of(pod))
 
     def _eviction_due(self, pod: Obj) -> datetime | None:
-        """When the pod has to leave its node; None if it may stay."""
+        """Return when the pod must leave its node, or None if the pod may stay."""
         node = self._nodes.get(node_of(pod) or "")
         dues = []
         for taint in taints_of(node) if node else ():

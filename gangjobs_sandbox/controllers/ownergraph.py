@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One object of the graph."""
+    """One object of the owner graph."""
 
     resource: Resource
     obj: Obj
 
     @property
     def is_deleting_dependents(self) -> bool:
-        """It waits, in foreground deletion, for its dependents to go first."""
+        """Return whether the object is in foreground deletion and waits for its dependents."""
         return is_deleting(self.obj) and FINALIZER_FOREGROUND in finalizers_of(self.obj)
 
 
 @dataclass(frozen=True)
 class Owners:
-    """An object's owner references by what became of the owner."""
+    """The owner references of an object, by the state of the owner."""
 
     solid: tuple[Obj, ...] = ()
     dangling: tuple[Obj, ...] = ()
-    """The owner does not exist, or is another object of the same name."""
+    """The owner does not exist, or its name now belongs to another object."""
     waiting: tuple[Obj, ...] = ()
     """The owner is being deleted in the foreground."""
 
 
 class OwnerGraph:
-    """Fed by its owner: `put` for an object that was added or modified, `drop` for one that is gone."""
+    """The graph of owners and dependents. The caller reports changes with `put` and removals with `drop`."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -66,11 +66,11 @@ class OwnerGraph:
         return self._entries.get(uid)
 
     def dependents_of(self, uid: str) -> list[Entry]:
-        """Objects that name this uid as an owner, in order of their creation."""
+        """Return the objects that have an owner reference to this UID, in order of their creation."""
         return [self._entries[dependent] for dependent in self._dependents.get(uid, ())]
 
     def has_blockers(self, uid: str) -> bool:
-        """Whether there are dependents that foreground deletion of the owner waits for."""
+        """Return whether the owner has dependents that block its foreground deletion."""
         return any(_blocks(owners_of(self._entries[dependent].obj), uid) for dependent in self._dependents.get(uid, ()))
 
     def owners_of(self, obj: Obj) -> Owners:
@@ -80,7 +80,7 @@ class OwnerGraph:
         for ref in owners_of(obj):
             owner = self._entries.get(ref["uid"])
             if owner is None or not _names(ref, owner, namespace_of(obj)):
-                # The owner of a kind that is not served here cannot be looked up, so it is taken to exist.
+                # An owner of a kind that is not served here cannot be looked up. The graph assumes that it exists.
                 (dangling if by_kind(ref["apiVersion"], ref["kind"]) else solid).append(ref)
             elif owner.is_deleting_dependents and ref.get("blockOwnerDeletion"):
                 waiting.append(ref)
@@ -98,7 +98,7 @@ class OwnerGraph:
 
 
 def _names(ref: Mapping[str, Any], owner: Entry, namespace: str) -> bool:
-    """The reference means this object, and an object of that namespace may name it."""
+    """Return whether the reference is to this object. The namespace of the object must allow it."""
     same = (ref["kind"], ref["name"]) == (owner.resource.kind, name_of(owner.obj))
     return same and namespace_of(owner.obj) in ("", namespace)
 

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 PERIOD_S = 20.0
 QUARANTINE_S = 40.0
-"""How long a node must have been gone before its pods are ended: its object may come back."""
+"""The quarantine of a missing node before its pods are deleted: the node object may return."""
 FINISHED_PODS_MAX = 12_500
-"""kube-controller-manager's --terminated-pod-gc-threshold; 0 keeps all."""
+"""The default of --terminated-pod-gc-threshold of kube-controller-manager. 0 keeps all."""
 
-_SWEEP = "sweep"
+_ALL_PODS = "sweep"
 
 
 class PodGc:
-    """One key: the sweep over all pods."""
+    """Deletes pods that no other component ends. The only key is the pass over all pods."""
 
     name = "pod-garbage-collector"
 
@@ -80,40 +80,42 @@ class PodGc:
                 self._put(event.obj)
 
     def sync(self, key: Hashable) -> Cooperative[None]:
-        """One sweep. Raises StatusError if a pod could not be ended; the others were tried."""
+        """Run one pass. Raises StatusError if the deletion of a pod was refused; the other pods are tried too."""
         refusals: list[StatusError] = []
-        yield from self._collect(self._too_many(), None, refusals)
-        yield from self._collect(self._lost(), "PodGC: node no longer exists", refusals)
-        yield from self._collect(self._never_placed(), None, refusals)
-        yield from self._collect(self._out_of_service(), None, refusals)
+        yield from self._delete_pods(self._above_threshold(), None, refusals)
+        yield from self._delete_pods(self._orphaned(), "PodGC: node no longer exists", refusals)
+        yield from self._delete_pods(self._unscheduled_terminating(), None, refusals)
+        yield from self._delete_pods(self._on_out_of_service_nodes(), None, refusals)
         if self._has_work():
             self._enqueue()
         if refusals:
             raise refusals[0]
 
-    def _too_many(self) -> list[Obj]:
+    def _above_threshold(self) -> list[Obj]:
         surplus = len(self._finished) - self._finished_pods_max if self._finished_pods_max else 0
         if surplus <= 0:
             return []
         finished = [self._pods[uid] for uid in self._finished]
         return sorted(finished, key=lambda pod: (pod["metadata"]["creationTimestamp"], name_of(pod)))[:surplus]
 
-    def _lost(self) -> list[Obj]:
-        """Pods of nodes that have been gone for the quarantine."""
+    def _orphaned(self) -> list[Obj]:
+        """Return the pods whose nodes have been missing for the quarantine."""
         now = self._clock.now()
         missing = {node for pod in self._pods.values() if (node := node_of(pod)) and node not in self._nodes}
         self._missing_since = {node: self._missing_since.get(node, now) for node in missing}
         gone = {node for node, since in self._missing_since.items() if now - since >= timedelta(seconds=QUARANTINE_S)}
         return [pod for pod in self._pods.values() if node_of(pod) in gone]
 
-    def _never_placed(self) -> list[Obj]:
+    def _unscheduled_terminating(self) -> list[Obj]:
         return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) is None]
 
-    def _out_of_service(self) -> list[Obj]:
+    def _on_out_of_service_nodes(self) -> list[Obj]:
         nodes = {name for name, node in self._nodes.items() if _is_out_of_service(node)}
         return [pod for pod in self._pods.values() if is_deleting(pod) and node_of(pod) in nodes]
 
-    def _collect(self, pods: Iterable[Obj], disruption: str | None, refusals: list[StatusError]) -> Cooperative[None]:
+    def _delete_pods(
+        self, pods: Iterable[Obj], disruption: str | None, refusals: list[StatusError]
+    ) -> Cooperative[None]:
         for pod in pods:
             yield
             try:
@@ -136,7 +138,7 @@ class PodGc:
         self._pods[uid_of(pod)] = pod
         if is_terminal(pod):
             self._finished[uid_of(pod)] = None
-        if self._may_be_due(pod) or self._exceeds():
+        if self._may_be_due(pod) or self._exceeds_threshold():
             self._enqueue()
 
     def _may_be_due(self, pod: Obj) -> bool:
@@ -146,20 +148,25 @@ class PodGc:
         node = self._nodes.get(name)
         return node is None or (is_deleting(pod) and _is_out_of_service(node))
 
-    def _exceeds(self) -> bool:
+    def _exceeds_threshold(self) -> bool:
         return 0 < self._finished_pods_max < len(self._finished)
 
     def _has_work(self) -> bool:
-        return bool(self._exceeds() or self._missing_since or self._never_placed() or self._out_of_service())
+        return bool(
+            self._exceeds_threshold()
+            or self._missing_since
+            or self._unscheduled_terminating()
+            or self._on_out_of_service_nodes()
+        )
 
     def _enqueue(self) -> None:
-        """At the next beat of the period, as if the sweep ran all the time."""
+        """Queue a pass for the next multiple of the period, as if the passes ran continuously."""
         elapsed_s = (self._clock.now() - self._started).total_seconds()
-        beats = math.floor(elapsed_s / PERIOD_S) + 1
-        self.queue.add(_SWEEP, after_s=beats * PERIOD_S - elapsed_s)
+        periods = math.floor(elapsed_s / PERIOD_S) + 1
+        self.queue.add(_ALL_PODS, after_s=periods * PERIOD_S - elapsed_s)
 
 
 def _is_out_of_service(node: Obj) -> bool:
-    """A person has said so, and nobody has heard of it since."""
-    said = any(taint["key"] == OUT_OF_SERVICE and taint["effect"] == NO_EXECUTE for taint in taints_of(node))
-    return said and not has_condition(node, "Ready")
+    """Return whether an administrator has set the out-of-service taint and the node does not report as Ready."""
+    is_tainted = any(taint["key"] == OUT_OF_SERVICE and taint["effect"] == NO_EXECUTE for taint in taints_of(node))
+    return is_tainted and not has_condition(node, "Ready")

@@ -29,7 +29,7 @@ FINALIZER_PROTECTION = "scheduling.k8s.io/podgroup-protection"
 
 
 class PodGroupProtection:
-    """Keys are (namespace, name) of PodGroups."""
+    """Removes the finalizers of deleted PodGroups. Keys are (namespace, name) of PodGroups."""
 
     name = "podgroup-protection"
 
@@ -53,7 +53,7 @@ class PodGroupProtection:
                 self._group(event.obj)
 
     def sync(self, key: Hashable) -> None:
-        """Free the group if it is being deleted and unused. Raises StatusError."""
+        """Remove the finalizer if the group is being deleted and unused. Raises StatusError."""
         assert isinstance(key, tuple)
         group = self._groups.get(key)
         if group is None or not is_deleting(group) or self._users.get(key):

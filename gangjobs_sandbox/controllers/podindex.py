@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PodIndex:
-    """Fed by its owner: `put` for a pod that was added or modified, `drop` for one that is gone."""
+    """The index. Its owner calls `put` for an added or modified pod, and `drop` for a removed pod."""
 
     def __init__(self, pods: Iterable[Obj] = ()) -> None:
         self._by_controller: dict[str, dict[str, Obj]] = {}
@@ -44,9 +44,9 @@ class PodIndex:
             del self._by_controller[owner["uid"]]
 
     def controlled_by(self, uid: str) -> list[Obj]:
-        """The pods that the object of this uid controls, in order of their creation."""
+        """Return the pods that the object of this UID controls, in order of their creation."""
         return list(self._by_controller.get(uid, {}).values())
 
     def free_in(self, namespace: str) -> list[Obj]:
-        """The pods of the namespace that have no controller."""
+        """Return the pods of the namespace that have no controller."""
         return list(self._free.get(namespace, {}).values())

@@ -22,7 +22,7 @@ def taints_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether the toleration covers the taint; an empty key or effect covers every one."""
+    """Return whether the toleration matches the taint. An empty key or effect matches every taint."""
     if toleration.get("effect") not in (None, "", taint["effect"]):
         return False
     if toleration.get("key") not in (None, "", taint["key"]):
@@ -33,7 +33,7 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def first_untolerated(pod: Mapping[str, Any], taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The first taint that keeps the pod from being placed; PreferNoSchedule keeps nobody."""
+    """Return the first taint that prevents the placement of the pod. PreferNoSchedule never prevents a placement."""
     tolerations = pod["spec"].get("tolerations") or ()
     for taint in taints:
         if taint["effect"] in _REFUSING_EFFECTS and not any(tolerates(one, taint) for one in tolerations):
@@ -42,7 +42,7 @@ def first_untolerated(pod: Mapping[str, Any], taints: Iterable[Mapping[str, Any]
 
 
 def tolerated_s(pod: Mapping[str, Any], taint: Mapping[str, Any]) -> float | None:
-    """Seconds that the pod may stay on a node with this NoExecute taint; None for ever."""
+    """Return for how many seconds the pod may stay on a node with this NoExecute taint. None means forever."""
     matching = [one for one in pod["spec"].get("tolerations") or () if tolerates(one, taint)]
     if not matching:
         return 0.0

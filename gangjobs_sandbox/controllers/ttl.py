@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TtlAfterFinished:
-    """Keys are (namespace, name) of Jobs."""
+    """Deletes finished Jobs when their TTL expires. Keys are (namespace, name) of Jobs."""
 
     name = "ttl-after-finished"
 
@@ -44,7 +44,7 @@ class TtlAfterFinished:
             self._enqueue(event.obj)
 
     def sync(self, key: Hashable) -> None:
-        """Delete the Job if its time is over, else look again then. Raises StatusError."""
+        """Delete the Job if its TTL has expired, or else queue the key for the expiry. Raises StatusError."""
         assert isinstance(key, tuple)
         namespace, name = key
         try:
@@ -69,7 +69,7 @@ class TtlAfterFinished:
 
 
 def expires_at(job: Obj) -> datetime | None:
-    """When the Job is to be deleted; None if never, or not known yet."""
+    """Return when the TTL of the Job expires, or None if it has no TTL or has not finished."""
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
     if ttl_s is None or is_deleting(job):
         return None

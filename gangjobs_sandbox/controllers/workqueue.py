@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", bound=Hashable)
 
 _DOUBLINGS_MAX = 30
-"""Keeps the exponent of the back-off small enough for a timedelta."""
+"""Limits the exponent of the back-off to what a timedelta can hold."""
 
 
 class WorkQueue(Generic[Key]):
-    """Keys to look at, in order of their due times; equal times in order of arrival.
+    """The queue of keys in order of their due times, and of their arrival for equal times.
 
     Args:
-        base_delay_s: back-off after the first failure of a key.
-        max_delay_s: limit of the back-off.
-        on_add: called after each addition, so that a sleeping owner can look again.
+        base_delay_s: the back-off after the first failure of a key, in seconds.
+        max_delay_s: the limit of the back-off, in seconds.
+        on_add: called after each addition, so that a sleeping owner can wake up.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WorkQueue(Generic[Key]):
         return len(self._due)
 
     def add(self, key: Key, *, after_s: float = 0.0) -> None:
-        """Queue the key, due in `after_s` seconds; an earlier due time of the same key stays."""
+        """Queue the key, due in `after_s` seconds. An earlier due time of the same key stays."""
         due = self._clock.now() + timedelta(seconds=max(after_s, 0.0))
         queued = self._due.get(key)
         if queued is None or due < queued:
@@ -61,7 +61,7 @@ class WorkQueue(Generic[Key]):
             self.on_add()
 
     def retry(self, key: Key) -> float:
-        """Queue the key after its back-off, counting one more failure. Returns the delay in seconds."""
+        """Count one more failure of the key and queue it after its back-off. Returns the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay_s = min(self._base_delay_s * 2.0 ** min(failures, _DOUBLINGS_MAX), self._max_delay_s)
@@ -69,11 +69,11 @@ class WorkQueue(Generic[Key]):
         return delay_s
 
     def forget(self, key: Key) -> None:
-        """The key did well: its next failure is the first again."""
+        """Reset the failure count of the key after a success."""
         self._failures.pop(key, None)
 
     def pop(self) -> Key | None:
-        """The next key that is due, or None."""
+        """Return the next key that is due, or None."""
         self._drop_superseded()
         if not self._heap or self._heap[0][0] > self._clock.now():
             return None
@@ -82,7 +82,7 @@ class WorkQueue(Generic[Key]):
         return key
 
     def next_due(self) -> datetime | None:
-        """When `pop` will have something, or None if nothing is queued."""
+        """Return when the next key is due, or None if nothing is queued."""
         self._drop_superseded()
         return self._heap[0][0] if self._heap else None
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Assessment:
-    """Counts as of this sync; `active`, `ready` and `terminating` follow what the sync then does."""
+    """The counts of one sync. `active`, `ready` and `terminating` include the changes that the sync then makes."""
 
     active_pods: list[Obj]
     terminating_pods: list[Obj]
@@ -32,12 +32,12 @@ class Assessment:
     failed: int
     backoff: BackoffRecord
     indexes: IndexState | None = None
-    """Only of an Indexed Job."""
+    """Set for Indexed Jobs only."""
     decision: Obj | None = None
-    """The interim condition, decided by this sync or an earlier one."""
+    """The interim condition, which this sync or an earlier one has decided."""
 
     def deleted(self, pods: Iterable[Obj]) -> None:
-        """These active pods have been told to end."""
+        """Update the counts after the deletion of these active pods."""
         for pod in pods:
             self.active -= 1
             self.terminating += 1
@@ -46,13 +46,13 @@ class Assessment:
 
 @dataclass(frozen=True)
 class IndexState:
-    """Which indexes have ended. `failed` is None without backoffLimitPerIndex."""
+    """The indexes that have ended. `failed` is None without backoffLimitPerIndex."""
 
     previously_succeeded: Indexes
     succeeded: Indexes
     failed: Indexes | None = None
     replaceable: Mapping[int, Obj] | None = None
-    """The failed pod of each index whose replacement must inherit its failure count."""
+    """For each index that may be retried, the failed pod whose replacement inherits the failure count."""
 
 
 def is_indexed(job: Mapping[str, Any]) -> bool:
@@ -69,10 +69,10 @@ def uncounted_of(job: Mapping[str, Any], outcome: str) -> set[str]:
 
 
 def assess(job: Obj, classified: ClassifiedPods, backoff: BackoffRecord, now: datetime) -> Assessment:
-    """Count, then decide. The counting formula is that of `syncJob`: counters + uncounted + newly ended."""
+    """Count, then decide. The formula is that of `syncJob`: counters + uncounted + newly ended."""
     status = job["status"]
-    new_succeeded = _not_noted(job, classified.succeeded, "succeeded")
-    new_failed = _not_noted(job, classified.failed, "failed")
+    new_succeeded = _unrecorded(job, classified.succeeded, "succeeded")
+    new_failed = _unrecorded(job, classified.failed, "failed")
     policy = job["spec"].get("podFailurePolicy")
     counted_failed = [pod for pod in new_failed if failure_policy.match(policy, pod).is_counted]
     assessment = Assessment(
@@ -93,7 +93,7 @@ def assess(job: Obj, classified: ClassifiedPods, backoff: BackoffRecord, now: da
 
 
 def deadline_of(job: Mapping[str, Any]) -> datetime | None:
-    """When activeDeadlineSeconds runs out; None while it does not run."""
+    """Return when activeDeadlineSeconds expires, or None if it is unset or the Job has not started."""
     seconds = job["spec"].get("activeDeadlineSeconds")
     started = parse_time(job["status"].get("startTime"))
     if seconds is None or started is None or is_suspended(job):
@@ -101,8 +101,8 @@ def deadline_of(job: Mapping[str, Any]) -> datetime | None:
     return started + timedelta(seconds=seconds)
 
 
-def _not_noted(job: Obj, ended: list[Obj], outcome: str) -> list[Obj]:
-    """Those of the pods that no earlier sync has written down; of an Indexed Job, those that have an index of it."""
+def _unrecorded(job: Obj, ended: list[Obj], outcome: str) -> list[Obj]:
+    """Return the pods that no earlier sync has recorded. For an Indexed Job, only pods with a valid index count."""
     uncounted = uncounted_of(job, outcome)
     new = [pod for pod in ended if uid_of(pod) not in uncounted]
     if not is_indexed(job):
@@ -124,7 +124,7 @@ def _index_state(job: Obj, classified: ClassifiedPods) -> IndexState:
 
 
 def _decide(job: Obj, classified: ClassifiedPods, assessment: Assessment, now: datetime) -> Obj | None:
-    """The interim condition, in the order in which the rules win over each other."""
+    """Return the interim condition. The order of the checks is the precedence of the rules."""
     policy = job["spec"].get("podFailurePolicy")
     for pod in classified.failed if policy else ():
         if message := failure_policy.match(policy, pod).message:
@@ -158,7 +158,7 @@ def _failure_reason(job: Obj, assessment: Assessment, now: datetime) -> str | No
 
 
 def _restarted_too_often(job: Obj, assessment: Assessment, limit: int) -> bool:
-    """With restartPolicy OnFailure the containers' restarts count as failures."""
+    """With restartPolicy OnFailure, container restarts count as failures."""
     if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
         return False
     restarts = sum(restarts_of(pod) for pod in (*assessment.active_pods, *assessment.terminating_pods))

@@ -19,13 +19,13 @@ MAX_DELAY_S = 600.0
 
 @dataclass(frozen=True)
 class BackoffRecord:
-    """Failures since the last success, and when the last one was. Kept in memory only, as the real one does."""
+    """The consecutive failures since the last success. As in Kubernetes, the record is only kept in memory."""
 
     failures: int = 0
     last_failure: datetime | None = None
 
     def after(self, succeeded: Iterable[Obj], failed: Iterable[Obj]) -> BackoffRecord:
-        """The record once these pods have newly ended; a success clears the failures before it."""
+        """Return the record after these pods have ended. A success clears the failures before it."""
         failures = _end_times(failed)
         if not failures and not self.failures:
             return self
@@ -38,15 +38,15 @@ class BackoffRecord:
         return BackoffRecord(len(later), later[-1] if later else None)
 
     def remaining_s(self, now: datetime) -> float:
-        """Seconds until the next pod may be created."""
+        """Return the seconds until the next pod may be created."""
         return remaining_s(self.failures, self.last_failure, now)
 
 
 def remaining_s(failures: int, last_failure: datetime | None, now: datetime) -> float:
-    """What is left of the delay for this number of failures in a row."""
+    """Return the remaining delay in seconds after this number of consecutive failures."""
     if failures == 0 or last_failure is None:
         return 0.0
-    # 2**6 * 10 s is over the limit already; the cap keeps the power small.
+    # 2**6 * 10 s already exceeds the limit. The cap prevents a large power.
     delay_s = min(BASE_DELAY_S * 2.0 ** min(failures - 1, 10), MAX_DELAY_S)
     return max(delay_s - (now - last_failure).total_seconds(), 0.0)
 

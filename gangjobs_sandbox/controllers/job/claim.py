@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def claim(job: Obj, pods: PodIndex, control: PodControl) -> Cooperative[None]:
-    """Settle the ownership of the Job's pods. Raises StatusError.
+    """Adopt and disown pods so that they match the Job's selector. Raises StatusError.
 
-    A Job that is being deleted neither adopts nor gives up pods; nor is a pod that is being deleted worth it.
+    A Job that is being deleted neither adopts nor disowns pods. Pods that are being deleted are not adopted.
     """
     if is_deleting(job):
         return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ClassifiedPods:
-    """The pods of one Job by their state; each list is in the order of creation."""
+    """The pods of one Job by state. Each list is in the order of creation."""
 
     active: list[Obj] = field(default_factory=list)
     ready: int = 0
@@ -27,7 +27,7 @@ class ClassifiedPods:
     terminating: list[Obj] = field(default_factory=list)
     """Pods that are being deleted and have not reached a terminal phase."""
     tracked: dict[str, Obj] = field(default_factory=dict)
-    """By uid, the pods that carry the tracking finalizer: the Job's status does not count them finally yet."""
+    """By UID, the pods with the tracking finalizer: the counters of the status do not include them yet."""
     succeeded: list[Obj] = field(default_factory=list)
     """Tracked pods of phase Succeeded."""
     failed: list[Obj] = field(default_factory=list)

@@ -33,12 +33,12 @@ _FAILURES = {
 
 
 def new(kind: str, status: str, reason: str, message: str, now: datetime) -> Obj:
-    """A Job condition; unlike others it also has a probe time."""
+    """Build a Job condition. Unlike conditions of other kinds, it has a probe time."""
     return {**meta.condition(kind, status, reason, message, now), "lastProbeTime": timestamp(now)}
 
 
 def failure(reason: str, now: datetime, message: str | None = None) -> Obj:
-    """The interim condition of a Job that is going to fail."""
+    """Build the interim condition of a Job that is going to fail."""
     return new(FAILURE_TARGET, "True", reason, message or _FAILURES[reason], now)
 
 
@@ -51,7 +51,7 @@ def success_policy_met(message: str, now: datetime) -> Obj:
 
 
 def interim_of(job: Mapping[str, Any]) -> Obj | None:
-    """The decision that an earlier sync has already written down."""
+    """Return the decision that an earlier sync has recorded."""
     for kind in (SUCCESS_CRITERIA_MET, FAILURE_TARGET):
         if has_condition(job, kind):
             return find_condition(job, kind)
@@ -59,7 +59,7 @@ def interim_of(job: Mapping[str, Any]) -> Obj | None:
 
 
 def final_for(interim: Mapping[str, Any], now: datetime) -> Obj:
-    """`Complete` or `Failed`, with the reason and message of the interim condition."""
+    """Return `Complete` or `Failed`, with the reason and message of the interim condition."""
     return new(_FINAL[interim["type"]], "True", interim.get("reason", ""), interim.get("message", ""), now)
 
 
@@ -72,9 +72,9 @@ def is_finished(job: Mapping[str, Any]) -> bool:
 
 
 def ensure(status: Obj, wanted: Obj) -> bool:
-    """Write the condition into the status unless it already says so. Returns whether it changed.
+    """Add the condition to the status if it changes anything. Returns whether the status changed.
 
-    Going from no condition to `False` says nothing, and writes nothing.
+    A `False` condition is not added if the status has no condition of that type.
     """
     conditions: list[Obj] = status.setdefault("conditions", [])
     for position, old in enumerate(conditions):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.registry import Event, Registry
 
 BATCH_PERIOD_S = 1.0
-"""Pod events within a second are handled by one sync."""
+"""One sync handles all pod events within one second."""
 
 BUILT_IN_MANAGER = "kubernetes.io/job-controller"
 
@@ -41,8 +41,8 @@ class JobController:
     """Creates, counts and ends the pods of Jobs. Keys are ("job" or "orphan pod", namespace, name).
 
     Args:
-        batch_period_s: how long pod events are gathered before the Job is looked at.
-        gangs: with it, the integration of KEP-5547 is on.
+        batch_period_s: the time in seconds for which pod events are collected before a sync.
+        gangs: enables the integration of KEP-5547.
     """
 
     name = "job"
@@ -89,18 +89,18 @@ class JobController:
         assert isinstance(key, tuple)
         kind, namespace, name = key
         if kind == _ORPHAN:
-            self._free_orphan(namespace, name)
+            self._release_orphan(namespace, name)
             return
         job = self._jobs.get((namespace, name))
         if job is None or conditions.is_finished(job):
             self._sync.forget(namespace, name)
-        elif _is_ours(job):
-            again_s = yield from self._sync.sync(job)
-            if again_s is not None:
-                self.queue.add(key, after_s=max(again_s, self._batch_period_s))
+        elif _is_managed_here(job):
+            retry_s = yield from self._sync.sync(job)
+            if retry_s is not None:
+                self.queue.add(key, after_s=max(retry_s, self._batch_period_s))
 
-    def _free_orphan(self, namespace: str, name: str) -> None:
-        """Let go of a pod whose Job is gone or finished; its count is lost, or done."""
+    def _release_orphan(self, namespace: str, name: str) -> None:
+        """Release a pod whose Job is gone or finished. The pod is counted already, or will never be."""
         pod = self._registry.find(PODS, namespace, name)
         if pod is None:
             return
@@ -108,7 +108,7 @@ class JobController:
         if owner is not None and (owner["kind"], owner["apiVersion"]) != ("Job", "batch/v1"):
             return
         job = self._job_of(pod)
-        if job is None or (_is_ours(job) and conditions.is_finished(job)):
+        if job is None or (_is_managed_here(job) and conditions.is_finished(job)):
             self._sync.release(pod)
 
     def _job_changed(self, job: Obj, old: Obj | None) -> None:
@@ -116,14 +116,14 @@ class JobController:
         same_spec = old is not None and old["metadata"].get("generation") == job["metadata"].get("generation")
         self._enqueue(job, self._batch_period_s if same_spec else 0.0)
         if conditions.is_finished(job):
-            self._free_pods(job)
+            self._release_pods(job)
 
     def _job_gone(self, job: Obj) -> None:
         self._jobs.pop((namespace_of(job), name_of(job)), None)
         self._enqueue(job, 0.0)
-        self._free_pods(job)
+        self._release_pods(job)
 
-    def _free_pods(self, job: Obj) -> None:
+    def _release_pods(self, job: Obj) -> None:
         for pod in self._pods.controlled_by(uid_of(job)):
             self._enqueue_orphan(pod)
 
@@ -133,7 +133,8 @@ class JobController:
             self._enqueue_owner(old)
         if controller_of(pod) is not None:
             job = self._enqueue_owner(pod)
-            # One that comes late is let go when it is deleted, or when something else of the Job changes.
+            # A pod of a finished Job that changes late is released with its deletion, or with the next change of the
+            # Job.
             if is_deleting(pod) and (job is None or conditions.is_finished(job)):
                 self._enqueue_orphan(pod)
             return
@@ -174,6 +175,6 @@ class JobController:
         return job if job is not None and uid_of(job) == owner["uid"] else None
 
 
-def _is_ours(job: Obj) -> bool:
-    """Not handed to an external controller by `spec.managedBy` (KEP-4368)."""
+def _is_managed_here(job: Obj) -> bool:
+    """Return whether this controller manages the Job, and not one named in `spec.managedBy` (KEP-4368)."""
     return job["spec"].get("managedBy") in (None, BUILT_IN_MANAGER)

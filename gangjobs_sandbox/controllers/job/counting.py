@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.controllers.job.classification import ClassifiedPods
 
 UNCOUNTED_MAX = 500
-"""Keeps the UIDs in the status below some 20 KB, and a large Job from starving small ones."""
+"""Limits the UIDs in the status to about 20 KB, and keeps a large Job from starving small ones."""
 
 
 @dataclass
 class EndedPods:
-    """What one pass over the pods found."""
+    """The result of one pass over the pods."""
 
     release: list[Obj] = field(default_factory=list)
-    """Pods whose finalizer may go once the status is written."""
+    """The pods whose finalizers may be removed after the status is written."""
     succeeded: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
     is_capped: bool = False
-    """There may be more; another sync has to look."""
+    """Whether the limit was reached, so that another sync is necessary."""
 
 
 def move_counted(status: Obj, uids_with_finalizer: Collection[str]) -> bool:
-    """Move the UIDs whose pods have lost the finalizer, or are gone, into the counters. Returns whether any were."""
+    """Move the UIDs of pods without the finalizer into the counters. Returns whether the status changed."""
     uncounted = status["uncountedTerminatedPods"]
     moved = False
     for outcome in ("succeeded", "failed"):
@@ -53,25 +53,25 @@ def move_counted(status: Obj, uids_with_finalizer: Collection[str]) -> bool:
 
 
 def collect_ended(job: Obj, classified: ClassifiedPods, assessment: Assessment) -> EndedPods:
-    """Find the pods to count and release, up to the limit; those of low index first."""
+    """Find the pods to count and release, up to the limit, in order of index."""
     ended = EndedPods()
     uncounted = job["status"]["uncountedTerminatedPods"]
     known_succeeded, known_failed = set(uncounted.get("succeeded", ())), set(uncounted.get("failed", ()))
     for pod in _releasable(job, classified, assessment):
         ended.release.append(pod)
         if phase_of(pod) == "Succeeded" and uid_of(pod) not in known_failed:
-            _note_success(job, pod, assessment, ended, known_succeeded)
+            _record_success(job, pod, assessment, ended, known_succeeded)
         elif _is_failure(job, pod, assessment) and uid_of(pod) not in known_failed:
             ended.failed.append(uid_of(pod))
-        noted = len(ended.indexes) + len(ended.succeeded) + len(ended.failed)
-        if noted + len(known_succeeded) + len(known_failed) >= UNCOUNTED_MAX:
+        recorded = len(ended.indexes) + len(ended.succeeded) + len(ended.failed)
+        if recorded + len(known_succeeded) + len(known_failed) >= UNCOUNTED_MAX:
             ended.is_capped = True
             break
     return ended
 
 
-def note(job: Obj, assessment: Assessment, ended: EndedPods) -> bool:
-    """Write what was found into the status, before any finalizer goes. Returns whether the status changed."""
+def record_ended(job: Obj, assessment: Assessment, ended: EndedPods) -> bool:
+    """Record the ended pods in the status, before any finalizer is removed. Returns whether the status changed."""
     status = job["status"]
     uncounted = status["uncountedTerminatedPods"]
     for outcome, uids in (("succeeded", ended.succeeded), ("failed", ended.failed)):
@@ -95,19 +95,20 @@ def uncounted_total(status: Obj) -> int:
 
 
 def _releasable(job: Obj, classified: ClassifiedPods, assessment: Assessment) -> list[Obj]:
-    """The pods of which nothing more will be needed, in order of index.
+    """Return the pods that can be released, in order of index.
 
-    That is all of them if the Job is going or decided, else those that have ended and handed on their count.
+    These are all pods if the Job is being deleted or decided. Otherwise they are the ended pods whose failure counts
+    their replacements have inherited.
     """
     if is_deleting(job) or assessment.decision is not None:
         pods = list(classified.tracked.values())
     else:
-        pods = [*classified.succeeded, *(pod for pod in classified.failed if not _must_hand_on(pod, assessment))]
+        pods = [*classified.succeeded, *(pod for pod in classified.failed if not _awaits_replacement(pod, assessment))]
     return sorted(pods, key=lambda pod: _index_rank(index_of(pod))) if is_indexed(job) else pods
 
 
-def _must_hand_on(pod: Obj, assessment: Assessment) -> bool:
-    """The pod's replacement, which is still to come, takes over its count of failures."""
+def _awaits_replacement(pod: Obj, assessment: Assessment) -> bool:
+    """Return whether the pod must stay until its replacement inherits its failure count."""
     indexes = assessment.indexes
     if indexes is None or not indexes.replaceable:
         return False
@@ -115,7 +116,7 @@ def _must_hand_on(pod: Obj, assessment: Assessment) -> bool:
     return held is not None and uid_of(held) == uid_of(pod)
 
 
-def _note_success(job: Obj, pod: Obj, assessment: Assessment, ended: EndedPods, known: Collection[str]) -> None:
+def _record_success(job: Obj, pod: Obj, assessment: Assessment, ended: EndedPods, known: Collection[str]) -> None:
     if assessment.indexes is not None:
         index = valid_index(pod, job["spec"]["completions"])
         if index is not None and index not in assessment.indexes.previously_succeeded:
@@ -125,7 +126,7 @@ def _note_success(job: Obj, pod: Obj, assessment: Assessment, ended: EndedPods, 
 
 
 def _is_failure(job: Obj, pod: Obj, assessment: Assessment) -> bool:
-    """The pod counts as failed: it failed, or the Job does while the pod was still there."""
+    """Return whether the pod counts as failed: it failed, or the Job fails while the pod exists."""
     job_fails = assessment.decision is not None and not conditions.is_success(assessment.decision)
     if not (is_failed(pod, job) or job_fails):
         return False

@@ -15,20 +15,20 @@ Action = Literal["FailJob", "FailIndex", "Ignore", "Count"]
 
 @dataclass(frozen=True)
 class Match:
-    """What the policy says of one failed pod."""
+    """The result of the policy for one failed pod."""
 
     action: Action | None = None
     message: str | None = None
-    """Why the Job fails; only with FailJob."""
+    """The reason for the Job's failure. Set for FailJob only."""
 
     @property
     def is_counted(self) -> bool:
-        """The failure counts towards backoffLimit."""
+        """Return whether the failure counts towards backoffLimit."""
         return self.action != "Ignore"
 
 
 def match(policy: Mapping[str, Any] | None, pod: Mapping[str, Any]) -> Match:
-    """The first rule that fits decides; without one the failure is counted."""
+    """Apply the first matching rule. If no rule matches, the failure counts."""
     for position, rule in enumerate((policy or {}).get("rules") or ()):
         cause = _cause(rule, pod)
         if cause is None:
@@ -41,7 +41,7 @@ def match(policy: Mapping[str, Any] | None, pod: Mapping[str, Any]) -> Match:
 
 
 def _cause(rule: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
-    """How the rule fits the pod, as the beginning of the Job's message."""
+    """Return how the rule matches the pod, as the start of the Job's message."""
     where = f"{namespace_of(pod)}/{name_of(pod)}"
     status = pod.get("status") or {}
     if rule.get("onExitCodes") is not None:

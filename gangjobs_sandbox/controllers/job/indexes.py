@@ -18,13 +18,13 @@ _INTERVAL = re.compile(r"^(\d+)(?:-(\d+))?$", re.ASCII)
 
 @dataclass(frozen=True)
 class Indexes:
-    """A set of indexes as ordered, disjoint, non-adjacent closed intervals."""
+    """A set of indexes, as ordered, disjoint, non-adjacent closed intervals."""
 
     intervals: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def parse(cls, text: str | None, completions: int) -> Indexes:
-        """Read the compact text, without what lies at or over `completions`, and without corrupt parts."""
+        """Parse the compact text. Indexes at or above `completions` and invalid parts are ignored."""
         found = []
         for part in (text or "").split(","):
             match = _INTERVAL.match(part)
@@ -58,19 +58,19 @@ class Indexes:
 
 
 def index_of(pod: Mapping[str, Any]) -> int | None:
-    """The completion index in the pod's annotation; None if it has none that is a whole number."""
+    """Return the completion index in the pod's annotation, or None if it is missing or not a whole number."""
     text = annotations_of(pod).get(ANNOTATION_INDEX, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def valid_index(pod: Mapping[str, Any], completions: int) -> int | None:
-    """The completion index if it is within the Job's."""
+    """Return the completion index if it is below the Job's completions."""
     index = index_of(pod)
     return index if index is not None and index < completions else None
 
 
 def first_free(taken: Indexes, count: int, completions: int) -> list[int]:
-    """The lowest `count` indexes below `completions` that are not taken."""
+    """Return the lowest `count` indexes below `completions` that are not taken."""
     free: list[int] = []
     candidate = 0
     for first, last in (*taken.intervals, (completions, completions)):

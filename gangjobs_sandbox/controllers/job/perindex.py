@@ -24,10 +24,10 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def failed_indexes(job: Mapping[str, Any], failed: Iterable[Obj]) -> Indexes:
-    """The indexes that will not be tried again: those known, and those whose last pod used up its limit.
+    """Return the indexes that will not be retried: known ones, and those whose last pod exceeded its limit.
 
     Args:
-        failed: the failed pods that still carry the tracking finalizer.
+        failed: the failed pods that still have the tracking finalizer.
     """
     completions = job["spec"]["completions"]
     known = Indexes.parse(job["status"].get("failedIndexes"), completions)
@@ -40,7 +40,7 @@ def failed_indexes(job: Mapping[str, Any], failed: Iterable[Obj]) -> Indexes:
 def awaiting_replacement(
     job: Mapping[str, Any], failed: Iterable[Obj], active_pods: Iterable[Obj], *, settled: Indexes
 ) -> dict[int, Obj]:
-    """By index, the newest failed pod that nothing has replaced yet."""
+    """Return, by index, the newest failed pod that has no replacement yet."""
     covered = settled | Indexes.of(index for pod in active_pods if (index := index_of(pod)) is not None)
     latest: dict[int, Obj] = {}
     for pod in failed:
@@ -53,7 +53,7 @@ def awaiting_replacement(
 
 
 def failure_annotations(job: Mapping[str, Any], replaced: Mapping[str, Any] | None) -> dict[str, str]:
-    """The counts that the next pod of an index starts with."""
+    """Return the failure counts for the annotations of the next pod of an index."""
     failures, ignored = (
         (0, 0) if replaced is None else (_count(replaced, ANNOTATION_FAILURES), _count(replaced, ANNOTATION_IGNORED))
     )
@@ -67,7 +67,7 @@ def failure_annotations(job: Mapping[str, Any], replaced: Mapping[str, Any] | No
 
 
 def remaining_s(replaced: Mapping[str, Any] | None, now: datetime) -> float:
-    """Seconds until the index of this failed pod may be tried again."""
+    """Return the seconds until the index of this failed pod may be retried."""
     if replaced is None:
         return 0.0
     return backoff.remaining_s(_all_failures(replaced) + 1, finished_at(replaced), now)

@@ -23,17 +23,17 @@ PODS_PER_SYNC_MAX = 500
 
 @dataclass(frozen=True)
 class Plan:
-    """What one sync does to the Job's pods."""
+    """The pods that one sync deletes or creates."""
 
     delete: list[Obj] = field(default_factory=list)
     create: list[int | None] = field(default_factory=list)
-    """An entry for each pod to create: its index, or None in a Job without indexes."""
+    """One entry for each pod to create: its index, or None in a Job without indexes."""
     retry_after_s: float | None = None
-    """A back-off holds the creation until then."""
+    """The remaining back-off in seconds, if it delays the creation."""
 
 
 def plan(job: Obj, assessment: Assessment, now: datetime) -> Plan:
-    """Compare what is active with what is wanted."""
+    """Compare the active pods with the number of wanted pods."""
     if is_suspended(job):
         return Plan(delete=removal_order(assessment.active_pods))
     wanted = _wanted(job, assessment)
@@ -54,36 +54,36 @@ def plan(job: Obj, assessment: Assessment, now: datetime) -> Plan:
 
 
 def _wanted(job: Obj, assessment: Assessment) -> int:
-    """Active pods that the Job should have now."""
+    """Return the number of active pods that the Job should have now."""
     parallelism: int = job["spec"].get("parallelism", 1)
     completions: int | None = job["spec"].get("completions")
     if completions is None:
-        # A work queue: after the first success no new pod is started, and what runs may finish.
+        # A work-queue Job starts no new pod after the first success. Its running pods may finish.
         return assessment.active if assessment.succeeded > 0 else parallelism
     return max(min(completions - assessment.succeeded, parallelism), 0)
 
 
 def _surplus(job: Obj, active_pods: list[Obj], count: int) -> list[Obj]:
-    """Pods without a valid index, second pods of an index, and then as many as are too many."""
-    if count <= 0 and (not is_indexed(job) or _have_places(active_pods, job["spec"]["completions"])):
+    """Return the pods to delete: those without a valid index, duplicates of an index, and then the excess."""
+    if count <= 0 and (not is_indexed(job) or _have_unique_indexes(active_pods, job["spec"]["completions"])):
         return []
     surplus: list[Obj] = []
     rest = removal_order(active_pods)
     if is_indexed(job):
-        surplus = _without_place(rest, job["spec"]["completions"])
+        surplus = _without_own_index(rest, job["spec"]["completions"])
         gone = {id(pod) for pod in surplus}
         rest = [pod for pod in rest if id(pod) not in gone]
     return surplus + rest[: max(count - len(surplus), 0)]
 
 
-def _have_places(pods: list[Obj], completions: int) -> bool:
-    """Each has a valid index of its own, which is the rule; so nothing need be put into an order."""
+def _have_unique_indexes(pods: list[Obj], completions: int) -> bool:
+    """Return whether each pod has a valid index of its own. This common case needs no sorting."""
     indexes = {valid_index(pod, completions) for pod in pods}
     return None not in indexes and len(indexes) == len(pods)
 
 
-def _without_place(pods: list[Obj], completions: int) -> list[Obj]:
-    """Of each index the last one in order of removal stays."""
+def _without_own_index(pods: list[Obj], completions: int) -> list[Obj]:
+    """Return the pods to delete, in removal order. The last pod of each index stays."""
     taken: set[int] = set()
     without: list[Obj] = []
     for pod in reversed(pods):

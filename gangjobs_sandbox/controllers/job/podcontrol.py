@@ -31,15 +31,15 @@ _NOT_FOUND = 404
 
 
 class PodControl:
-    """Writes pods for a Job. A refusal of one pod does not keep the others from being tried."""
+    """Writes the pods of a Job. If one pod is refused, the other pods are still tried."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def create(self, job: Obj, pods: Iterable[Obj]) -> Cooperative[tuple[int, StatusError | None]]:
-        """Create pods in batches of 1, 2, 4...; the batch in which one is refused is the last.
+        """Create pods in batches of 1, 2, 4... and stop after the first batch with a refusal.
 
-        Returns how many were created, and the first refusal: a quota that refuses every pod is asked once.
+        Returns the number of created pods and the first refusal. A quota that refuses every pod thus costs one request.
         """
         created, batch_end = 0, SLOW_START_PODS
         refusal: StatusError | None = None
@@ -57,9 +57,9 @@ class PodControl:
     def delete(
         self, job: Obj, pods: Iterable[Obj], *, uncounted: bool
     ) -> Cooperative[tuple[list[Obj], StatusError | None]]:
-        """Delete pods. With `uncounted` their finalizer goes first, so they will count for nothing.
+        """Delete pods. With `uncounted`, the finalizer is removed first, so that the pods do not count.
 
-        Returns the pods that are deleted, or were gone already, and the first refusal.
+        Returns the pods that are deleted or were already gone, and the first refusal.
         """
         deleted: list[Obj] = []
         refusal: StatusError | None = None
@@ -75,7 +75,7 @@ class PodControl:
         return deleted, refusal
 
     def release_all(self, pods: Iterable[Obj]) -> Cooperative[tuple[set[str], StatusError | None]]:
-        """`release` each. Returns the uids of those that are free, and the first refusal."""
+        """Release each pod. Returns the UIDs of the released pods, and the first refusal."""
         released: set[str] = set()
         refusal: StatusError | None = None
         for pod in pods:
@@ -88,19 +88,19 @@ class PodControl:
         return released, refusal
 
     def release(self, pod: Obj) -> None:
-        """Remove the tracking finalizer; a pod that is gone has none. Raises StatusError."""
+        """Remove the tracking finalizer. A pod that is gone needs no write. Raises StatusError."""
         if is_tracked(pod):
             self._patch(pod, {"$deleteFromPrimitiveList/finalizers": [FINALIZER_TRACKING]})
 
     def adopt(self, job: Obj, pod: Obj) -> None:
-        """Make the Job, if it is still there to be one, the controller of a pod. Raises StatusError."""
+        """Make the Job the controller of a pod, if the Job still exists. Raises StatusError."""
         current = self._registry.find(JOBS, namespace_of(job), name_of(job))
         if current is None or uid_of(current) != uid_of(job) or is_deleting(current):
             return
         self._patch(pod, {"ownerReferences": [controller_ref(job)], "finalizers": [FINALIZER_TRACKING]})
 
     def disown(self, job: Obj, pod: Obj) -> None:
-        """Give up a pod that the Job's selector does not match any more. Raises StatusError."""
+        """Remove the owner reference of a pod that no longer matches the Job's selector. Raises StatusError."""
         self._patch(
             pod,
             {
@@ -113,7 +113,7 @@ class PodControl:
         try:
             created = self._registry.create(PODS, pod, namespace_of(job))
         except StatusError as exc:
-            # A namespace that is being deleted refuses every pod; that is no failure of the Job.
+            # A namespace that is being deleted refuses every pod. The Job is not at fault.
             if not is_namespace_terminating(exc):
                 self._registry.record_event(job, "Warning", "FailedCreate", f"Error creating: {exc.message}", COMPONENT)
             return exc

@@ -27,7 +27,7 @@ _PHASE_ORDER = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 def is_tracked(pod: Mapping[str, Any]) -> bool:
-    """The pod has not been counted for good: it still carries the tracking finalizer."""
+    """Return whether the pod has the tracking finalizer: the counters do not include the pod yet."""
     return FINALIZER_TRACKING in finalizers_of(pod)
 
 
@@ -36,20 +36,20 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def replaces_failed_only(job: Mapping[str, Any]) -> bool:
-    """A deleted pod is replaced, and counted, only once it is terminal (KEP-3939; a pod failure policy implies it)."""
+    """Return whether pods are replaced and counted only when terminal (KEP-3939; a pod failure policy implies it)."""
     spec = job["spec"]
     return spec.get("podReplacementPolicy") == "Failed" or spec.get("podFailurePolicy") is not None
 
 
 def is_failed(pod: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Failed, or being deleted where the Job does not wait for the pod's end."""
+    """Return whether the pod failed, or is being deleted while the Job does not wait for the pod's end."""
     if phase_of(pod) == "Failed":
         return True
     return not replaces_failed_only(job) and is_deleting(pod) and phase_of(pod) != "Succeeded"
 
 
 def finished_at(pod: Mapping[str, Any]) -> datetime | None:
-    """When the pod ended: by its containers, else its Ready condition, its deletion, its creation."""
+    """Return when the pod ended, from its containers, or else its Ready condition, deletion, or creation."""
     return (
         _containers_finished_at(pod)
         or _not_ready_since(pod)
@@ -59,12 +59,12 @@ def finished_at(pod: Mapping[str, Any]) -> datetime | None:
 
 
 def removal_order(pods: Iterable[Obj]) -> list[Obj]:
-    """Pods to give up first in front: unscheduled, pending, not ready, then the youngest."""
+    """Return the pods in removal order: unscheduled, pending, not ready, and then youngest first."""
     return sorted(pods, key=_removal_rank)
 
 
 def restarts_of(pod: Mapping[str, Any]) -> int:
-    """Container restarts of a pod that may still run."""
+    """Return the container restarts of a pod that may still run."""
     if is_terminal(pod):
         return 0
     status = pod.get("status") or {}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def met(policy: Mapping[str, Any] | None, succeeded: Indexes, completions: int) -> str | None:
-    """The message of the first rule that is fulfilled, or None."""
+    """Return the message of the first rule that is met, or None."""
     if policy is None or not succeeded:
         return None
     for position, rule in enumerate(policy.get("rules") or ()):

@@ -38,11 +38,11 @@ class GangObjects(Protocol):
     """Provides the objects that make a Job's pods a gang (KEP-5547)."""
 
     def ensure(self, job: Obj, *, has_pods: bool) -> str | None:
-        """Find or create Workload and PodGroup; the PodGroup's name for the pods, or None. Raises StatusError."""
+        """Find or create Workload and PodGroup. Returns the PodGroup's name or None. Raises StatusError."""
 
 
 class JobSync:
-    """Syncs Jobs; remembers nothing of them but their back-off."""
+    """Syncs Jobs. The back-off of the Jobs is its only memory."""
 
     def __init__(self, registry: Registry, clock: Clock, pods: PodIndex, gangs: GangObjects | None) -> None:
         self._registry = registry
@@ -54,7 +54,7 @@ class JobSync:
         self._backoffs: dict[tuple[str, str], BackoffRecord] = {}
 
     def forget(self, namespace: str, name: str) -> None:
-        """The Job has finished or is gone."""
+        """Delete the back-off of a Job that has finished or is gone."""
         self._backoffs.pop((namespace, name), None)
 
     def release(self, pod: Obj) -> None:
@@ -62,18 +62,18 @@ class JobSync:
         self._control.release(pod)
 
     def sync(self, stored: Obj) -> Cooperative[float | None]:
-        """Do what the Job needs now. Returns in how many seconds to look again whatever happens, if at all.
+        """Sync the Job. Returns the seconds until the next sync is needed without an event, or None.
 
         Raises:
-            StatusError: something was refused; what was done is written down or will be found, and the rest is safe
-                to try again.
+            StatusError: a write was refused. Earlier writes of this sync are recorded or are found again, and a
+                repetition is safe.
         """
         job = objects_copy(stored)
         status = job.setdefault("status", {})
         status.setdefault("uncountedTerminatedPods", {})
         yield from claim(job, self._pods, self._control)
         pods = self._pods.controlled_by(uid_of(job))
-        # Before startTime is set: objects are made for a Job that has never started.
+        # The objects exist before startTime is set, because they are created only for a Job that has never started.
         group = None if self._gangs is None or is_deleting(job) else self._gangs.ensure(job, has_pods=bool(pods))
         if not status.get("startTime") and not is_suspended(job):
             status["startTime"] = timestamp(self._clock.now())
@@ -85,29 +85,30 @@ class JobSync:
         if assessment.decision is not None:
             refusal = yield from self._end_pods(job, assessment)
         else:
-            refusal, retry_s = yield from self._keep_going(job, assessment, group)
+            refusal, retry_s = yield from self._continue_job(job, assessment, group)
         status.update(active=assessment.active, ready=assessment.ready, terminating=assessment.terminating)
-        # The pods as this sync found them: those it created or deleted are counted by the next.
+        # `classified` holds the pods as this sync found them. The next sync counts the pods that this sync creates or
+        # deletes.
         yield from self._tracking.track(
             job,
             classified,
             assessment,
             stored.get("status") or {},
-            on_noted=lambda: self._backoffs.__setitem__(key, assessment.backoff),
+            on_recorded=lambda: self._backoffs.__setitem__(key, assessment.backoff),
         )
         if refusal is not None and not is_namespace_terminating(refusal):
             raise refusal
-        return _sooner(retry_s, self._until_deadline_s(job, assessment))
+        return _earliest(retry_s, self._deadline_in_s(job, assessment))
 
     def _end_pods(self, job: Obj, assessment: Assessment) -> Cooperative[StatusError | None]:
-        """The fate is decided: what is active ends. Their finalizers stay until they are counted."""
+        """The result is decided, so delete the active pods. Their finalizers stay until the pods are counted."""
         deleted, refusal = yield from self._control.delete(job, assessment.active_pods, uncounted=False)
         if len(deleted) < len(assessment.active_pods):
             assessment.decision = None
         assessment.deleted(deleted)
         return refusal
 
-    def _keep_going(
+    def _continue_job(
         self, job: Obj, assessment: Assessment, group: str | None
     ) -> Cooperative[tuple[StatusError | None, float | None]]:
         refusal, retry_s = None, None
@@ -124,7 +125,7 @@ class JobSync:
     def _manage(
         self, job: Obj, assessment: Assessment, group: str | None
     ) -> Cooperative[tuple[StatusError | None, float | None]]:
-        """Bring the number of active pods to what is wanted. Returns the first refusal, and when to look again."""
+        """Create or delete pods to reach the wanted number. Returns the first refusal and the seconds until a retry."""
         wanted = plan(job, assessment, self._clock.now())
         if wanted.delete:
             deleted, refusal = yield from self._control.delete(job, wanted.delete, uncounted=True)
@@ -155,17 +156,17 @@ class JobSync:
         if not conditions.ensure(job["status"], wanted):
             return
         if not is_suspended(job):
-            # activeDeadlineSeconds is the time that a Job is active without a break.
+            # activeDeadlineSeconds limits the time for which a Job is active without interruption.
             job["status"]["startTime"] = timestamp(now)
         reason = "Suspended" if is_suspended(job) else "Resumed"
         self._registry.record_event(job, "Normal", reason, wanted["message"], COMPONENT)
 
-    def _until_deadline_s(self, job: Obj, assessment: Assessment) -> float | None:
+    def _deadline_in_s(self, job: Obj, assessment: Assessment) -> float | None:
         deadline = deadline_of(job)
         if deadline is None or assessment.decision is not None:
             return None
         return (deadline - self._clock.now()).total_seconds()
 
 
-def _sooner(*delays_s: float | None) -> float | None:
+def _earliest(*delays_s: float | None) -> float | None:
     return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)

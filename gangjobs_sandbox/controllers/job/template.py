@@ -23,7 +23,7 @@ _GENERATED_PREFIX_CHARS_MAX = 58
 
 
 def render(job: Mapping[str, Any], *, index: int | None = None, annotations: Mapping[str, str] | None = None) -> Obj:
-    """The pod to create for the Job, or for one index of it. The API server completes its name."""
+    """Build the pod to create for the Job or for one of its indexes. The API server completes the name."""
     template = job["spec"]["template"]
     template_meta = template.get("metadata") or {}
     finalizers = list(template_meta.get("finalizers") or ())

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.registry import Registry
 
 _OMITTED_IF_EMPTY = ("active", "succeeded", "failed", "completedIndexes", "conditions")
-"""Left out by the API when they are zero; `ready`, `terminating` and `failedIndexes` are pointers and stay."""
+"""The API omits these fields if they are zero. `ready`, `terminating` and `failedIndexes` are pointers and stay."""
 
 
 class Tracking:
-    """Steps 1 to 6 for one Job at a time."""
+    """Carries out steps 1 to 6 for one Job at a time."""
 
     def __init__(self, registry: Registry, control: PodControl, clock: Clock) -> None:
         self._registry = registry
@@ -42,27 +42,33 @@ class Tracking:
         self._clock = clock
 
     def track(
-        self, job: Obj, classified: ClassifiedPods, assessment: Assessment, before: Obj, *, on_noted: Callable[[], None]
+        self,
+        job: Obj,
+        classified: ClassifiedPods,
+        assessment: Assessment,
+        before: Obj,
+        *,
+        on_recorded: Callable[[], None],
     ) -> Cooperative[None]:
-        """Count the ended pods of the classified and finish the Job if nothing is left.
+        """Count the ended pods, and finish the Job if no pod is left.
 
         Args:
-            before: the status as it is stored.
-            on_noted: called once the ended pods are written down.
+            before: the status as stored.
+            on_recorded: called after the ended pods are recorded in the status.
 
         Raises:
-            StatusError: a write was refused, or somebody changed the Job meanwhile. What is done so far is in the
-                status, or is found again by the next sync: a listed UID whose pod has lost the finalizer.
+            StatusError: a write was refused, or another writer changed the Job. The next sync finds the progress in the
+                status and in the pods: a listed UID whose pod has no finalizer.
         """
         status = job["status"]
         held = classified.tracked.keys()
         counting.move_counted(status, held)
         ended = counting.collect_ended(job, classified, assessment)
-        counting.note(job, assessment, ended)
+        counting.record_ended(job, assessment, ended)
         if assessment.decision is not None and conditions.interim_of(job) is None:
             status["conditions"] = [*status.get("conditions", []), assessment.decision]
         written = self._write(job, before)
-        on_noted()
+        on_recorded()
         released, refusal = yield from self._control.release_all(ended.release)
         counting.move_counted(status, held - released)
         finished = refusal is None and not ended.is_capped and self._finish(job, assessment)
@@ -97,7 +103,7 @@ class Tracking:
             self._registry.record_event(job, "Warning", "TooManySucceededPods", message, COMPONENT)
 
     def _write(self, job: Obj, stored: Obj) -> Obj:
-        """Write the status if it differs from what is stored. Returns what is stored then."""
+        """Write the status if it differs from the stored status. Returns the stored Job."""
         status = _trimmed(job["status"])
         if status != stored:
             updated = self._registry.update(JOBS, {**job, "status": status}, subresource="status")
@@ -106,7 +112,7 @@ class Tracking:
 
 
 def _trimmed(status: Obj) -> Obj:
-    """The status as the API would write it: no zero counters, no empty lists."""
+    """Return the status as the API writes it: without zero counters and empty lists."""
     uncounted = {outcome: uids for outcome, uids in status["uncountedTerminatedPods"].items() if uids}
     trimmed = {field: value for field, value in status.items() if value is not None}
     for field in _OMITTED_IF_EMPTY:

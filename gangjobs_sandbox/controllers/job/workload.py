@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _NAME_CHARS_MAX = 253
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-"""What the API server makes generated names of: no vowels, so no words."""
+"""The alphabet of generated names. It has no vowels, so that names contain no words."""
 _COPIED_FIELDS = (
     "schedulingPolicy",
     "schedulingConstraints",
@@ -46,7 +46,7 @@ _COPIED_FIELDS = (
 
 
 class WorkloadWithJob:
-    """Finds or creates the objects of one Job at a time. Create only if the release has the integration."""
+    """Finds or creates the objects of one Job at a time. Only for releases that have the integration."""
 
     def __init__(self, registry: Registry) -> None:
         assert registry.release.has_pod_groups, "the integration came with PodGroups, in 1.36"
@@ -54,9 +54,10 @@ class WorkloadWithJob:
         self._release = registry.release
 
     def ensure(self, job: Obj, *, has_pods: bool) -> str | None:
-        """Find or create Workload and PodGroup; the PodGroup's name for the pods, or None for pods without group.
+        """Find or create Workload and PodGroup. Returns the PodGroup's name, or None for pods without a group.
 
-        Creates only for a Job that has never started. Raises StatusError: then the Job gets no pods for now.
+        The method creates objects only for a Job that has never started. Raises StatusError; the Job gets no pods until
+        a retry succeeds.
         """
         if not is_eligible(job, self._release):
             return None
@@ -128,7 +129,7 @@ class WorkloadWithJob:
         return created
 
     def _follow_min_count(self, job: Obj, workload: Obj, pod_group: Obj) -> None:
-        """An elastic Job's gang has the size that the Job asks for; what others wrote there is reverted."""
+        """Set the gang size of an elastic Job to the size that the Job asks for. Changes by others are reverted."""
         template = compile_template(job, self._release)
         wanted = min_count_of(template)
         if wanted is None:
@@ -149,7 +150,7 @@ class WorkloadWithJob:
 
 
 def is_eligible(job: Mapping[str, Any], release: Release) -> bool:
-    """Whether the controller makes a group for the Job's pods."""
+    """Return whether the controller creates a group for the Job's pods."""
     spec = job["spec"]
     if spec["template"]["spec"].get(PodLink.SCHEDULING_GROUP) is not None:
         return False
@@ -160,14 +161,14 @@ def is_eligible(job: Mapping[str, Any], release: Release) -> bool:
 
 
 def compile_template(job: Mapping[str, Any], release: Release) -> Obj:
-    """The one template of the Job's Workload."""
+    """Return the only pod group template of the Job's Workload."""
     template: Obj = {"name": f"{name_of(job)}-pgt-0"}
     if release.infers_gangs:
         return {**template, "schedulingPolicy": {"gang": {"minCount": job["spec"]["parallelism"]}}}
     scheduling = job["spec"].get("scheduling") or {}
     policy = scheduling.get("schedulingPolicy") or {"basic": {}}
     if policy.get("gang") is not None:
-        # Not written back to the Job: its size may change, and the gang follows.
+        # The Job keeps its own value: its size may change, and the gang size follows.
         least = policy["gang"].get("minCount") or max(job["spec"].get("parallelism", 1), 1)
         policy = {"gang": {"minCount": least}}
     template["schedulingPolicy"] = policy
@@ -179,13 +180,13 @@ def compile_template(job: Mapping[str, Any], release: Release) -> Obj:
 
 
 def workload_name(job: Mapping[str, Any]) -> str:
-    """`<job>-<hash of the uid>`: another Job of the same name gets another Workload."""
+    """Return `<job>-<hash of the UID>`, so that another Job of the same name gets another Workload."""
     suffix = _hash_text(uid_of(job))
     return f"{name_of(job)[: _NAME_CHARS_MAX - len(suffix) - 1]}-{suffix}"
 
 
 def pod_group_name(workload: str, template: str) -> str:
-    """`<workload>-<template>-<hash of both>`, cut so that each keeps its half where both are long."""
+    """Return `<workload>-<template>-<hash of both>`. If both are long, each is cut to half of the space."""
     suffix = _hash_text(workload + template)
     room = _NAME_CHARS_MAX - len(suffix) - 2
     workload_room = max(room - room // 2, room - len(template))
@@ -194,7 +195,7 @@ def pod_group_name(workload: str, template: str) -> str:
 
 
 def _hash_text(text: str) -> str:
-    """FNV-1a, 32 bits, in letters that make no words."""
+    """Return the 32-bit FNV-1a hash, in letters that form no words."""
     value = 0x811C9DC5
     for byte in text.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -215,7 +216,7 @@ def _workload_of(pod_group: Mapping[str, Any]) -> str | None:
 
 
 def _names_job(workload: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """By name only: a Workload left over from an earlier Job of this name counts, as in the real one."""
+    """Compare the name only, as Kubernetes does: the Workload of an earlier Job of this name counts."""
     ref = workload["spec"].get("controllerRef") or {}
     return (ref.get("apiGroup"), ref.get("kind"), ref.get("name")) == ("batch", "Job", name_of(job))
 
@@ -226,7 +227,7 @@ def _is_controlled_by(obj: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
 
 
 def _is_new(job: Mapping[str, Any], *, has_pods: bool) -> bool:
-    """Never started, never suspended: a Job that is older than the gate is left as it is."""
+    """Return whether the Job was never started or suspended. Jobs that are older than the gate are not changed."""
     status = job.get("status") or {}
     counted = status.get("startTime") or status.get("succeeded") or status.get("failed")
     return not has_pods and not counted and find_condition(job, "Suspended") is None
