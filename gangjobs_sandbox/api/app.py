@@ -186,17 +186,17 @@ class _Server:
             return await self._resources(request)
         target = parse_path(parameters.get("group", ""), parameters["version"], parameters["rest"], self._release)
         if target is None:
-            raise _no_such_page()
+            raise _not_found()
         return await self._objects.handle(request, target)
 
 
 def _found(value: object | None) -> Response:
     if value is None:
-        raise _no_such_page()
+        raise _not_found()
     return json_response(value)
 
 
-def _no_such_page() -> StatusError:
+def _not_found() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
@@ -216,7 +216,7 @@ async def _on_client_gone(request: Request, error: Exception) -> Response:
 
 
 async def _on_no_route(request: Request, error: Exception) -> Response:
-    return failure(_no_such_page())
+    return failure(_not_found())
 
 
 async def _on_wrong_method(request: Request, error: Exception) -> Response:

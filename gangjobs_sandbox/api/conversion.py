@@ -15,12 +15,12 @@ __all__ = ["encode", "to_version"]
 
 
 def to_version(obj: Object, target: Target) -> Object:
-    """The stored object in the API version that the request names."""
+    """Return the stored object in the API version that the request names."""
     return obj if obj.get("apiVersion") == target.api_version else {**obj, "apiVersion": target.api_version}
 
 
 def encode(stored: Stored, target: Target) -> bytes:
-    """JSON of a stored object in the API version that the request names, encoded once per version."""
+    """Return the JSON of a stored object in the requested API version. Each version is encoded once."""
     if stored.obj.get("apiVersion") == target.api_version:
         return stored.json
     return stored.json_as(target.api_version, lambda obj: to_version(obj, target))

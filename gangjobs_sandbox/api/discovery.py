@@ -19,7 +19,7 @@ _REVIEW = "selfsubjectaccessreviews"
 
 
 def version(release: Release) -> dict[str, str]:
-    """What `GET /version` tells."""
+    """Return the response to `GET /version`."""
     return {
         "major": "1",
         "minor": release.minor,
@@ -34,7 +34,7 @@ def version(release: Release) -> dict[str, str]:
 
 
 def api_versions(address: str) -> dict[str, Any]:
-    """What `GET /api` tells."""
+    """Return the response to `GET /api`."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -43,7 +43,7 @@ def api_versions(address: str) -> dict[str, Any]:
 
 
 def group_list(release: Release) -> dict[str, Any]:
-    """What `GET /apis` tells."""
+    """Return the response to `GET /apis`."""
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",
@@ -52,7 +52,7 @@ def group_list(release: Release) -> dict[str, Any]:
 
 
 def group_of(release: Release, name: str) -> dict[str, Any] | None:
-    """What `GET /apis/<group>` tells; None if there is no such group."""
+    """Return the response to `GET /apis/<group>`, or None if there is no such group."""
     versions = groups(release).get(name)
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if name and versions else None
 
@@ -63,7 +63,7 @@ def _group(name: str, versions: list[str]) -> dict[str, Any]:
 
 
 def resource_list(release: Release, group: str, version: str) -> dict[str, Any] | None:
-    """What `GET /api/v1` and `GET /apis/<group>/<version>` tell; None if there is no such version."""
+    """Return the response to `GET /api/v1` or `GET /apis/<group>/<version>`, or None if there is no such version."""
     if version not in groups(release).get(group, ()):
         return None
     rows: list[dict[str, Any]] = []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ABORT", "Fault", "FaultKind", "FaultMiddleware", "Faults", "manage_faults"]
 
 ABORT = "sandbox.abort"
-"""ASGI extension of our server: a function that breaks the connection."""
+"""The ASGI extension of this server: a function that breaks the connection."""
 
 HISTORY_MAX = 1000
 
@@ -111,7 +111,7 @@ class Faults:
         return tuple(self._armed)
 
     def take(self, method: str, path: str, query: str) -> Fault | None:
-        """The fault that applies to this request, counted as applied; None if there is none."""
+        """Return the fault that applies to this request and count it as applied, or None."""
         for position, fault in enumerate(self._armed):
             if not fault.matches(method, path, query):
                 continue
@@ -219,7 +219,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def manage_faults(request: Request, faults: Faults) -> Response:
-    """`GET` lists what is armed and what has been hit, `POST` arms a fault, `DELETE` disarms all or `?id=`."""
+    """`GET` lists the armed faults and their hits, `POST` arms a fault, `DELETE` disarms all faults or `?id=`."""
     match request.method:
         case "GET":
             return json_response({"armed": [asdict(fault) for fault in faults.armed()], "history": faults.history})

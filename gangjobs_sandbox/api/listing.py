@@ -36,7 +36,7 @@ _EXPIRED_LIST = "The resourceVersion for the provided list is too old."
 
 @dataclass(frozen=True)
 class Page:
-    """Some of the objects, and where to go on."""
+    """Some of the objects of a list, and the position at which the next page starts."""
 
     items: Versions
     revision: int
@@ -60,7 +60,7 @@ class _Token(msgspec.Struct, array_like=True):
 
 
 def page_of(store: Store, target: Target, query: Mapping[str, str]) -> Cooperative[Page]:
-    """The page that a request asks for, as things were at the beginning.
+    """Return the requested page of the list, at the revision of the first page.
 
     Raises:
         StatusError: 400, 410 the revision is no longer kept, 504 it has not been reached.
@@ -91,10 +91,10 @@ def _key(stored: Stored) -> tuple[str, str]:
 
 
 def parse_revision(text: str | None) -> int:
-    """A resourceVersion parameter as a number; 0 if there is none.
+    """Return a resourceVersion parameter as a number, or 0 if there is none.
 
     Raises:
-        StatusError: 400, it is no version of this server.
+        StatusError: 400, the value is not a version of this server.
     """
     if not (text or "0").isdecimal():
         problem = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
@@ -103,7 +103,7 @@ def parse_revision(text: str | None) -> int:
 
 
 def _revision(query: Mapping[str, str], current: int) -> int | None:
-    """The earlier revision that a list must show; None for the present state."""
+    """Return the earlier revision that a list must show, or None for the current state."""
     wanted, match = query.get("resourceVersion"), query.get("resourceVersionMatch")
     if match and not wanted:
         cause = errors.forbidden_field(

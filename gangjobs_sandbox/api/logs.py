@@ -19,7 +19,7 @@ __all__ = ["LogSource", "log_response"]
 
 
 class LogSource(Protocol):
-    """Who keeps the logs of containers: a node, or several behind one front."""
+    """A source of container logs, such as a node or the nodes of a cluster."""
 
     def open(
         self,
@@ -34,7 +34,7 @@ class LogSource(Protocol):
         limit_bytes: int | None,
         previous: bool,
     ) -> AsyncIterator[bytes]:
-        """The log from where it is asked for; with `follow`, until the container ends.
+        """Yield the requested part of the log. With `follow`, continue until the container ends.
 
         Raises:
             LookupError: there is no such log.
@@ -43,7 +43,7 @@ class LogSource(Protocol):
 
 
 async def log_response(source: LogSource | None, pod: Object, query: Mapping[str, str], clock: Clock) -> Response:
-    """The answer to `GET .../pods/<name>/log`.
+    """Answer `GET .../pods/<name>/log`.
 
     Raises:
         StatusError: 400, the container is not named, unknown, or has not started; 422, a bad parameter.
@@ -91,7 +91,7 @@ def _container(pod: Object, wanted: str | None) -> str:
 
 
 def _require_started(pod: Object, container: str, *, previous: bool) -> None:
-    """A container that has not run has no log yet; one that never ran before has no earlier log."""
+    """Raise 400 if the container has not run yet or, with `previous`, has not run before."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     states = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     found = next((state for state in states if state["name"] == container), None)

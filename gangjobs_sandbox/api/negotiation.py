@@ -31,18 +31,18 @@ _JSON = {"application/json", "application/*", "*/*", ""}
 
 @dataclass(frozen=True)
 class Form:
-    """How objects are written: one alone, and a list of them."""
+    """The format of objects and lists in a response."""
 
     one: Callable[[Stored], bytes]
-    """An object by itself, or of a watch event."""
+    """Encodes a single object, or the object of a watch event."""
     head: Callable[[Page], Object]
-    """A list without its items."""
+    """Encodes a list without its items."""
     item: Callable[[Stored], bytes]
     items: str = "items"
-    """The field of the list that has the items."""
+    """The field of the list that contains the items."""
 
     def pieces(self, page: Page) -> Iterator[bytes]:
-        """The JSON of a list: its head, each item, its end."""
+        """Return the JSON of a list in pieces: the start, each item, and the end."""
         yield msgspec.json.encode(self.head(page))[:-1] + b',"' + self.items.encode() + b'":['
         for position, stored in enumerate(page.items):
             yield (b"," if position else b"") + self.item(stored)
@@ -50,10 +50,10 @@ class Form:
 
 
 def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock) -> Form:
-    """The first form in the `Accept` header that this server knows.
+    """Return the first format in the `Accept` header that this server supports.
 
     Raises:
-        StatusError: 406, it knows none of them.
+        StatusError: 406, the server supports none of them.
     """
     for choice in _choices(accept):
         if choice["type"] not in _JSON:
@@ -71,7 +71,7 @@ def form_of(accept: str, target: Target, query: Mapping[str, str], clock: Clock)
 
 
 def _choices(header: str) -> list[dict[str, str]]:
-    """The choices of an `Accept` header in order, each with its parameters and its `type`."""
+    """Return the media types of an `Accept` header in order, each with its parameters and its `type`."""
     choices = []
     for part in header.split(","):
         media, *parameters = [item.strip() for item in part.split(";")]

@@ -33,7 +33,7 @@ __all__ = ["ObjectsApi"]
 
 
 AT_ONCE_MAX = 100
-"""Objects that are listed in one piece, which takes about a millisecond."""
+"""The number of objects that are encoded in one step, which takes about a millisecond."""
 PART_BYTES = 64 * 1024
 
 _ORPHANS = (
@@ -43,7 +43,7 @@ _ORPHANS = (
 
 
 class ObjectsApi:
-    """Answers requests about objects of one registry."""
+    """Answers the requests about objects of one registry."""
 
     def __init__(self, registry: Registry, hub: WatchHub, logs: LogSource | None, *, bookmark_s: float) -> None:
         self._registry = registry
@@ -53,10 +53,10 @@ class ObjectsApi:
         self._schema = schema_of(registry.release.schema)
 
     async def handle(self, request: Request, target: Target) -> Response:
-        """The answer to one request.
+        """Answer one request.
 
         Raises:
-            StatusError: it is refused.
+            StatusError: the request is refused.
         """
         method = "GET" if request.method == "HEAD" else request.method
         if target.name is None:
@@ -82,7 +82,7 @@ class ObjectsApi:
     def _reply(
         self, request: Request, target: Target, obj: Object, *, code: int = 200, warnings: list[str] | None = None
     ) -> Response:
-        """Answer with an object; the store's own copy of it has its JSON already."""
+        """Respond with an object. The JSON of a stored object is encoded only once."""
         kept = self._stored(target, obj["metadata"]["name"])
         stored = kept if kept is not None and kept.obj is obj else Stored(obj, self._registry.store.revision)
         return json_response(self._form(request, target).one(stored), code, warnings=warnings or ())
@@ -181,14 +181,14 @@ class ObjectsApi:
         time_slice = TimeSlice()
         page = await time_slice.run(page_of(self._registry.store, target, request.query_params))
         for stored in page.items:
-            with _unless_gone():
+            with _ignore_not_found():
                 name = stored.obj["metadata"]["name"]
                 self._registry.delete_with_result(target.resource, name, target.namespace, options, dry_run=dry_run)
             await time_slice.yield_if_expired()
         return _list_response(self._form(request, target), page)
 
     async def _delete_options(self, request: Request) -> tuple[DeleteOptions, bool]:
-        """DeleteOptions from the body, else from the parameters; and whether nothing shall be written."""
+        """Return the DeleteOptions from the body, or else from the parameters, and whether the request is a dry run."""
         body = await bodies.read_object(request, "DeleteOptions", optional=True)
         query = request.query_params
         preconditions = body.get("preconditions") or {}
@@ -234,15 +234,15 @@ class ObjectsApi:
 
 
 def _list_response(form: Form, page: Page) -> Response:
-    """A short list in one piece, a long one as it is written."""
+    """Send a short list in one piece, and stream a long list."""
     if len(page.items) <= AT_ONCE_MAX:
         return json_response(b"".join(form.pieces(page)))
     headers = {"Cache-Control": "no-cache, private"}
-    return StreamingResponse(_gathered(form.pieces(page)), headers=headers, media_type="application/json")
+    return StreamingResponse(_in_chunks(form.pieces(page)), headers=headers, media_type="application/json")
 
 
-async def _gathered(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """The pieces in parts of some size."""
+async def _in_chunks(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Join the pieces into chunks."""
     time_slice, part = TimeSlice(), bytearray()
     for piece in pieces:
         part += piece
@@ -254,8 +254,8 @@ async def _gathered(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 @contextmanager
-def _unless_gone() -> Iterator[None]:
-    """What is to be deleted may have gone by itself."""
+def _ignore_not_found() -> Iterator[None]:
+    """Ignore 404: an object that is to be deleted may already be gone."""
     try:
         yield
     except errors.StatusError as exc:

@@ -25,13 +25,13 @@ _PARAMETERS = [
 
 
 def index(groups: Mapping[str, list[str]]) -> dict[str, Any]:
-    """What `GET /openapi/v3` tells: where the document of each group and version is."""
+    """Return the response to `GET /openapi/v3`: the path of the document of each group and version."""
     paths = [_path(group, version) for group, versions in groups.items() for version in versions]
     return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in paths}}
 
 
 def document(release: Release, path: str) -> dict[str, Any] | None:
-    """The document of one group and version; None if there is no such version."""
+    """Return the document of one group and version, or None if there is no such version."""
     paths: dict[str, Any] = {}
     for group, version, resource in served(release):
         if _path(group, version) == path.strip("/"):

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["failure", "json_response", "ok", "success"]
 
 WARNING_CHARACTERS_MAX = 4096
-"""Total length of the warnings in one answer; what is over is left out, as the API server does."""
+"""The maximum total length of the warnings in one response. Further warnings are omitted, as by the API server."""
 
 
 def json_response(
     value: Any, status_code: int = 200, *, headers: Mapping[str, str] | None = None, warnings: Iterable[str] = ()
 ) -> Response:
-    """A JSON answer; bytes are taken as JSON already."""
+    """Build a JSON response. Bytes are sent as they are."""
     content = value if isinstance(value, bytes) else msgspec.json.encode(value)
     response = Response(content, status_code, headers, media_type="application/json")
     response.headers["Cache-Control"] = "no-cache, private"
@@ -41,7 +41,7 @@ def _quoted(text: str) -> str:
 
 
 def failure(error: StatusError) -> Response:
-    """The answer to a request that is refused."""
+    """Build the response to a refused request."""
     headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s is not None else None
     response = json_response(error.to_status(), error.code, headers=headers)
     if error.code == 401:
@@ -50,7 +50,7 @@ def failure(error: StatusError) -> Response:
 
 
 def success(code: int = 200, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A `Status` that says a request was carried out."""
+    """Build a `Status` response for a successful request."""
     status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details:
         status["details"] = dict(details)

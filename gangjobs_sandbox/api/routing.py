@@ -17,7 +17,7 @@ __all__ = ["Target", "groups", "parse_path", "served"]
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is about."""
+    """The object, collection or subresource that a request names."""
 
     resource: Resource
     group: str
@@ -32,7 +32,7 @@ class Target:
 
 
 def served(release: Release) -> Iterator[tuple[str, str, Resource]]:
-    """Group, version and resource of everything that this release serves, preferred versions first."""
+    """Return group, version and resource of all that this release serves, preferred versions first."""
     for resource in RESOURCES:
         versions = resource.versions or release.scheduling_versions
         if resource is PODGROUPS and not release.has_pod_groups:
@@ -42,7 +42,7 @@ def served(release: Release) -> Iterator[tuple[str, str, Resource]]:
 
 
 def groups(release: Release) -> dict[str, list[str]]:
-    """Versions by group, preferred first: v1 before beta before alpha."""
+    """Return the versions by group, preferred versions first: v1 before beta before alpha."""
     found: dict[str, list[str]] = {"authorization.k8s.io": ["v1"]}
     for group, version, _ in served(release):
         versions = found.setdefault(group, [])
@@ -56,7 +56,7 @@ def _rank(version: str) -> tuple[int, str]:
 
 
 def parse_path(group: str, version: str, rest: str, release: Release) -> Target | None:
-    """The target of the part of a path behind group and version; None if this release does not serve it."""
+    """Parse the part of a path after group and version. Returns None if this release does not serve the path."""
     parts = [part for part in rest.split("/") if part]
     namespace = None
     if len(parts) >= 3 and parts[0] == "namespaces" and parts[2] not in NAMESPACES.subresources:

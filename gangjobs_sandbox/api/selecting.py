@@ -23,7 +23,7 @@ __all__ = ["Selection", "select"]
 
 @dataclass(frozen=True)
 class Selection:
-    """A condition on objects of one resource."""
+    """A condition on the objects of one resource."""
 
     namespace: str | None
     labels: Selector
@@ -31,14 +31,14 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether only the namespace narrows it down."""
+        """Return whether the selection has no other condition than the namespace."""
         return not self.labels.requirements and not self.fields.terms
 
     def matches(self, stored: Stored) -> bool:
         return self.labels.matches(stored.labels) and (not self.fields.terms or matches_fields(stored.obj, self.fields))
 
     def among(self, found: Iterable[Stored]) -> Cooperative[Versions]:
-        """Those that match."""
+        """Return the objects that match."""
         matching: Versions = []
         for stored in found:
             if self.matches(stored):
@@ -47,7 +47,7 @@ class Selection:
         return matching
 
     def events(self, changes: list[Event]) -> Iterator[tuple[EventType, Stored]]:
-        """The changes as this selection sees them: who starts to match is added, who stops is deleted."""
+        """Convert changes for this selection: an object that starts to match is ADDED, one that stops is DELETED."""
         for change in changes:
             if self.namespace is not None and change.obj["metadata"].get("namespace") != self.namespace:
                 continue
@@ -60,10 +60,10 @@ class Selection:
 
 
 def select(target: Target, query: Mapping[str, str]) -> Selection:
-    """The selection that the path and the parameters of a request name.
+    """Build the selection from the path and the parameters of a request.
 
     Raises:
-        StatusError: 400, a selector cannot be read or the resource has no such field to select by.
+        StatusError: 400, a selector is invalid or the resource does not support one of its fields.
     """
     try:
         labels = selectors.parse(query.get("labelSelector"))

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from gangjobs_sandbox.tls import Certificate
 
-__all__ = ["Address", "hand_on_accepted", "serving"]
+__all__ = ["Address", "drain_accepted", "serving"]
 
 BACKLOG = 1024
 GRACE_S = 1
-"""How long requests in flight may take to end when the server stops; watches are ended before."""
+"""The time for which a stopping server waits for open requests. Watches end before."""
 HANDING_ON_TURNS = 4
-"""One for the task that makes the transport, one for its protocol, and as many again to be sure."""
+"""The number of loop iterations: one for the transport's task, one for its protocol, and two more as a reserve."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server listens."""
+    """The address on which the server listens."""
 
     host: str
     port: int
@@ -47,10 +47,10 @@ class Address:
 async def serving(
     app: Starlette, *, host: str = "127.0.0.1", port: int = 0, certificate: Certificate | None = None
 ) -> AsyncIterator[Address]:
-    """Serve the application while the block runs; port 0 takes a free one. With a certificate it is HTTPS.
+    """Serve the application within the context. Port 0 selects a free port. With a certificate, the server uses HTTPS.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     listener = socket.create_server((host, port), backlog=BACKLOG)
     config = uvicorn.Config(
@@ -74,19 +74,20 @@ async def serving(
         yield Address(host, listener.getsockname()[1], "https" if certificate else "http")
     finally:
         app.state.hub.close()
-        await hand_on_accepted([listener])
+        await drain_accepted([listener])
         server.stopping.set()
         await task
         for connection in list(server.server_state.connections):
-            connection.transport.abort()  # a TLS peer that does not answer the farewell would keep it for half a minute
+            # A TLS client that does not answer the close_notify would delay the shutdown for half a minute.
+            connection.transport.abort()
         listener.close()
 
 
-async def hand_on_accepted(listeners: Iterable[socket.socket]) -> None:
-    """Accept no more, and let the connections that were accepted reach their protocol.
+async def drain_accepted(listeners: Iterable[socket.socket]) -> None:
+    """Stop accepting connections, and wait until accepted connections have reached their protocol.
 
-    asyncio needs some turns from the one to the other. A server that is closed between them forgets the connection
-    without closing it, and whoever is on the other end waits.
+    asyncio needs some loop iterations for that. If the server is closed in between, asyncio drops the connection
+    without closing it, and the client waits.
     """
     for listener in listeners:
         asyncio.get_running_loop().remove_reader(listener.fileno())
@@ -103,9 +104,9 @@ async def _until_started(server: uvicorn.Server, task: asyncio.Task[None]) -> No
 
 
 class _EmbeddedServer(uvicorn.Server):
-    """A server that leaves the process's signals to its owner, and stops as soon as it is asked to.
+    """A uvicorn server that leaves signals to its owner and stops without delay.
 
-    uvicorn's own waits for its ticks, a fifth of a second together, which is most of the time of a short test.
+    uvicorn's own shutdown waits for its ticks, in total a fifth of a second, which is most of the time of a short test.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -120,7 +121,7 @@ class _EmbeddedServer(uvicorn.Server):
         await self.stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, let requests in flight end for a moment, and break what is left."""
+        """Accept no more connections, wait a limited time for open requests, then break the remaining connections."""
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
         for connection in list(self.server_state.connections):
@@ -137,12 +138,12 @@ class _EmbeddedServer(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Tells the application how to break the connection, which faults do."""
+    """Gives the application a function that breaks the connection, which fault injection uses."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio does it only for sockets made with an explicit protocol number, which those of a listener are not;
-        # without it each answer of two parts waits 40 ms for the client's delayed acknowledgement.
+        # asyncio sets TCP_NODELAY only for sockets with an explicit protocol number, and accepted sockets have none.
+        # Without it, each response of two parts waits 40 ms for the client's delayed acknowledgement.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.app = _with_abort(self.app, transport)
 

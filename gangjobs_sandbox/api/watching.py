@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Render", "Watch", "WatchHub"]
 
 Render = Callable[[Stored], bytes]
-"""Encodes the object of an event: as such, or as a row of a table."""
+"""Encodes the object of an event: the object itself, or a row of a table."""
 
 TIMEOUT_S = 1800
-"""A watch without a timeout ends after a random time between this time and its double, so that watches end apart."""
+"""A watch without a timeout ends after a random time between this time and its double, so that not all end together."""
 BATCH_EVENTS_MAX = 128
 """The number of events written in one step, which takes some milliseconds. Other tasks run between the steps."""
 BOOKMARK_BEFORE_END_S = 2
@@ -38,7 +38,7 @@ BOOKMARK_BEFORE_END_S = 2
 
 
 class WatchHub:
-    """Wakes the watches of a resource when it changes."""
+    """Wakes the watches of a resource when the resource changes."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -51,7 +51,7 @@ class WatchHub:
             waiter.set()
 
     def subscribe(self, resource: Resource) -> asyncio.Event:
-        """An event that is set on each change of the resource, until `unsubscribe`."""
+        """Return an event that is set on each change of the resource, until `unsubscribe`."""
         waiter = asyncio.Event()
         self._waiting.setdefault(resource, set()).add(waiter)
         return waiter
@@ -179,7 +179,7 @@ def _error_line(message: str) -> bytes:
 
 
 async def _wait(waiter: asyncio.Event, seconds: float) -> None:
-    """Wait until a change, or until the time is over."""
+    """Wait until a change, or until the time has passed."""
     if seconds <= 0:
         return
     try:

@@ -33,7 +33,7 @@ DATA_BYTES_MAX = 1024 * 1024
 
 
 class NamespaceStrategy(Strategy):
-    """A namespace goes when its contents have gone: the finalizer `kubernetes` in its spec stands for them."""
+    """Namespaces. The finalizer `kubernetes` in the spec keeps a namespace until its contents are deleted."""
 
     has_status = True
     returns_deleted = True
@@ -60,7 +60,7 @@ class NamespaceStrategy(Strategy):
 
 
 def terminating(outcome: Outcome, now: str) -> Outcome:
-    """What deleting a namespace comes to: it is never removed by DELETE itself, as long as it may have contents."""
+    """Return the outcome of a DELETE. A DELETE never removes a namespace that may have contents."""
     obj = outcome.obj
     if not obj["spec"].get("finalizers"):
         return outcome
@@ -73,7 +73,7 @@ class NodeStrategy(Strategy):
     has_status = True
 
     def prepare_create(self, obj: Object, context: Context) -> None:
-        """A node's first status is its own: it is not cleared."""
+        """Keep the status of a new node, unlike other resources."""
         obj.setdefault("spec", {})
         obj.setdefault("status", {})
         _default_allocatable(obj)
@@ -94,7 +94,7 @@ class ServiceStrategy(Strategy):
     returns_deleted = True
 
     def problems_with_name(self, name: str, context: Context) -> list[str]:
-        """Names that start with a digit are allowed from 1.36 on (KEP-5311)."""
+        """Names that start with a digit are allowed since 1.36 (KEP-5311)."""
         return naming.dns_label_1035(name) if context.release.schema == "1.35" else naming.dns_label(name)
 
     def default(self, obj: Object, context: Context) -> None:
@@ -196,7 +196,7 @@ class LeaseStrategy(Strategy):
 
 
 class EventStrategy(Strategy):
-    """Events have no owner who would clean them up; the sandbox keeps them as long as it lives."""
+    """Events. Nothing removes them: the sandbox keeps them for its lifetime."""
 
     def default(self, obj: Object, context: Context) -> None:
         for field in ("eventTime", "firstTimestamp", "lastTimestamp"):

@@ -26,7 +26,7 @@ __all__ = ["DeleteOptions", "Outcome", "Propagation", "check_preconditions", "en
 
 
 class Propagation(StrEnum):
-    """What happens to the objects that the deleted one owns."""
+    """The effect of a deletion on the dependents of the object."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -35,7 +35,7 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteOptions:
-    """What the request asks for."""
+    """The options of the request."""
 
     propagation: Propagation | None = None
     grace_period_s: int | None = None
@@ -45,7 +45,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has to be written: a changed object, its removal, or both in this order."""
+    """The required writes: a changed object, its removal, or both in this order."""
 
     obj: Object
     is_changed: bool
@@ -53,40 +53,40 @@ class Outcome:
 
 
 def check_preconditions(resource: Resource, obj: Object, options: DeleteOptions) -> None:
-    """Refuse (409) if the object is not the one, or not in the version, that the client means."""
+    """Raise 409 if the object has another UID or resourceVersion than the preconditions."""
     uid, resource_version = options.uid, options.resource_version
     metadata = obj["metadata"]
     if uid is not None and uid != metadata["uid"]:
-        why = (
+        detail = (
             f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']}). "
             "The object might have been deleted and then recreated"
         )
-        raise _unmet(resource, metadata["name"], why)
+        raise _precondition_failed(resource, metadata["name"], detail)
     if resource_version is not None and resource_version != metadata["resourceVersion"]:
-        why = (
+        detail = (
             f"the ResourceVersion in the precondition ({resource_version}) does not match the ResourceVersion "
             f"in record ({metadata['resourceVersion']}). The object might have been modified"
         )
-        raise _unmet(resource, metadata["name"], why)
+        raise _precondition_failed(resource, metadata["name"], detail)
 
 
-def _unmet(resource: Resource, name: str, why: str) -> errors.StatusError:
-    """409; these two, unlike other conflicts, name the kind and not the resource."""
-    message = f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {why}'
+def _precondition_failed(resource: Resource, name: str, detail: str) -> errors.StatusError:
+    """Build the error 409. Unlike other conflicts, these two name the kind and not the resource."""
+    message = f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {detail}'
     details = {"name": name, "group": resource.group, "kind": resource.kind}
     return errors.StatusError(409, "Conflict", message, {key: value for key, value in details.items() if value})
 
 
 def ends_with_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Whether an update of an object that waits to be deleted takes its last finalizer, and so removes it."""
+    """Return whether an update removes the last finalizer of an object that is being deleted, and so the object."""
     return not new.get("finalizers") and old.get("deletionGracePeriodSeconds") == 0
 
 
 def plan(obj: Object, options: DeleteOptions, *, default: Propagation, grace_s: int | None, now: datetime) -> Outcome:
-    """What deleting this object comes to.
+    """Plan the deletion of this object.
 
-    `grace_s` is the grace period to give if the kind of object has one (then deletion is two steps for
-    watchers even with no grace: marked, then gone), else None.
+    `grace_s` is None if the kind of object has no grace period. Otherwise watchers see the deletion in two steps, even
+    with a grace period of 0: the object is marked, and then removed.
     """
     metadata = obj["metadata"]
     if "deletionTimestamp" in metadata and grace_s is not None:
@@ -103,7 +103,7 @@ def plan(obj: Object, options: DeleteOptions, *, default: Propagation, grace_s: 
 
 
 def _shorten(obj: Object, options: DeleteOptions, now: datetime) -> Outcome:
-    """A second deletion can only bring the end nearer."""
+    """A second deletion can only shorten the grace period."""
     metadata = obj["metadata"]
     pending_s = metadata.get("deletionGracePeriodSeconds", 0)
     wanted_s = options.grace_period_s
@@ -113,7 +113,7 @@ def _shorten(obj: Object, options: DeleteOptions, now: datetime) -> Outcome:
     if wanted_s > 0:
         end += timedelta(seconds=wanted_s - pending_s)
     else:
-        end = min(end, now)  # what is held by finalizers forgets when its deletion was asked for
+        end = min(end, now)  # an object with finalizers keeps only the new time of its deletion
     changes = {"deletionTimestamp": timestamp(end), "deletionGracePeriodSeconds": max(wanted_s, 0)}
     shortened = {**obj, "metadata": {**metadata, **changes}}
     return Outcome(shortened, is_changed=True, is_removed=wanted_s <= 0 and not metadata.get("finalizers"))
@@ -136,7 +136,7 @@ def _with_finalizers(obj: Object, finalizers: list[str]) -> Object:
 
 
 def _finalizers(present: list[str], wanted: Propagation | None, default: Propagation) -> list[str]:
-    """The finalizers with the order to the garbage collector: the request's, else the object's, else the kind's."""
+    """Return the finalizers. The precedence of propagation policies is: request, object, kind of object."""
     kept = [name for name in present if name not in {ORPHAN, FOREGROUND}]
     propagation = wanted
     if propagation is None:

@@ -14,14 +14,14 @@ __all__ = ["drop_from_job", "drop_from_pod"]
 
 
 def drop_from_pod(spec: Object, release: Release) -> None:
-    """Take the group links that the release does not have out of a pod's spec."""
+    """Remove the group links that the release does not have from a pod spec."""
     for link in PodLink:
         if link is not release.pod_link:
             spec.pop(link, None)
 
 
 def drop_from_job(spec: Object, release: Release) -> None:
-    """The same for a Job's template, and `scheduling` where `WorkloadWithJob` is off."""
+    """Remove these links from a Job's template, and `scheduling` if `WorkloadWithJob` is off."""
     drop_from_pod(spec["template"]["spec"], release)
     if not release.job_scheduling:
         spec.pop("scheduling", None)

@@ -48,7 +48,7 @@ def _is_controlled_by(group: Object, job: Object) -> bool:
 
 
 def scheduling_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
-    """What is wrong with the field by itself."""
+    """Return the errors in the field itself."""
     scheduling = spec.get("scheduling")
     if scheduling is None:
         return
@@ -57,7 +57,7 @@ def scheduling_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
     if least is not None and least > spec["parallelism"]:
         detail = f"must not be greater than parallelism ({spec['parallelism']})"
         yield errors.invalid_value(f"{_POLICY}.gang.minCount", least, detail)
-    # No policy is the Basic one.
+    # The absence of a policy means the Basic policy.
     if "gang" not in (policy or {}) and "all" in (scheduling.get("disruptionMode") or {}):
         detail = "the disruptionMode `all` is not supported with the Basic scheduling policy"
         yield errors.invalid_value(f"{_PATH}.disruptionMode", "", detail)
@@ -69,7 +69,7 @@ def scheduling_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
 
 
 def scheduling_update_causes(new: Any, old: Any) -> Iterator[Cause]:
-    """What an update may not do: anything but change the gang's minCount."""
+    """Return the errors in an update, which may change only minCount of the gang."""
     if new is None and old is not None:
         yield errors.invalid_value(_PATH, None, "field cannot be cleared once set")
     elif old is None and new is not None:

@@ -27,11 +27,11 @@ _CONFLICTS = (
     ("SuccessCriteriaMet", "Failed"),
     ("SuccessCriteriaMet", "FailureTarget"),
 )
-_PRELUDES = (("Failed", "FailureTarget"), ("Complete", "SuccessCriteriaMet"))
+_REQUIRED_INTERIM = (("Failed", "FailureTarget"), ("Complete", "SuccessCriteriaMet"))
 
 
 def status_causes(new: Object, old: Object) -> list[Cause]:
-    """Everything that is wrong with a write to a Job's status."""
+    """Return all errors in a write to a Job's status."""
     status, before = new.get("status") or {}, old.get("status") or {}
     causes = [
         errors.invalid_value(f"status.{field}", status[field], "must be greater than or equal to 0")
@@ -51,7 +51,7 @@ def _true_conditions(status: Mapping[str, Any]) -> set[str]:
 
 
 def _omitted(detail: str) -> Cause:
-    """A cause about all conditions together, which are not repeated in the message."""
+    """Build a cause about the whole list of conditions. The message does not repeat the list."""
     return Cause("FieldValueInvalid", "status.conditions", f"Invalid value: {detail}")
 
 
@@ -59,7 +59,7 @@ def _condition_causes(now: set[str], before: set[str]) -> Iterator[Cause]:
     for one, other in _CONFLICTS:
         if {one, other} <= now:
             yield _omitted(f"cannot set {one}=True and {other}=true conditions")
-    for final, interim in _PRELUDES:
+    for final, interim in _REQUIRED_INTERIM:
         if final in now and final not in before and interim not in now:
             yield _omitted(f"cannot set {final}=True condition without the {interim}=true condition")
     for kind in _TERMINAL:
@@ -68,7 +68,7 @@ def _condition_causes(now: set[str], before: set[str]) -> Iterator[Cause]:
 
 
 def _finished_causes(spec: Mapping[str, Any], status: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Cause]:
-    """Checked when a Job finishes, and for each field of a finished one that changes."""
+    """Checked when a Job finishes, and for each changed field of a finished Job."""
     finals = {"Complete", "Failed"}
     if not finals & _true_conditions(status):
         return

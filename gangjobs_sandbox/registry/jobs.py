@@ -78,7 +78,8 @@ class JobStrategy(Strategy):
         _drop_disabled_scheduling(spec, context.release)
         labels = (template.get("metadata") or {}).get("labels")
         if labels and not obj["metadata"].get("labels"):
-            # The same dict on purpose: labels that are generated into the template shall be the Job's too.
+            # The template and the Job share this dict, so that labels generated for the template become labels of the
+            # Job.
             obj["metadata"]["labels"] = labels
 
     def prepare_create(self, obj: Object, context: Context) -> None:
@@ -89,7 +90,7 @@ class JobStrategy(Strategy):
         obj["status"] = {}
 
     def canonicalize(self, obj: Object) -> None:
-        """A Job without labels has its template's, also the generated ones."""
+        """A Job without labels gets the labels of its template, including the generated ones."""
         labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")
         if labels and not obj["metadata"].get("labels"):
             obj["metadata"]["labels"] = dict(labels)
@@ -140,7 +141,7 @@ def _drop_disabled_scheduling(spec: Object, release: Release) -> None:
 
 
 def _generate_selector(job: Object) -> None:
-    """Labels by which a Job finds its own pods and no others."""
+    """Generate labels with which a Job selects its own pods and no others."""
     metadata, spec = job["metadata"], job["spec"]
     template_metadata = spec["template"].get("metadata") or {}
     spec["template"]["metadata"] = template_metadata
@@ -248,7 +249,7 @@ def _restart_causes(spec: Mapping[str, Any]) -> Iterator[Cause]:
 
 
 def _name_causes(job: Object) -> Iterator[Cause]:
-    """Hostnames of an Indexed Job's pods are made of its name and the index."""
+    """The host names of an Indexed Job's pods consist of the Job's name and the index."""
     spec, name = job["spec"], job["metadata"]["name"]
     if spec["completionMode"] == "Indexed" and spec.get("completions"):
         last = f"{name}-{spec['completions'] - 1}"
@@ -258,7 +259,7 @@ def _name_causes(job: Object) -> Iterator[Cause]:
 
 
 def _completions_causes(spec: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Cause]:
-    """Completions of an Indexed Job may follow its parallelism (elastic Jobs); else they are fixed."""
+    """The completions of an Indexed Job may change only together with its parallelism (elastic Jobs)."""
     wanted, present = spec.get("completions"), before.get("completions")
     if wanted == present:
         return
@@ -270,7 +271,7 @@ def _completions_causes(spec: Mapping[str, Any], before: Mapping[str, Any]) -> I
 
 
 def _template_causes(template: Mapping[str, Any], old: Object) -> Iterator[Cause]:
-    """The template is fixed, but for where and with how much its pods run, and for its metadata, while none does."""
+    """Only node placement, resources and metadata of the template may change, and only while the Job has no pods."""
     before = old["spec"]["template"]
     if not _is_template_mutable(old):
         if template != before:
@@ -288,14 +289,14 @@ def _template_causes(template: Mapping[str, Any], old: Object) -> Iterator[Cause
 
 
 def _is_template_mutable(job: Object) -> bool:
-    """A suspended Job without pods may still get other resources and another place (KEP-2926, KEP-5440)."""
+    """A suspended Job without pods may change resources and node placement (KEP-2926, KEP-5440)."""
     status = job.get("status") or {}
     stopped = any(c["type"] == "Suspended" and c["status"] == "True" for c in status.get("conditions") or ())
     return bool(job["spec"].get("suspend")) and (stopped or "startTime" not in status) and not status.get("active")
 
 
 def _restore_node_affinity(spec: Object, before: Mapping[str, Any]) -> None:
-    """Only the node part of the affinity may change; an affinity without parts is none."""
+    """Only the node part of the affinity may change. An affinity without parts equals none."""
     affinity: Object = spec.pop("affinity", None) or {}
     _restore(affinity, before.get("affinity") or {}, "nodeAffinity")
     if affinity or "affinity" in before:

@@ -50,7 +50,7 @@ _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical":
 
 
 def first_objects() -> Iterator[tuple[Resource, Object]]:
-    """The namespaces and priority classes that are always there."""
+    """Return the namespaces and priority classes that exist in every cluster."""
     for name in _NAMESPACES:
         yield NAMESPACES, {"metadata": {"name": name}}
     for name, value in _PRIORITIES.items():

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FOREGROUND",
     "ORPHAN",
-    "carry_over",
     "complete",
+    "keep_server_fields",
     "label_causes",
     "validate",
     "validate_update",
@@ -44,17 +44,17 @@ _CREATED_FIELDS = ("deletionTimestamp", "deletionGracePeriodSeconds", "generatio
 def complete(
     obj: Object, resource: Resource, namespace: str | None, *, now: datetime, rng: random.Random
 ) -> dict[str, Any]:
-    """Fill in what the server gives a new object: name, namespace, uid, time of creation.
+    """Set the name, namespace, UID and creation time of a new object.
 
     Raises:
-        StatusError: the object names another namespace than the request, or carries a resourceVersion.
+        StatusError: the namespace of the object is not the one of the request, or the object has a resourceVersion.
     """
     metadata: dict[str, Any] = obj.setdefault("metadata", {})
     if metadata.get("resourceVersion"):
         raise errors.StatusError(500, "InternalError", "resourceVersion should not be set on objects to be created")
     for field in (*_SERVER_FIELDS, *_CREATED_FIELDS):
         metadata.pop(field, None)
-    _place(metadata, resource, namespace)
+    _set_namespace(metadata, resource, namespace)
     if not metadata.get("name") and (prefix := metadata.get("generateName")):
         suffix = "".join(rng.choice(_SUFFIX_ALPHABET) for _ in range(5))
         metadata["name"] = prefix[:_GENERATED_PREFIX_MAX] + suffix
@@ -64,13 +64,13 @@ def complete(
     return metadata
 
 
-def carry_over(new: Object, old: Object, resource: Resource) -> dict[str, Any]:
-    """Keep what an update cannot change: creation, deletion, generation, and the uid if none was sent."""
+def keep_server_fields(new: Object, old: Object, resource: Resource) -> dict[str, Any]:
+    """Keep the fields that an update cannot change: creation, deletion, generation, and the UID if none was sent."""
     metadata: dict[str, Any] = new.setdefault("metadata", {})
     before = old["metadata"]
     for field in _SERVER_FIELDS:
         metadata.pop(field, None)
-    _place(metadata, resource, before.get("namespace"))
+    _set_namespace(metadata, resource, before.get("namespace"))
     metadata.setdefault("name", before["name"])
     metadata["uid"] = metadata.get("uid") or before["uid"]
     metadata["creationTimestamp"] = before["creationTimestamp"]
@@ -83,7 +83,7 @@ def carry_over(new: Object, old: Object, resource: Resource) -> dict[str, Any]:
     return metadata
 
 
-def _place(metadata: dict[str, Any], resource: Resource, namespace: str | None) -> None:
+def _set_namespace(metadata: dict[str, Any], resource: Resource, namespace: str | None) -> None:
     if not resource.namespaced:
         metadata.pop("namespace", None)
     elif metadata.get("namespace", namespace) not in {namespace, "", None}:
@@ -100,7 +100,7 @@ def _drop_empty(metadata: dict[str, Any]) -> None:
 
 
 def validate(metadata: Mapping[str, Any], name_rule: Callable[[str], list[str]]) -> list[Cause]:
-    """Everything that is wrong with the metadata of an object; `name_rule` gives the complaints about a name."""
+    """Return all errors in the metadata of an object. `name_rule` returns the errors in a name."""
     causes: list[Cause] = []
     name = metadata.get("name") or ""
     if not name:
@@ -114,7 +114,7 @@ def validate(metadata: Mapping[str, Any], name_rule: Callable[[str], list[str]])
 
 
 def label_causes(labels: Mapping[str, str] | None, path: str) -> Iterable[Cause]:
-    """What is wrong with the keys and values of labels."""
+    """Return the errors in the keys and values of labels."""
     for key, value in (labels or {}).items():
         yield from (errors.invalid_value(path, key, text) for text in naming.qualified_name(key, "valid label key"))
         yield from (errors.invalid_value(path, value, text) for text in naming.label_value(value))
@@ -158,7 +158,7 @@ def _finalizer_causes(finalizers: Iterable[str]) -> Iterable[Cause]:
 
 
 def validate_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
-    """What an update of the metadata may not do."""
+    """Return the errors in an update of the metadata."""
     causes: list[Cause] = []
     if old.get("deletionTimestamp"):
         added = sorted(set(new.get("finalizers") or ()) - set(old.get("finalizers") or ()))

@@ -1,8 +1,7 @@
-"""What the API server says about a name it does not take.
+"""Validates names in the same way as the API server, with the same messages.
 
-The rules are those of `objects.names`; the words are those of
-`k8s.io/apimachinery/pkg/util/validation`, because users search for them.
-Each function returns the complaints about one text; none means it is fine.
+The rules are those of `objects.names`. The messages are those of `k8s.io/apimachinery/pkg/util/validation`, because
+users search for them. Each function returns the errors in one text. An empty result means that the text is valid.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from airflow_provider_gangjobs.kube import names
 __all__ = ["dns_label", "dns_label_1035", "dns_subdomain", "label_value", "qualified_name"]
 
 _REMEMBERED_MAX = 4096
-"""Labels and finalizers are few and are checked with every write of the objects that carry them."""
+"""Caches the results. The number of different labels and finalizers is small, and every write checks them."""
 
 _SUBDOMAIN = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
@@ -54,14 +53,14 @@ def _too_long(text: str, limit: int, unit: str = "characters") -> list[str]:
 
 
 def dns_subdomain(text: str) -> list[str]:
-    """What most objects are called."""
+    """The rule for the names of most objects."""
     too_long = _too_long(text, names.SUBDOMAIN_MAX)
     short = text[: names.SUBDOMAIN_MAX].rstrip("-.") if too_long else text
     return too_long + ([_SUBDOMAIN] if names.problem_with_dns_subdomain(short) else [])
 
 
 def dns_label(text: str) -> list[str]:
-    """What containers, volumes and namespaces are called."""
+    """The rule for the names of containers, volumes and namespaces."""
     too_long = _too_long(text, names.LABEL_MAX)
     short = text[: names.LABEL_MAX].rstrip("-") if too_long else text
     if not names.problem_with_dns_label(short):
@@ -70,7 +69,7 @@ def dns_label(text: str) -> list[str]:
 
 
 def dns_label_1035(text: str) -> list[str]:
-    """What Services are called."""
+    """The rule for the names of Services."""
     too_long = _too_long(text, names.LABEL_MAX)
     short = text[: names.LABEL_MAX].rstrip("-") if too_long else text
     return too_long + ([_LABEL_1035] if names.problem_with_dns_label_1035(short) else [])
@@ -85,7 +84,7 @@ def label_value(text: str) -> list[str]:
 
 @lru_cache(_REMEMBERED_MAX)
 def qualified_name(text: str, what: str = "qualified name") -> list[str]:
-    """Keys of labels and annotations, finalizers, names of extended resources."""
+    """The rule for label keys, annotation keys, finalizers, and names of extended resources."""
     prefix, slash, name = text.rpartition("/")
     if prefix.count("/"):
         return [_TWO_SLASHES.format(what=what)]

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["PatchKind", "patched"]
 
 OPERATIONS_MAX = 10_000
-"""The API server's own limit on one JSON patch."""
+"""The API server's limit for one JSON patch."""
 
 
 class PatchKind(StrEnum):
-    """A kind of patch by its content type."""
+    """The type of a patch, by its content type."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -29,10 +29,10 @@ class PatchKind(StrEnum):
 
 
 def patched(resource: Resource, current: Object, patch: Any, kind: PatchKind) -> Object:
-    """The object after the patch; the current one is left alone.
+    """Return the patched object. The current object is not changed.
 
     Raises:
-        StatusError: 400 for what is no patch, 422 for one that cannot be applied to this object.
+        StatusError: 400 if the patch is malformed, 422 if it cannot be applied to this object.
     """
     if kind is PatchKind.JSON:
         return _json_patched(resource, current, patch)

@@ -33,14 +33,14 @@ _MODE_VOLUMES = ("configMap", "secret", "downwardAPI", "projected")
 
 
 def drop_disabled(spec: Object, release: Release) -> None:
-    """Take away the link to a group that this release does not have or has switched off."""
+    """Remove the link to a group that this release does not have or has disabled."""
     for link in PodLink:
         if link != release.pod_link:
             spec.pop(link, None)
 
 
 def default_pod_spec(spec: Object) -> None:
-    """Fill in what a pod spec leaves out, in place."""
+    """Set the defaults of a pod spec in place."""
     for field, value in _SPEC.items():
         spec.setdefault(field, value)
     spec.setdefault("securityContext", {})
@@ -51,7 +51,7 @@ def default_pod_spec(spec: Object) -> None:
 
 
 def default_requests(spec: Object) -> None:
-    """What a pod (not a template) does not request but limits, it requests up to the limit."""
+    """Set missing requests of a pod (not of a template) to the limits."""
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         resources = container["resources"]
         if limits := resources.get("limits"):
@@ -74,7 +74,7 @@ def _default_container(container: Object) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    """Always for `:latest` and for no tag, as the image may have changed since."""
+    """Return Always for the tag `:latest` and for a missing tag, because such an image may have changed."""
     if "@" in image:
         return "IfNotPresent"
     tag = image.rpartition("/")[2].partition(":")[2]

@@ -32,7 +32,7 @@ _CONTAINER_CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("imagePullPolicy", ("Always", "IfNotPresent", "Never")),
 )
 _OVERCOMMIT = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""Resources whose request may be below the limit; of all others one must say the same in both."""
+"""The resources whose request may be below the limit. For all other resources, request and limit must be equal."""
 _NOT_A_RESOURCE = ("must be a standard resource type or fully qualified", "must be a standard resource for containers")
 _NOT_A_QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _TWO_SOURCES = "may not have more than one field specified at a time"
@@ -42,14 +42,14 @@ _STANDARD_RESOURCES = _OVERCOMMIT | {"storage"}
 
 
 def template_causes(template: Mapping[str, Any], path: str) -> list[Cause]:
-    """What is wrong with a pod template: its labels and its spec. Its finalizers nobody checks until a pod is made."""
+    """Return the errors in the labels and the spec of a pod template. Finalizers are checked in pods only."""
     metadata = template.get("metadata") or {}
     causes = label_causes(metadata.get("labels"), f"{path}.labels")
     return [*causes, *pod_spec_causes(template.get("spec") or {}, f"{path}.spec")]
 
 
 def pod_spec_causes(spec: Mapping[str, Any], path: str) -> list[Cause]:
-    """What is wrong with a pod spec that has its defaults."""
+    """Return the errors in a pod spec that has its defaults."""
     causes = list(_volume_causes(spec.get("volumes") or (), f"{path}.volumes"))
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     seen: set[str] = set()

@@ -37,15 +37,15 @@ _QOS_RESOURCES = ("cpu", "memory")
 
 
 def is_terminal(pod: Mapping[str, Any]) -> bool:
-    """Whether all containers have ended for good."""
+    """Return whether all containers of the pod have ended for good."""
     return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def bound(pod: Object, node: str, now: str, annotations: Mapping[str, str] | None) -> Object:
-    """The pod on its node.
+    """Return the pod bound to the node.
 
     Raises:
-        StatusError: 409, it has one already, waits for its gates, or is being deleted.
+        StatusError: 409 if the pod has a node, has scheduling gates, or is being deleted.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     name = metadata["name"]
@@ -62,7 +62,7 @@ def bound(pod: Object, node: str, now: str, annotations: Mapping[str, str] | Non
 
 
 def disrupted(pod: Object, now: str) -> Object:
-    """The pod with the note that it was evicted."""
+    """Return the pod with the condition of an eviction."""
     condition = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
     return {**pod, "status": _with_condition(pod.get("status") or {}, "DisruptionTarget", now, **condition)}
 
@@ -92,10 +92,10 @@ class PodStrategy(Strategy):
         spec = obj["spec"]
         gates.drop_from_pod(spec, context.release)
         _admit_priority(obj, context)
-        _tolerate_lost_nodes(spec)
+        _add_default_tolerations(spec)
         obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
         if spec.get("schedulingGates"):
-            obj["status"]["conditions"] = [_gated(timestamp(context.now))]
+            obj["status"]["conditions"] = [_gated_condition(timestamp(context.now))]
 
     def prepare_update(self, new: Object, old: Object, context: Context) -> None:
         super().prepare_update(new, old, context)
@@ -112,12 +112,12 @@ class PodStrategy(Strategy):
         return pod_spec_causes(obj["spec"], "spec")
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
-        if _frozen(new["spec"], old["spec"]) == _frozen(old["spec"], old["spec"]):
+        if _with_old_mutable_fields(new["spec"], old["spec"]) == _with_old_mutable_fields(old["spec"], old["spec"]):
             return []
         return [errors.forbidden_field("spec", _UPDATE_FORBIDDEN)]
 
     def grace_period_s(self, obj: Object, options: DeleteOptions) -> int:
-        """Nothing to wait for if no node has the pod, or if it has ended."""
+        """The grace period is 0 if the pod is not bound to a node or has ended."""
         if not obj["spec"].get("nodeName") or is_terminal(obj):
             return 0
         wanted = options.grace_period_s
@@ -125,8 +125,8 @@ class PodStrategy(Strategy):
         return 1 if grace_s < 0 else int(grace_s)
 
 
-def _frozen(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
-    """A spec as if the fields that may change were those of the old one."""
+def _with_old_mutable_fields(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
+    """Return a spec in which the mutable fields have the values of the old spec."""
     frozen: Object = objects_copy(dict(spec))
     for field in _MUTABLE:
         if field in old:
@@ -140,7 +140,7 @@ def _frozen(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
     return frozen
 
 
-def _gated(now: str) -> Object:
+def _gated_condition(now: str) -> Object:
     return {
         "type": "PodScheduled",
         "status": "False",
@@ -152,7 +152,7 @@ def _gated(now: str) -> Object:
 
 
 def _admit_priority(pod: Object, context: Context) -> None:
-    """Put the number of the priority class into the pod."""
+    """Set the pod's priority to the value of its priority class."""
     spec, name = pod["spec"], pod["spec"].get("priorityClassName")
     if not name:
         spec["priority"] = 0
@@ -166,7 +166,7 @@ def _admit_priority(pod: Object, context: Context) -> None:
     spec["preemptionPolicy"] = found.get("preemptionPolicy", "PreemptLowerPriority")
 
 
-def _tolerate_lost_nodes(spec: Object) -> None:
+def _add_default_tolerations(spec: Object) -> None:
     tolerations = spec.setdefault("tolerations", [])
     for key in _UNREACHABLE:
         if not any(toleration.get("key") in {key, None} for toleration in tolerations):

@@ -19,10 +19,10 @@ _EXPONENT = re.compile(r"[eE][+-]?\d+$")
 
 
 def canonical(value: str | float) -> str:
-    """The canonical text of a quantity.
+    """Return the canonical text of a quantity.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is not a quantity.
     """
     number = quantity.parse(value)
     text = str(value)
@@ -41,7 +41,7 @@ def _binary(number: Decimal) -> str:
 def _decimal(number: Decimal, *, exponent: bool) -> str:
     if number == 0:
         return "0"
-    # Nothing is kept below a billionth; what is smaller is rounded up.
+    # The smallest unit is one billionth. Smaller amounts are rounded up.
     whole, power = int((number * 10**9).to_integral_value(ROUND_CEILING)), -3
     while whole % 1000 == 0 and power < max(_DECIMAL):
         whole, power = whole // 1000, power + 1

@@ -184,7 +184,7 @@ class Registry:
                 f"the name of the object ({(new.get('metadata') or {}).get('name')}) "
                 f"does not match the name on the URL ({name})"
             )
-        new = _changed_part(new, old, decode or objects_copy)
+        new = _copy_changed(new, old, decode or objects_copy)
         return self._replace(which, old, new, subresource=subresource, dry_run=dry_run)
 
     def delete(
@@ -236,7 +236,7 @@ class Registry:
         )
         if kind is NAMESPACES:
             outcome = terminating(outcome, timestamp(context.now))
-        return self._carry_out(kind, outcome, dry_run=dry_run), outcome.is_removed
+        return self._apply_outcome(kind, outcome, dry_run=dry_run), outcome.is_removed
 
     def bind(self, name: str, namespace: str, node: str, *, annotations: dict[str, str] | None = None) -> Object:
         """Bind a pod to a node, as `pods/binding` does.
@@ -315,7 +315,7 @@ class Registry:
         _, strategy, context = self._open(kind)
         self._identify(kind, new)
         self._check_version(kind, strategy, new.get("metadata") or {}, old["metadata"])
-        meta = metadata.carry_over(new, old, kind)
+        meta = metadata.keep_server_fields(new, old, kind)
         is_status = subresource == "status"
         if subresource == "finalize":
             finalizers = (new.get("spec") or {}).get("finalizers") or []
@@ -328,7 +328,9 @@ class Registry:
             strategy.prepare_update(new, old, context)
         self._refuse(kind, new, self._update_causes(strategy, new, old, context, is_status=is_status))
         if deletion.ends_with_update(new["metadata"], old["metadata"]) and strategy.may_remove(new):
-            return self._carry_out(kind, Outcome(old, is_changed=False, is_removed=True), dry_run=dry_run, reply=new)
+            return self._apply_outcome(
+                kind, Outcome(old, is_changed=False, is_removed=True), dry_run=dry_run, reply=new
+            )
         if new == old:
             return old
         return new if dry_run else self.store.put(kind, new).obj
@@ -357,7 +359,7 @@ class Registry:
         if causes:
             raise errors.invalid(kind, obj["metadata"].get("name", ""), causes)
 
-    def _carry_out(
+    def _apply_outcome(
         self, kind: Resource, outcome: Outcome, *, dry_run: bool = False, reply: Object | None = None
     ) -> Object:
         obj = outcome.obj
@@ -377,8 +379,8 @@ class Registry:
                 self.create(kind, obj)
 
 
-def _changed_part(new: Object, old: Object, private: Decode) -> Object:
-    """The new object, private but for a spec that it has from the old one as it is: a pod's is most of it."""
+def _copy_changed(new: Object, old: Object, private: Decode) -> Object:
+    """Return a copy of the new object. An unchanged spec, which is most of a pod, is shared with the old object."""
     spec = new.get("spec")
     if spec is None or spec is not old.get("spec"):
         return private(new)

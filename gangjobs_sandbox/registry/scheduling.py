@@ -1,7 +1,7 @@
 """Workloads, PodGroups and PriorityClasses of each release (KEP-4671, KEP-5547).
 
-A release differs in where a group's policy stands, how a PodGroup names its Workload, and in what may change;
-fields that a release does not have never get here (see `fields`).
+The releases differ in the location of a group's policy, in how a PodGroup names its Workload, and in the mutable
+fields. Decoding removes the fields that a release does not have (see `fields`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WorkloadStrategy(Strategy):
 
 
 def _drop_disabled(group: Object, context: Context) -> None:
-    """Fields behind gates that are off go silently, as a client of a new release meets them everywhere."""
+    """Remove the fields of disabled feature gates silently: clients of newer releases send them to all servers."""
     for field in context.release.disabled_group_fields:
         group.pop(field, None)
 
@@ -117,8 +117,8 @@ def _policy_causes(policy: Mapping[str, Any] | None, path: str) -> Iterator[Caus
             yield errors.invalid_value(f"{path}.gang.minCount", least, "must be greater than or equal to 1")
 
 
-def _fixed(spec: Mapping[str, Any], *, mutable: bool) -> Object:
-    """A spec without what may change after creation."""
+def _immutable_part(spec: Mapping[str, Any], *, mutable: bool) -> Object:
+    """Return the spec without its mutable fields."""
     fixed: Object = objects_copy(dict(spec))
     if mutable:
         for group in (fixed, *(fixed.get("podGroupTemplates") or ())):
@@ -127,9 +127,9 @@ def _fixed(spec: Mapping[str, Any], *, mutable: bool) -> Object:
 
 
 def _changes(new: Object, old: Object, context: Context) -> list[Cause]:
-    """Everything in the spec is immutable, but for minCount where the release lets it change."""
+    """The spec is immutable, except for minCount in the releases that allow its change."""
     mutable = context.release.min_count_mutable
-    spec, before = (_fixed(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
+    spec, before = (_immutable_part(obj.get("spec") or {}, mutable=mutable) for obj in (new, old))
     return [
         errors.immutable(f"spec.{field}", None)
         for field in sorted({*spec, *before})
@@ -174,7 +174,7 @@ class PodGroupStrategy(Strategy):
 
 
 def _condition_causes(conditions: list[Any]) -> Iterator[Cause]:
-    """Rules of `metav1.Condition`, which the conditions of older kinds do not have to follow."""
+    """The rules of `metav1.Condition`. The conditions of older kinds need not follow them."""
     for position, condition in enumerate(conditions):
         at = f"status.conditions[{position}]"
         if condition.get("status") not in _CONDITION_STATUSES:
@@ -185,7 +185,7 @@ def _condition_causes(conditions: list[Any]) -> Iterator[Cause]:
 
 
 def _require_workload(group: Object, context: Context) -> None:
-    """1.36 refuses a PodGroup whose Workload is not there (admission plugin PodGroupWorkloadExists)."""
+    """1.36 refuses a PodGroup whose Workload does not exist (admission plugin PodGroupWorkloadExists)."""
     reference = ((group.get("spec") or {}).get("podGroupTemplateRef") or {}).get("workload")
     if context.release.schema != "1.36" or not reference:
         return

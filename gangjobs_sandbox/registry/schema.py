@@ -31,35 +31,35 @@ _INDEX = re.compile(r"\[[^\]]*\]")
 
 
 class DecodingError(ValueError):
-    """A value of the wrong type; the text is that of Go's decoder."""
+    """A value has the wrong type. The text is the one of Go's decoder."""
 
 
 @cache
 def schema_of(release: str) -> Schema:
-    """The schema of a minor release, such as `1.36`."""
+    """Return the schema of a minor release, such as `1.36`."""
     tables = json.loads(resources.files(__package__).joinpath("fields.json").read_text())
     newest = max(tables, key=lambda name: [int(part) for part in name.split(".")])
     return Schema(tables[newest] | tables[release])
 
 
 class Schema:
-    """Types of one release by name; see `fields.json` for the notation."""
+    """The types of one release by name. `fields.json` describes the notation."""
 
     def __init__(self, types: Mapping[str, Mapping[str, str]]) -> None:
         self._types = types
 
     def root(self, resource: Resource, version: str, group: str | None = None) -> str | None:
-        """Name of the type of a resource's objects in one version; None if the table does not have it."""
+        """Return the type name of a resource's objects in one version, or None if the table does not have it."""
         group = resource.group if group is None else group
         name = f"{_GROUPS.get(group, group.partition('.')[0])}.{version}.{resource.kind}"
         return name if name in self._types else None
 
     def fields(self, name: str) -> Mapping[str, str]:
-        """Fields of a type with their types; empty if it has none or there is no such type."""
+        """Return the fields of a type with their types. The result is empty for an unknown type."""
         return self._types.get(name, {})
 
     def decode(self, root: str, obj: Object, unknown: list[str]) -> Object:
-        """A copy of the object with the fields it may have; the paths of all others are added to `unknown`.
+        """Return a copy of the object with its known fields, and add the paths of all others to `unknown`.
 
         Raises:
             DecodingError: a value has the wrong type.
@@ -97,7 +97,7 @@ class Schema:
 
 
 def _go_name(kind: str) -> str:
-    """The Go type that error messages name."""
+    """Return the Go type that error messages name."""
     if kind in _SCALARS:
         return {"bool": "bool", "quantity": "resource.Quantity", "bytes": "[]uint8"}.get(kind, kind)
     group, _, name = kind.rpartition(".")
@@ -153,7 +153,7 @@ def _float(value: Any, path: str, owner: str) -> Any:
 
 
 def _quantity(value: Any, path: str, owner: str) -> str:
-    """Numbers are accepted too; all are kept in the canonical form."""
+    """Accept numbers too, and convert all quantities to the canonical form."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise DecodingError(_QUANTITY_RULE)
     try:

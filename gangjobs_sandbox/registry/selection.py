@@ -57,14 +57,14 @@ _ZERO = {"status.successful": "0", "spec.unschedulable": "false", "spec.hostNetw
 
 
 def check_fields(resource: Resource, fields: Iterable[str]) -> None:
-    """Refuse (400) a selector over fields that this resource cannot be selected by."""
+    """Raise 400 if the resource does not support one of the fields in a selector."""
     for field in fields:
         if field not in _COMMON and field not in _FIELDS.get(resource, ()):
             raise errors.bad_request(f"field label not supported: {field}")
 
 
 def matches_fields(obj: Object, selector: FieldSelector) -> bool:
-    """Whether the object has the values that the selector asks for."""
+    """Return whether the object has the values in the selector."""
     return selector.matches(_reader(obj))
 
 

@@ -27,79 +27,79 @@ __all__ = ["Context", "Strategy", "count_generation"]
 
 @dataclass(frozen=True)
 class Context:
-    """What a strategy may know beside the object itself."""
+    """The information that a strategy has besides the object."""
 
     release: Release
     now: datetime
     find: Callable[[Resource, str, str], Object | None]
-    """The stored object of this namespace and name, or None."""
+    """Return the stored object of this namespace and name, or None."""
     items: Callable[[Resource, str], Sequence[Object]]
-    """All stored objects of this namespace."""
+    """Return all stored objects of this namespace."""
 
 
 class Strategy:
-    """A resource without particulars: any content, no generation, deleted at once."""
+    """A resource without special rules: any content, no generation, immediate deletion."""
 
     has_status: ClassVar[bool] = False
     propagation: ClassVar[Propagation] = Propagation.BACKGROUND
     unconditional_update: ClassVar[bool] = True
-    """Whether an update may leave out the resourceVersion."""
+    """Whether an update may omit the resourceVersion."""
     defaults_spec_only: ClassVar[bool] = False
-    """Whether `default` is about the spec alone, so that a spec which stays as it is needs none."""
+    """Whether `default` changes the spec only, so that an unchanged spec needs no defaults."""
     returns_deleted: ClassVar[bool] = False
-    """Whether DELETE answers with the object instead of a Status."""
+    """Whether DELETE returns the object instead of a Status."""
 
     def problems_with_name(self, name: str, context: Context) -> list[str]:
-        """The complaints about the name of an object of this kind."""
+        """Return the errors in the name of an object of this kind."""
         return naming.dns_subdomain(name)
 
     def default(self, obj: Object, context: Context) -> None:
-        """Fill in the fields that were left out."""
+        """Set the defaults of omitted fields."""
 
     def prepare_create(self, obj: Object, context: Context) -> None:
-        """Bring a new object into its first state; by default its status is empty."""
+        """Set the initial state of a new object. By default, its status is empty."""
         if self.has_status:
             obj["status"] = {}
 
     def prepare_update(self, new: Object, old: Object, context: Context) -> None:
-        """Undo what the main endpoint may not change: the status."""
+        """Revert the fields that the main endpoint must not change: the status."""
         if self.has_status:
             _keep(new, old, "status")
 
     def prepare_status(self, new: Object, old: Object, context: Context) -> None:
-        """Undo what the status endpoint may not change: everything else of the object."""
+        """Revert the fields that the status endpoint must not change: everything except the status."""
         for field in {*new, *old} - {"status", "metadata", "apiVersion", "kind"}:
             _keep(new, old, field)
 
     def validate_create(self, obj: Object, context: Context) -> list[Cause]:
-        """What is wrong with a new object only."""
+        """Return the errors that apply to new objects only."""
         return []
 
     def validate(self, obj: Object, context: Context) -> list[Cause]:
-        """What is wrong with the object by itself, metadata aside."""
+        """Return the errors in the object itself, except for its metadata."""
         return []
 
     def validate_update(self, new: Object, old: Object, context: Context) -> list[Cause]:
-        """What is wrong with the change."""
+        """Return the errors in the change."""
         return []
 
     def validate_status(self, new: Object, old: Object, context: Context) -> list[Cause]:
-        """What is wrong with the change of status."""
+        """Return the errors in the change of the status."""
         return []
 
     def canonicalize(self, obj: Object) -> None:
-        """Bring a new object that is fine into the form in which it is kept."""
+        """Convert a valid new object into its stored form."""
 
     def warnings(self, obj: Object) -> list[str]:
-        """What a client should know about a new object that is fine."""
+        """Return the warnings about a valid new object for the client."""
         return []
 
     def grace_period_s(self, obj: Object, options: DeleteOptions) -> int | None:
-        """The grace period of a deletion; None if this kind of object has none."""
+        """Return the grace period of a deletion in seconds, or None if this kind of object has none."""
         return None
 
     def may_remove(self, obj: Object) -> bool:
-        """Whether an object that waits for nothing generic any more may really go."""
+        """Return whether an object may be removed that has neither a grace period nor finalizers left."""
         return True
 
 
@@ -111,6 +111,6 @@ def _keep(new: Object, old: Object, field: str) -> None:
 
 
 def count_generation(new: Object, old: Mapping[str, Any]) -> None:
-    """A change of the spec is a new generation."""
+    """Increase the generation if the spec has changed."""
     if new.get("spec") != old.get("spec"):
         new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1

@@ -15,5 +15,5 @@ __all__ = ["Scheduler", "scheduler_manager"]
 
 
 def scheduler_manager(registry: Registry, clock: Clock) -> ControllerManager:
-    """The scheduler, ready to `step` or `run`."""
+    """Build the manager of the scheduler. The caller drives it with `step` or `run`."""
     return ControllerManager(registry, clock, [Scheduler(registry, clock)])

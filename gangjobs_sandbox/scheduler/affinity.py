@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def matches(pod: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Whether the pod's nodeSelector and required node affinity accept the node."""
+    """Return whether the pod's nodeSelector and required node affinity accept the node."""
     labels = node["metadata"].get("labels") or {}
     selector = pod["spec"].get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in selector.items()):
@@ -19,7 +19,7 @@ def matches(pod: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     required = _required(pod)
     if required is None:
         return True
-    # Terms are alternatives; a term that asks for nothing accepts nothing.
+    # Terms are alternatives. A term without requirements accepts no node.
     return any(_term_matches(term, labels, node) for term in required.get("nodeSelectorTerms") or ())
 
 

@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.cooperative import Cooperative
 
 GroupKey = tuple[str, GroupRef]
-"""Namespace and group."""
+"""Namespace and name of a group."""
 
 Rank = tuple[int, str, int, str]
-"""Of a pod: priority (negative), creation, index, name."""
+"""The sort key of a pod: negative priority, creation time, index, name."""
 
 SCHEDULER_NAME = "default-scheduler"
 
 
 class ClusterCache:
-    """Fed by its owner through `put_*` and `drop_*`."""
+    """The cache. Its owner reports changes with `put_*` and removals with `drop_*`."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeState] = {}
         self.pods: dict[str, Obj] = {}
-        """By uid, the pods that are not terminal."""
+        """The pods that are not terminal, by UID."""
         self.waiting: dict[str, Obj] = {}
-        """By uid, those of them that this scheduler may place now."""
+        """The subset of them that this scheduler may place now, by UID."""
         self.losses = 0
-        """Counted up when a node has gone or offers something else, or room is taken: what was planned may not fit."""
+        """Increases when a node leaves or changes its offer, or resources are used: earlier plans may no longer fit."""
         self._members: dict[GroupKey, dict[str, Obj]] = {}
         self._taken: dict[str, tuple[str, ResourceList]] = {}
 
@@ -48,7 +48,7 @@ class ClusterCache:
         self.nodes[node.name] = node
         for name, request in self._taken.values():
             if name == node.name:
-                node.take(request)
+                node.reserve(request)
 
     def drop_node(self, obj: Obj) -> None:
         self.losses += 1
@@ -81,18 +81,18 @@ class ClusterCache:
                 del self._members[group]
 
     def assume(self, uid: str, node: str, request: ResourceList) -> None:
-        """Keep room on the node for a pod that is not bound yet; it does not wait any more."""
+        """Reserve resources on the node for a pod that is not bound yet. The pod is no longer waiting."""
         self._take(uid, node, request)
         self.waiting.pop(uid, None)
 
     def forget_assumed(self, uid: str) -> None:
-        """Give back the promised room; the pod, if it is still there, waits again."""
+        """Release the reserved resources. The pod waits again if it still exists."""
         self._subtract(uid)
         if uid in self.pods:
             self.put_pod(self.pods[uid])
 
     def members_of(self, group: GroupKey) -> list[Obj]:
-        """The group's pods that are not terminal. A finished member is no member any more (kubernetes#142330)."""
+        """Return the pods of the group that are not terminal: a finished pod is not a member (kubernetes#142330)."""
         return list(self._members.get(group, {}).values())
 
     def member_count(self, group: GroupKey) -> int:
@@ -109,12 +109,12 @@ class ClusterCache:
         self.losses += 1
         self._taken[uid] = (node, request)
         if node in self.nodes:
-            self.nodes[node].take(request)
+            self.nodes[node].reserve(request)
 
     def _subtract(self, uid: str) -> None:
         node, request = self._taken.pop(uid, ("", {}))
         if node in self.nodes:
-            self.nodes[node].give_back(request)
+            self.nodes[node].release(request)
 
 
 def group_key(pod: Obj) -> GroupKey | None:
@@ -123,7 +123,7 @@ def group_key(pod: Obj) -> GroupKey | None:
 
 
 def in_order(pods: Iterable[Obj]) -> Cooperative[list[Obj]]:
-    """Higher priority first, then the older, then by name; pods of an index in order of it."""
+    """Sort by priority (highest first), then by age (oldest first), then by name. Pods with an index sort by index."""
     ranked: list[tuple[Rank, Obj]] = []
     for pod in pods:
         ranked.append((_rank(pod), pod))
@@ -132,7 +132,7 @@ def in_order(pods: Iterable[Obj]) -> Cooperative[list[Obj]]:
 
 
 def first_of(pods: Iterable[Obj]) -> Cooperative[Obj | None]:
-    """The first by `in_order`, or None of none."""
+    """Return the first pod in the order of `in_order`, or None if there are no pods."""
     first: tuple[Rank, Obj] | None = None
     for pod in pods:
         rank = _rank(pod)
@@ -143,7 +143,7 @@ def first_of(pods: Iterable[Obj]) -> Cooperative[Obj | None]:
 
 
 def priority_of(pod: Obj) -> int:
-    """The number that admission has taken from the PriorityClass."""
+    """Return the priority that admission has copied from the PriorityClass."""
     return int(pod["spec"].get("priority") or 0)
 
 

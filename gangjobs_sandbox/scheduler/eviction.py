@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.cooperative import Cooperative
     from gangjobs_sandbox.scheduler.placement import Candidate
 
-_AS_ONE: tuple[object, ...] = ("PodGroup", {"all": {}})
-"""Disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
+_WHOLE_GROUP_MODES: tuple[object, ...] = ("PodGroup", {"all": {}})
+"""The disruption modes, of 1.36 and of 1.37, of a group that is evicted as a whole."""
 
 
 class Evictor:
-    """Evicts for one scheduler."""
+    """Evicts pods for one scheduler."""
 
     def __init__(self, registry: Registry, clock: Clock, cache: ClusterCache) -> None:
         self._registry = registry
         self._clock = clock
         self._cache = cache
         self._claims: dict[str, str] = {}
-        """By uid of a pod that was evicted, for whom."""
+        """By UID of an evicted pod, the unit for which it was evicted."""
 
-    def make_room(
+    def preempt(
         self, candidates: Sequence[Candidate], *, needed: int, pod_group: Obj | None = None
     ) -> Cooperative[Eviction | None]:
-        """Evict what is less important, if that lets the candidates in. Raises StatusError.
+        """Evict less important pods if the candidates fit then. Raises StatusError.
 
-        Nothing is promised to them: they are tried again when the room is free.
+        The resources are not reserved: the scheduler tries the candidates again when the resources are free.
 
         Args:
-            pod_group: the group that is let in as one.
+            pod_group: the group that is scheduled as a whole.
         """
         pods = [candidate.pod for candidate in candidates]
         priority = min(priority_of(pod) for pod in pods)
@@ -58,22 +58,22 @@ class Evictor:
         if not any(priority_of(pod) < priority for pod in self._cache.pods.values() if node_of(pod)):
             return None
         nodes = list(self._cache.nodes.values())
-        room = yield from self._occupants(beside={uid_of(pod) for pod in pods})
-        victims = yield from preemption.choose(candidates, nodes, room, needed=needed, priority=priority)
+        room = yield from self._occupants(preemptors={uid_of(pod) for pod in pods})
+        victims = yield from preemption.select_victims(candidates, nodes, room, needed=needed, priority=priority)
         occupants = [occupant for victim in victims for occupant in victim.occupants]
         for occupant in occupants:
             self._evict(occupant, by=pods[0], pod_group=pod_group)
             yield
         return Eviction(occupants[0].node, len(occupants)) if occupants else None
 
-    def _occupants(self, *, beside: set[str]) -> Cooperative[list[Occupant]]:
-        """Who has a place; without those who leave theirs to somebody else, so that it counts as taken."""
+    def _occupants(self, *, preemptors: set[str]) -> Cooperative[list[Occupant]]:
+        """Return the placed pods. Pods that leave for another unit are omitted, so their resources count as used."""
         self._claims = {gone: by for gone, by in self._claims.items() if gone in self._cache.pods}
         occupants: list[Occupant] = []
         for pod in list(self._cache.pods.values()):
             yield
             node, claimed_by = node_of(pod), self._claims.get(uid_of(pod))
-            if node is not None and (claimed_by in beside or claimed_by not in self._cache.waiting):
+            if node is not None and (claimed_by in preemptors or claimed_by not in self._cache.waiting):
                 unit = self._unit_of(pod)
                 occupants.append(Occupant(pod, node, request_of(pod), priority_of(pod), unit, is_deleting(pod)))
         return occupants
@@ -84,7 +84,7 @@ class Evictor:
         if (
             group is not None
             and group.pod_group is not None
-            and group.pod_group["spec"].get("disruptionMode") in _AS_ONE
+            and group.pod_group["spec"].get("disruptionMode") in _WHOLE_GROUP_MODES
         ):
             return f"group {uid_of(group.pod_group)}"
         return f"pod {uid_of(pod)}"

@@ -22,7 +22,7 @@ _UNSCHEDULABLE_TAINT = {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}
 
 
 def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:
-    """What keeps the pod from the node however empty it is; the first plugin that refuses tells."""
+    """Return why the pod does not fit even on an empty node. The first plugin that refuses determines the text."""
     spec = node.get("spec") or {}
     if spec.get("unschedulable") and not any(
         tolerates(one, _UNSCHEDULABLE_TAINT) for one in pod["spec"].get("tolerations") or ()
@@ -36,11 +36,11 @@ def refusal(pod: Mapping[str, Any], node: Obj) -> str | None:
 
 
 def shortages(request: Mapping[str, Decimal], node: NodeState) -> list[str]:
-    """What the node has too little of for this request."""
+    """Return the resources of which the node has too little for this request."""
     return ["Too many pods" if name == PODS else f"Insufficient {name}" for name in quantity.fits(request, node.free)]
 
 
 def shape_of(pod: Mapping[str, Any]) -> str:
-    """Pods of one shape get the same answers from `refusal`; so each shape asks each node once."""
+    """Return the part of a pod that `refusal` depends on. The result for one shape and node can be reused."""
     spec = pod["spec"]
     return repr((spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations")))

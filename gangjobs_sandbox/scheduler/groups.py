@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """A group that exists."""
+    """An existing group."""
 
     min_count: int | None
-    """Pods that start together; None for a group that is no gang."""
+    """The number of pods that start together, or None for a group that is not a gang."""
     pod_group: Obj | None = None
-    """The PodGroup object, where the release has them."""
+    """The PodGroup object, in releases that have PodGroups."""
 
 
 def find(registry: Registry, key: GroupKey) -> Group | None:
-    """The group, or None as long as nobody has created it."""
+    """Return the group, or None if it has not been created."""
     namespace, ref = key
     if ref.workload is None:
         pod_group = _get(registry, PODGROUPS, ref.name, namespace)

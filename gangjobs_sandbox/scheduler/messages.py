@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.scheduler.placement import Placement, Refusal
 
 PLACED = ""
-"""What a group says that has been placed."""
+"""The message of a group that has been placed."""
 
 _GROUP = "pod group is unschedulable"
 _WAITS = (
@@ -29,7 +29,7 @@ _WAITS = (
 
 @dataclass(frozen=True)
 class Eviction:
-    """That room is being made, where, and by how many who go."""
+    """The evictions for a pod or group: the nominated node, and the number of victims."""
 
     node: str
     victims: int
@@ -37,43 +37,43 @@ class Eviction:
 
 @dataclass(frozen=True)
 class Gang:
-    """What is asked of a group, and how many of it have a place already."""
+    """The minimum size of a gang, and the number of its pods that are bound."""
 
     minimum: int
     bound: int
 
 
 class Messages:
-    """The texts of one release."""
+    """The messages of one release."""
 
     def __init__(self, release: Release) -> None:
         self._is_gang_native = release.schedules_groups
         self._tail = " preemption: " if self._is_gang_native else " no new claims to deallocate, preemption: "
 
     def pod(self, refusal: Refusal, eviction: Eviction | None = None) -> str:
-        """Of a pod that was tried by itself."""
+        """Return the message of a pod that was tried alone."""
         if not refusal.nodes:
             return refusal.text
         if eviction is None:
-            return f"{refusal.text}{self._tail}{_unhelpful(refusal)}"
+            return f"{refusal.text}{self._tail}{_no_victims_text(refusal)}"
         if not self._is_gang_native:
             return refusal.text
         found = f"found a potential placement for pod on node {eviction.node}, preempting {eviction.victims} victims"
         return f"{refusal.text}{self._tail}{found}"
 
     def group(self, gang: Gang, placement: Placement, eviction: Eviction | None) -> str:
-        """Of a group that could not be placed."""
+        """Return the message of a group that could not be placed."""
         if self._is_gang_native:
             found = "No preemption victims found for incoming preemptor"
             if eviction is not None:
                 found = f"found a placement for podgroup, preempting {eviction.victims} victims"
-            return f"{self._lacking(gang, placement)}, pod group preemption: {found}"
+            return f"{self._min_count_text(gang, placement)}, pod group preemption: {found}"
         return _GROUP if eviction is None else f"{_GROUP}, pod group is waiting for preemption to complete"
 
     def members(
         self, pods: Sequence[Obj], gang: Gang, placement: Placement, eviction: Eviction | None
     ) -> dict[str, str]:
-        """Of each pod of a group that stays without a node, by uid; `pods` in the order in which they were tried."""
+        """Return, by UID, the messages of a group's pods without a node. `pods` is in the order of the attempts."""
         if not self._is_gang_native:
             messages = {uid: self.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
             return (
@@ -84,20 +84,20 @@ class Messages:
             return messages
         group = f"{_GROUP}, {self.group(gang, placement, eviction)}"
         tried = len(pods) - placement.shortfall.remaining
-        lacking = self._lacking(gang, placement)
+        min_count_text = self._min_count_text(gang, placement)
         return {
             **{uid_of(pod): messages.get(uid_of(pod), group) for pod in pods[:tried]},
-            **{uid_of(pod): lacking for pod in pods[tried:]},
+            **{uid_of(pod): min_count_text for pod in pods[tried:]},
         }
 
-    def _lacking(self, gang: Gang, placement: Placement) -> str:
+    def _min_count_text(self, gang: Gang, placement: Placement) -> str:
         assert placement.shortfall is not None, "only of a group that could not be placed"
         scheduled, remaining = gang.bound + placement.shortfall.placed, placement.shortfall.remaining
         return f"minCount ({gang.minimum}) cannot be satisfied: {scheduled} scheduled, {remaining} remaining"
 
 
-def _unhelpful(refusal: Refusal) -> str:
-    """Why nobody was made to go."""
+def _no_victims_text(refusal: Refusal) -> str:
+    """Return why preemption evicted no pod."""
     counts = {
         "No preemption victims found for incoming pod": refusal.nodes - refusal.hopeless,
         "Preemption is not helpful for scheduling": refusal.hopeless,
@@ -107,7 +107,7 @@ def _unhelpful(refusal: Refusal) -> str:
 
 
 def priorities_differ(pods: Sequence[Obj], priority: int) -> str | None:
-    """1.37 refuses a group of which a pod has another priority than the group itself (KEP-5710)."""
+    """1.37 refuses a group if the priority of a pod differs from the priority of the group (KEP-5710)."""
     for pod in pods:
         own = int(pod["spec"].get("priority") or 0)
         if own != priority:

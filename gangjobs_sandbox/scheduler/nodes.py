@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 PODS = "pods"
-"""Each pod takes one of these; a node offers a fixed number."""
+"""Each pod uses one unit of this resource, and a node offers a fixed number."""
 
 _PODS_PER_NODE = Decimal(110)
 _ONE = Decimal(1)
@@ -24,7 +24,7 @@ _ONE = Decimal(1)
 
 @dataclass
 class NodeState:
-    """One node's room. `take` and `give_back` keep it; the object is not changed."""
+    """The free resources of one node. `reserve` and `release` update them; the object is not changed."""
 
     obj: Obj
     allocatable: ResourceList
@@ -37,17 +37,17 @@ class NodeState:
     def copy(self) -> NodeState:
         return NodeState(self.obj, self.allocatable, dict(self.free))
 
-    def take(self, request: Mapping[str, Decimal]) -> None:
+    def reserve(self, request: Mapping[str, Decimal]) -> None:
         for name, amount in request.items():
             self.free[name] = self.free.get(name, Decimal(0)) - amount
 
-    def give_back(self, request: Mapping[str, Decimal]) -> None:
+    def release(self, request: Mapping[str, Decimal]) -> None:
         for name, amount in request.items():
             self.free[name] = self.free.get(name, Decimal(0)) + amount
 
 
 def node_state(obj: Obj) -> NodeState:
-    """An empty node, by its allocatable resources; capacity where it names none."""
+    """Build the state of an empty node from its allocatable resources, or from its capacity if there are none."""
     status = obj.get("status") or {}
     allocatable = quantity.parse_list(status.get("allocatable") or status.get("capacity"))
     allocatable.setdefault(PODS, _PODS_PER_NODE)
@@ -55,5 +55,5 @@ def node_state(obj: Obj) -> NodeState:
 
 
 def request_of(pod: Mapping[str, Any]) -> ResourceList:
-    """What the pod takes from a node, its own place included."""
+    """Return the resources that the pod uses on a node, including one unit of `pods`."""
     return {**quantity.requests_of(pod["spec"]), PODS: _ONE}

@@ -22,7 +22,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Permit:
-    """A pod that waits on a reserved place."""
+    """A pod that waits for its gang and holds reserved resources."""
 
     pod: Obj
     node: str
@@ -35,7 +35,7 @@ class Permit:
 
 
 class Permits:
-    """All that wait, by group."""
+    """All waiting pods, by group."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,14 +51,14 @@ class Permits:
         return list(self._by_group.get(group, {}).values())
 
     def allow(self, group: GroupKey) -> list[Permit]:
-        """End the waiting of the group; its pods may be bound."""
+        """End the wait of the group. Its pods may be bound."""
         permits = list(self._by_group.pop(group, {}).values())
         for permit in permits:
             del self._group_of[uid_of(permit.pod)]
         return permits
 
     def expire(self) -> list[Permit]:
-        """End the waiting of groups of which a pod has waited too long: one rejection takes them all."""
+        """End the wait of each group in which a pod has timed out. One rejected pod rejects the whole group."""
         now = self._clock.now()
         late = [
             group

@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.cooperative import Cooperative
 
 _SCORED = {"cpu": Decimal("0.1"), "memory": Decimal(200 * 1024**2)}
-"""The resources that the score is about, with what a pod that names none is taken to use."""
+"""The scored resources, with the amounts that are assumed for a pod that does not request them."""
 _SCORE_MAX = 100
 
-Likeness = tuple[str, frozenset[tuple[str, Decimal]]]
+EquivalenceClass = tuple[str, frozenset[tuple[str, Decimal]]]
 Rank = tuple[int, Decimal, int]
-"""The lower, the better: a node's score and places left, both negative, then its position by name."""
+"""Lower is better: the negative score and the negative number of free pods of a node, then its position by name."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pod to place. Pods of equal likeness suit the same nodes equally well."""
+    """A pod to place. Pods of one equivalence class have the same score on each node."""
 
     pod: Obj
     request: ResourceList
     shape: str
-    likeness: Likeness
+    equivalence_class: EquivalenceClass
 
     @classmethod
     def of(cls, pod: Obj) -> Candidate:
@@ -53,32 +53,32 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why no node takes a pod."""
+    """The reason why no node fits a pod."""
 
     text: str
     """`0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
     nodes: int
     hopeless: int
-    """Nodes that would not take it even if they were empty."""
+    """The nodes that would not fit even if they were empty."""
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The moment at which it was clear that not enough pods would fit."""
+    """The state of the placement when it became clear that too few pods fit."""
 
     placed: int
     remaining: int
-    """Pods that had not been tried."""
+    """The number of pods that were not tried."""
 
 
 @dataclass
 class Placement:
-    """Which pod goes where, and why others cannot."""
+    """The result of a placement: the nodes of the pods, and the reasons why other pods do not fit."""
 
     nodes: dict[str, str] = field(default_factory=dict)
-    """Node by pod uid; a proposal only if `is_feasible`."""
+    """The node by pod UID. The mapping is only a proposal unless `is_feasible`."""
     refused: dict[str, Refusal] = field(default_factory=dict)
-    """By pod uid."""
+    """By pod UID."""
     shortfall: Shortfall | None = None
 
     @property
@@ -87,14 +87,14 @@ class Placement:
 
 
 def place(candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed: int) -> Placement:
-    """Find nodes for the candidates; feasible only if at least `needed` of them find one."""
+    """Place the candidates. The placement is feasible only if at least `needed` of them fit."""
     return run_to_completion(place_cooperatively(candidates, nodes, needed=needed))
 
 
 def place_cooperatively(
     candidates: Sequence[Candidate], nodes: Iterable[NodeState], *, needed: int
 ) -> Cooperative[Placement]:
-    """Do the work of `place` cooperatively, on a snapshot of the nodes from the beginning."""
+    """Do the same as `place` cooperatively, on a snapshot of the nodes from the start of the call."""
     snapshot = _Snapshot(nodes)
     placement = Placement()
     for position, candidate in enumerate(candidates):
@@ -113,29 +113,30 @@ def place_cooperatively(
 
 
 class _Snapshot:
-    """The nodes during one placement. Room only shrinks, so a request that failed fails again.
+    """The nodes during one placement. Free resources only decrease, so a request that failed fails again.
 
-    For the same reason a node's rank only gets worse: per likeness the nodes are a heap by their last known ranks, of
-    which only the first need be looked at again. A gang of equal pods ranks about one node for each pod.
+    For the same reason, the rank of a node only gets worse. For each equivalence class, the nodes are a heap by their
+    last known ranks, and only the first node of the heap must be ranked again. A gang of equal pods ranks about one
+    node for each pod.
     """
 
     def __init__(self, nodes: Iterable[NodeState]) -> None:
         self._nodes = sorted((node.copy() for node in nodes), key=lambda node: node.name)
         self._placed = [0] * len(self._nodes)
-        self._heaps: dict[Likeness, list[tuple[Rank, int]]] = {}
-        """Rank, and how many pods had been placed on the node by then."""
+        self._heaps: dict[EquivalenceClass, list[tuple[Rank, int]]] = {}
+        """The rank, and the number of pods on the node at the time of the ranking."""
         self._refusals: dict[str, list[str | None]] = {}
-        self._failed: dict[Likeness, Refusal] = {}
+        self._failed: dict[EquivalenceClass, Refusal] = {}
 
     def take_best(self, candidate: Candidate) -> str | None:
-        """Place the candidate where it leaves the most room. Returns the node, None if no node suits."""
-        if candidate.likeness in self._failed:
+        """Place the candidate on the node with the best rank. Returns the node, or None if no node fits."""
+        if candidate.equivalence_class in self._failed:
             return None
         heap = self._heap_for(candidate)
         while heap:
             (_, _, position), placed = heap[0]
             if placed == self._placed[position]:
-                self._nodes[position].take(candidate.request)
+                self._nodes[position].reserve(candidate.request)
                 self._placed[position] += 1
                 return self._nodes[position].name
             rank = self._rank(candidate, position)
@@ -146,12 +147,12 @@ class _Snapshot:
         return None
 
     def _heap_for(self, candidate: Candidate) -> list[tuple[Rank, int]]:
-        heap = self._heaps.get(candidate.likeness)
+        heap = self._heaps.get(candidate.equivalence_class)
         if heap is None:
             ranks = (self._rank(candidate, position) for position in range(len(self._nodes)))
             heap = [(rank, self._placed[rank[2]]) for rank in ranks if rank is not None]
             heapq.heapify(heap)
-            self._heaps[candidate.likeness] = heap
+            self._heaps[candidate.equivalence_class] = heap
         return heap
 
     def _rank(self, candidate: Candidate, position: int) -> Rank | None:
@@ -161,10 +162,10 @@ class _Snapshot:
         return -_score(candidate.request, node), -node.free[PODS], position
 
     def diagnose(self, candidate: Candidate) -> Refusal:
-        """Why no node takes the candidate."""
-        if candidate.likeness not in self._failed:
-            self._failed[candidate.likeness] = self._diagnose(candidate)
-        return self._failed[candidate.likeness]
+        """Return why no node fits the candidate."""
+        if candidate.equivalence_class not in self._failed:
+            self._failed[candidate.equivalence_class] = self._diagnose(candidate)
+        return self._failed[candidate.equivalence_class]
 
     def _diagnose(self, candidate: Candidate) -> Refusal:
         if not self._nodes:
@@ -187,7 +188,7 @@ class _Snapshot:
 
 
 def _score(request: Mapping[str, Decimal], node: NodeState) -> int:
-    """How little of the node would be allocated, 0 to 100, as NodeResourcesLeastAllocated counts."""
+    """Return how little of the node would be allocated, from 0 to 100, as NodeResourcesLeastAllocated does."""
     scores = []
     for name, assumed in _SCORED.items():
         whole = node.allocatable.get(name, Decimal(0))

@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.scheduler.nodes import NodeState, Obj
 
 VICTIMS_MAX = 100
-"""Candidates for eviction that are weighed, the least important ones: each costs one trial placement."""
+"""The number of the least important candidates for eviction that are considered. Each one costs a trial placement."""
 
 
 @dataclass(frozen=True)
 class Occupant:
-    """A pod that has a place."""
+    """A pod that is placed on a node."""
 
     pod: Obj
     node: str
     request: dict[str, Decimal]
     priority: int
     unit: str
-    """Occupants of one unit go together."""
+    """Occupants of the same unit are evicted together."""
     is_leaving: bool
 
 
 @dataclass(frozen=True)
 class Victim:
-    """Occupants that go together."""
+    """Occupants that are evicted together."""
 
     occupants: tuple[Occupant, ...]
 
     @property
     def rank(self) -> tuple[int, str]:
-        """The lower, the sooner it goes; of equal priority the unit that is called later."""
+        """Lower ranks are evicted first. Units of equal priority are ordered by name, the last name first."""
         return max(occupant.priority for occupant in self.occupants), self.occupants[0].unit
 
 
-def choose(
+def select_victims(
     candidates: Sequence[Candidate],
     nodes: Sequence[NodeState],
     occupants: Iterable[Occupant],
@@ -55,23 +55,23 @@ def choose(
     needed: int,
     priority: int,
 ) -> Cooperative[list[Victim]]:
-    """The victims to evict now; none if that would not help, or if those that are leaving make room enough."""
-    everybody = list(occupants)
-    leaving = [occupant for occupant in everybody if occupant.is_leaving]
-    open_nodes = _without(nodes, leaving)
-    victims = [victim for victim in _units(everybody) if victim.rank[0] < priority]
+    """Return the victims to evict now. Returns none if evictions do not help or terminating pods free enough."""
+    all_occupants = list(occupants)
+    leaving = [occupant for occupant in all_occupants if occupant.is_leaving]
+    open_nodes = _without_occupants(nodes, leaving)
+    victims = [victim for victim in _units(all_occupants) if victim.rank[0] < priority]
     victims = sorted(victims, key=lambda victim: victim.rank)[:VICTIMS_MAX]
 
-    def suffices(gone: list[Victim]) -> Cooperative[bool]:
-        freed = _without(open_nodes, [occupant for victim in gone for occupant in victim.occupants])
+    def is_enough(evicted: list[Victim]) -> Cooperative[bool]:
+        freed = _without_occupants(open_nodes, [occupant for victim in evicted for occupant in victim.occupants])
         placement = yield from place_cooperatively(candidates, freed, needed=needed)
         return placement.is_feasible
 
-    if not victims or (yield from suffices([])) or not (yield from suffices(victims)):
+    if not victims or (yield from is_enough([])) or not (yield from is_enough(victims)):
         return []
     for victim in reversed(victims):
         spared = [other for other in victims if other is not victim]
-        if (yield from suffices(spared)):
+        if (yield from is_enough(spared)):
             victims = spared
     return victims
 
@@ -84,9 +84,9 @@ def _units(occupants: Iterable[Occupant]) -> list[Victim]:
     return [Victim(tuple(members)) for members in by_unit.values()]
 
 
-def _without(nodes: Iterable[NodeState], gone: Iterable[Occupant]) -> list[NodeState]:
+def _without_occupants(nodes: Iterable[NodeState], evicted: Iterable[Occupant]) -> list[NodeState]:
     copies = {node.name: node.copy() for node in nodes}
-    for occupant in gone:
+    for occupant in evicted:
         if occupant.node in copies:
-            copies[occupant.node].give_back(occupant.request)
+            copies[occupant.node].release(occupant.request)
     return list(copies.values())

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.clock import Clock
     from gangjobs_sandbox.scheduler.nodes import Obj
 
-_TOLD = ("status", "reason", "message")
+_COMPARED_FIELDS = ("status", "reason", "message")
 
 
 class Reporter:
-    """Writes for one scheduler."""
+    """Writes conditions and Events for one scheduler."""
 
     def __init__(self, registry: Registry, clock: Clock, pod_group_condition: str | None) -> None:
         self._registry = registry
@@ -37,7 +37,7 @@ class Reporter:
         self._registry.record_event(pod, "Normal", "Scheduled", message, SCHEDULER_NAME)
 
     def refused(self, pod: Obj, message: str, *, reason: str = "Unschedulable") -> None:
-        """The pod found no node in this attempt."""
+        """Record that the pod found no node in this attempt."""
         self._registry.record_event(pod, "Warning", "FailedScheduling", message, SCHEDULER_NAME)
         self._set(PODS, pod, "PodScheduled", "False", reason, message)
 
@@ -45,7 +45,7 @@ class Reporter:
         self._set_group(pod_group, "True", "Scheduled", "")
 
     def group_refused(self, pod_group: Obj, message: str, *, reason: str = "Unschedulable") -> None:
-        """Unless it was placed before: then the condition stays true, for it says what happened, not what is."""
+        """Record the refusal. The condition of a group that was placed before stays true."""
         if not has_condition(pod_group, self._pod_group_condition or ""):
             self._set_group(pod_group, "False", reason, message)
 
@@ -56,7 +56,7 @@ class Reporter:
     def _set(self, resource: Resource, obj: Obj, kind: str, status: str, reason: str, message: str) -> None:
         new = meta.condition(kind, status, reason, message, self._clock.now())
         old = find_condition(obj, kind)
-        if old is not None and all(old.get(field) == new[field] for field in _TOLD):
+        if old is not None and all(old.get(field) == new[field] for field in _COMPARED_FIELDS):
             return
         conditions = meta.with_condition((obj.get("status") or {}).get("conditions"), new)
         patch = {"metadata": {"uid": uid_of(obj)}, "status": {"conditions": conditions}}

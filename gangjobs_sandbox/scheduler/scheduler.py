@@ -52,7 +52,7 @@ _CYCLE = "cycle"
 
 
 class Scheduler:
-    """One key: a cycle over all units that are due, the most important first."""
+    """The scheduler. Its only key is a cycle over all units that are due, the most important unit first."""
 
     name = "scheduler"
 
@@ -82,11 +82,11 @@ class Scheduler:
         elif event.resource is NODES:
             self._node_changed(event.obj, event.old, is_gone=is_gone)
         elif event.resource in (PODGROUPS, WORKLOADS) and not is_gone and _has_new_spec(event):
-            self._room_changed()
+            self._resources_changed()
 
     def sync(self, key: Hashable) -> Cooperative[None]:
-        """Try what is due. Raises StatusError if the registry refuses a write that it must not."""
-        self._end_permits()
+        """Try the units that are due. Raises StatusError if the registry unexpectedly refuses a write."""
+        self._expire_permits()
         if self._has_new_room:
             self._has_new_room = False
             self._activate_all()
@@ -102,12 +102,12 @@ class Scheduler:
             try:
                 yield from self._try(unit)
             except Exception:
-                self._backlog.activate(unit)  # the cycle is tried again, with this unit and the rest
+                self._backlog.activate(unit)  # the cycle is retried with this unit and the remaining ones
                 raise
-        self._wake_for_rest()
+        self._enqueue_next_cycle()
 
     def _may_be_tried(self, unit: Unit) -> bool:
-        """Whether its pods still wait, and their group is complete. If not, nothing is written anywhere."""
+        """Return whether the unit's pods still wait and its group is complete. If not, the scheduler writes nothing."""
         kind, key = unit
         if kind == "group":
             return self._ready_group(key) is not None  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ class Scheduler:
         return group is None or self._ready_group(group) is not None
 
     def _try(self, unit: Unit) -> Cooperative[None]:
-        if not self._may_be_tried(unit):  # what was tried before it in this cycle took its time
+        if not self._may_be_tried(unit):  # the units that were tried earlier in this cycle took time
             return
         kind, key = unit
         if kind == "group":
@@ -132,9 +132,9 @@ class Scheduler:
         placement = place(candidates, self._cache.nodes.values(), needed=1)
         eviction = None
         if not placement.is_feasible:
-            eviction = yield from self._evictor.make_room(candidates, needed=1)
+            eviction = yield from self._evictor.preempt(candidates, needed=1)
         messages = {uid: self._messages.pod(refusal, eviction) for uid, refusal in placement.refused.items()}
-        yield from self._settle(unit, [pod], placement, messages)
+        yield from self._apply_placement(unit, [pod], placement, messages)
 
     def _try_group(self, unit: Unit, key: GroupKey) -> Cooperative[None]:
         group = self._ready_group(key)
@@ -155,9 +155,9 @@ class Scheduler:
             return
         eviction = None
         if not placement.is_feasible:
-            as_one = group.pod_group if self._release.schedules_groups else None
-            eviction = yield from self._evictor.make_room(candidates, needed=needed, pod_group=as_one)
-        yield from self._settle(unit, pods, placement, self._messages.members(pods, gang, placement, eviction))
+            pod_group = group.pod_group if self._release.schedules_groups else None
+            eviction = yield from self._evictor.preempt(candidates, needed=needed, pod_group=pod_group)
+        yield from self._apply_placement(unit, pods, placement, self._messages.members(pods, gang, placement, eviction))
         if group.pod_group is None:
             return
         if placement.is_feasible:
@@ -179,19 +179,19 @@ class Scheduler:
         return True
 
     def _ready_group(self, key: GroupKey) -> Group | None:
-        """The group if it may be tried. If not, nothing is written anywhere: the real one holds it before its queue."""
+        """Return the group if it may be tried. If not, nothing is written, as in kube-scheduler."""
         group = groups.find(self._registry, key)
         if group is None or (group.min_count or 0) > self._cache.member_count(key):
             return None
         return group
 
-    def _settle(
+    def _apply_placement(
         self, unit: Unit, pods: list[Obj], placement: Placement, messages: Mapping[str, str]
     ) -> Cooperative[None]:
-        """Bind what may be bound, tell of the rest, and decide when to look again.
+        """Bind the placed pods, report the other pods, and set the back-off of the unit.
 
         Args:
-            messages: by pod uid, what to say of a pod that stays without a node.
+            messages: by pod UID, the message of each pod that stays without a node.
         """
         for pod in pods:
             node = placement.nodes.get(uid_of(pod)) if placement.is_feasible else None
@@ -206,7 +206,7 @@ class Scheduler:
             self._backlog.failed(unit)
 
     def _accept(self, pod: Obj, node: str) -> Cooperative[None]:
-        """Bind the pod; in 1.35 a gang's pod first waits, on its reserved place, for the others."""
+        """Bind the pod. In 1.35, a gang's pod first holds its resources and waits for the other pods."""
         key = group_key(pod)
         if self._release.has_pod_groups or key is None:
             self._bind(pod, node)
@@ -224,20 +224,20 @@ class Scheduler:
         try:
             self._registry.bind(name_of(pod), namespace_of(pod), node)
         except StatusError as exc:
-            # The pod went, or got a node, in between; its own events say which.
+            # The pod was deleted or bound in the meantime. Its own events report that.
             if exc.code not in (404, 409):
                 raise
             return
         self._report.bound(pod, node)
 
-    def _end_permits(self) -> None:
-        """1.35: give back the places of gangs that did not come together in time."""
+    def _expire_permits(self) -> None:
+        """Release the resources of gangs that were not complete before their timeout. Used in 1.35 only."""
         for permit in self._permits.expire():
             uid = uid_of(permit.pod)
             self._cache.forget_assumed(uid)
             self._report.refused(self._cache.pods[uid], permit.timeout_message)
             self._backlog.failed(("pod", uid))
-            self._room_changed()
+            self._resources_changed()
 
     def _rank(self, unit: Unit) -> Cooperative[tuple[int, str, str]]:
         kind, key = unit
@@ -247,39 +247,39 @@ class Scheduler:
             return 0, "", str(key)
         return -priority_of(first), first["metadata"].get("creationTimestamp") or "", str(key)
 
-    def _wake_for_rest(self) -> None:
+    def _enqueue_next_cycle(self) -> None:
         after_s = self._backlog.next_s(self._permits.deadlines())
         if after_s is not None:
             self.queue.add(_CYCLE, after_s=after_s)
 
     def _pod_changed(self, pod: Obj, old: Obj | None) -> None:
-        held_room = old is not None and node_of(old) is not None and not is_terminal(old)
+        held_resources = old is not None and node_of(old) is not None and not is_terminal(old)
         self._cache.put_pod(pod)
         if self._permits.drop_if_over(pod):
             self._cache.forget_assumed(uid_of(pod))
-            self._room_changed()
-        if held_room and is_terminal(pod):
-            self._room_changed()
+            self._resources_changed()
+        if held_resources and is_terminal(pod):
+            self._resources_changed()
         elif old is None or old["spec"] != pod["spec"] or labels_of(old) != labels_of(pod):
-            self._activate_near(pod, is_new=old is None)
+            self._activate_pod_and_group(pod, is_new=old is None)
 
     def _pod_gone(self, pod: Obj) -> None:
         self._permits.drop(pod)
         self._cache.drop_pod(pod)
         self._backlog.forget(("pod", uid_of(pod)))
-        self._room_changed()
+        self._resources_changed()
 
     def _node_changed(self, node: Obj, old: Obj | None, *, is_gone: bool) -> None:
         if is_gone:
             self._cache.drop_node(node)
             return
-        if old is not None and _offer(old) == _offer(node):
+        if old is not None and _placement_fields(old) == _placement_fields(node):
             return
         self._cache.put_node(node)
-        self._room_changed()
+        self._resources_changed()
 
-    def _activate_near(self, pod: Obj, *, is_new: bool) -> None:
-        """The pod, and those for which it has completed the group."""
+    def _activate_pod_and_group(self, pod: Obj, *, is_new: bool) -> None:
+        """Activate the pod, and the pods whose group it has completed."""
         group = group_key(pod)
         if group is not None and self._release.has_pod_groups:
             self._activate(("group", group))
@@ -293,8 +293,8 @@ class Scheduler:
         group = groups.find(self._registry, key)
         return group is not None and (group.min_count or 1) == self._cache.member_count(key)
 
-    def _room_changed(self) -> None:
-        """Something may fit now that did not before: the next cycle tries everything that waits."""
+    def _resources_changed(self) -> None:
+        """Try all waiting units in the next cycle, because one of them may fit now."""
         self._has_new_room = True
         self.queue.add(_CYCLE)
 
@@ -307,8 +307,8 @@ class Scheduler:
         self.queue.add(_CYCLE, after_s=self._backlog.activate(unit))
 
 
-def _offer(node: Obj) -> tuple[object, ...]:
-    """What of a node matters for placing; its heartbeats do not."""
+def _placement_fields(node: Obj) -> tuple[object, ...]:
+    """Return the part of a node that matters for placement. Heartbeats do not change it."""
     status = node.get("status") or {}
     return node.get("spec"), labels_of(node), status.get("allocatable"), status.get("capacity")
 

@@ -17,19 +17,19 @@ BACKOFF_MAX_S = 10.0
 _DOUBLINGS_MAX = 10
 
 Unit = tuple[str, Hashable]
-"""("pod", uid) or ("group", GroupKey)."""
+"""("pod", UID) or ("group", GroupKey)."""
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """How often a unit has failed, and when it may be tried again."""
+    """The failed attempts of a unit, and the time of the next attempt."""
 
     failures: int
     ready_at: datetime
 
 
 class SchedulingQueue:
-    """Active units, and what is remembered of those that failed."""
+    """The active units, and the back-off of the units that failed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,18 +37,18 @@ class SchedulingQueue:
         self._attempts: dict[Unit, Attempts] = {}
 
     def activate(self, unit: Unit) -> float:
-        """The unit shall be tried. Returns in how many seconds that may be."""
+        """Mark the unit as active. Returns the seconds until it may be tried."""
         self._active[unit] = None
         now = self._clock.now()
         return (self._ready_at(unit, now) - now).total_seconds()
 
     def due(self) -> list[Unit]:
-        """The active units that may be tried now."""
+        """Return the active units whose back-off has expired."""
         now = self._clock.now()
         return [unit for unit in self._active if self._ready_at(unit, now) <= now]
 
     def deactivate(self, unit: Unit) -> None:
-        """It is about to be tried: only what happens from now on makes it active again."""
+        """Mark the unit as inactive before an attempt. Only later events make it active again."""
         self._active.pop(unit, None)
 
     def failed(self, unit: Unit) -> None:
@@ -62,12 +62,12 @@ class SchedulingQueue:
         self._attempts.pop(unit, None)
 
     def next_s(self, others: Iterable[datetime]) -> float | None:
-        """Seconds until an active unit may be tried, or one of the other moments comes; None for never."""
+        """Return the seconds until an active unit may be tried or one of `others` is reached. None means never."""
         now = self._clock.now()
         moments = [*(self._ready_at(unit, now) for unit in self._active), *others]
         return (min(moments) - now).total_seconds() if moments else None
 
     def _ready_at(self, unit: Unit, now: datetime) -> datetime:
-        """When the unit may be tried; `now` if it has not failed, as the clock itself has gone on since."""
+        """Return when the unit may be tried. The result for a unit without failures is `now`."""
         attempts = self._attempts.get(unit)
         return attempts.ready_at if attempts else now

@@ -62,7 +62,7 @@ def test_refused_pod_fits_on_no_node_that_is_left(nodes, pods):
     for target in rest:
         for pod in pods:
             if placement.nodes.get(pod.uid) == target.name:
-                target.take(pod.request)
+                target.reserve(pod.request)
     for pod in pods:
         if pod.uid in placement.refused:
             assert place([pod], rest, needed=1).nodes == {}

@@ -8,7 +8,7 @@ from gangjobs_sandbox.cooperative import run_to_completion
 from gangjobs_sandbox.resources import NODES, PODGROUPS, PRIORITYCLASSES
 from gangjobs_sandbox.scheduler.nodes import node_state, request_of
 from gangjobs_sandbox.scheduler.placement import Candidate, place
-from gangjobs_sandbox.scheduler.preemption import Occupant, choose
+from gangjobs_sandbox.scheduler.preemption import Occupant, select_victims
 from tests.sandbox.builders import NAMESPACE, Bench, container, is_deleting
 
 URGENT = {"priorityClassName": "urgent"}
@@ -134,16 +134,16 @@ def test_victims_suffice_and_none_is_needless(sizes, running, wanted):
         target, body = nodes[place_number % len(nodes)], pod(f"r{number}", cpu)
         request = request_of(body)
         if all(target.free.get(name, 0) >= amount for name, amount in request.items()):
-            target.take(request)
+            target.reserve(request)
             occupants.append(Occupant(body, target.name, request, priority, f"u{number}", is_leaving))
     candidates = [Candidate.of(pod(f"c{number}", cpu)) for number, cpu in enumerate(wanted)]
     needed = len(candidates)
-    victims = run_to_completion(choose(candidates, nodes, occupants, needed=needed, priority=2))
+    victims = run_to_completion(select_victims(candidates, nodes, occupants, needed=needed, priority=2))
 
     def fits_without(gone):
         rest = {one.name: one.copy() for one in nodes}
         for occupant in gone:
-            rest[occupant.node].give_back(occupant.request)
+            rest[occupant.node].release(occupant.request)
         return place(candidates, list(rest.values()), needed=needed).is_feasible
 
     gone = [occupant for victim in victims for occupant in victim.occupants]

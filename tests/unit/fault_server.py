@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from gangjobs_sandbox.api.server import hand_on_accepted
+from gangjobs_sandbox.api.server import drain_accepted
 
 if TYPE_CHECKING:
     import ssl
@@ -92,7 +92,7 @@ class FaultServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await hand_on_accepted(self._server.sockets)
+        await drain_accepted(self._server.sockets)
         self._server.close()
         for task in self._tasks:
             task.cancel()

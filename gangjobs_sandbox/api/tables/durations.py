@@ -28,7 +28,7 @@ _STEPS = (
 
 
 def human(seconds: float) -> str:
-    """A duration in at most two units, such as `5m30s`."""
+    """Format a duration with at most two units, such as `5m30s`."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"
@@ -41,10 +41,10 @@ def human(seconds: float) -> str:
 
 
 def since(text: str | None, now: datetime) -> str:
-    """How long ago a timestamp was."""
+    """Format the time since a timestamp."""
     return human((now - parse_time(text)).total_seconds()) if text else UNKNOWN
 
 
 def between(start: str, end: str) -> str:
-    """How long from one timestamp to another."""
+    """Format the time between two timestamps."""
     return human((parse_time(end) - parse_time(start)).total_seconds())

@@ -18,7 +18,7 @@ _NONE = "<none>"
 
 
 def pod_cells(pod: Object, now: datetime) -> list[Any]:
-    """Name, ready, status, restarts, age; then the wide ones: IP, node, nominated node, readiness gates."""
+    """Return name, ready, status, restarts and age, and for `-o wide` IP, node, nominated node and readiness gates."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     containers = status.get("containerStatuses") or []
     ready = sum(1 for c in containers if c.get("ready") and "running" in (c.get("state") or {}))
@@ -63,7 +63,7 @@ def _status(pod: Object) -> str:
 
 
 def _initializing(pod: Object) -> str | None:
-    """What the first init container that is not done is up to."""
+    """Return the state of the first init container that has not finished."""
     total = len((pod.get("spec") or {}).get("initContainers") or ())
     for position, container in enumerate((pod.get("status") or {}).get("initContainerStatuses") or ()):
         state = container.get("state") or {}

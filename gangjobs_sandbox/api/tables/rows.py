@@ -37,13 +37,13 @@ _NODE_ROLE = "node-role.kubernetes.io/"
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a table (`!` in front of one shown by `-o wide` only), and the cells of an object."""
+    """The columns of a table (`!` marks the columns of `-o wide`), and the cells of an object."""
 
     columns: tuple[str, ...]
     cells: Callable[[Object, datetime], list[Any]]
 
     def definitions(self) -> list[dict[str, Any]]:
-        """The `columnDefinitions` of the table."""
+        """Return the `columnDefinitions` of the table."""
         found = []
         for column in self.columns:
             name = column.removeprefix("!")
@@ -60,7 +60,7 @@ class Layout:
 
 
 def layout_of(resource: Resource) -> Layout:
-    """How objects of this resource are shown; by name and age if nothing else is known."""
+    """Return the layout of the resource. The default layout has name and age."""
     return _LAYOUTS.get(resource, _PLAIN)
 
 

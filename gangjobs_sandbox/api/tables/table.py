@@ -20,12 +20,12 @@ __all__ = ["Table", "partial"]
 
 
 def partial(obj: Object) -> Object:
-    """The object without its content: `PartialObjectMetadata`."""
+    """Return the object without its content: `PartialObjectMetadata`."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
 class Table:
-    """Makes the tables of one request; a watch gets the columns with its first row only."""
+    """Builds the tables of one request. A watch gets the columns with its first row only."""
 
     def __init__(self, target: Target, clock: Clock, *, include: str = "Metadata") -> None:
         self._target = target
@@ -35,7 +35,7 @@ class Table:
         self._shown_columns = False
 
     def head(self, metadata: Mapping[str, Any]) -> Object:
-        """The table without its rows."""
+        """Return the table without its rows."""
         columns = None if self._shown_columns else self._layout.definitions()
         self._shown_columns = True
         return {
@@ -46,11 +46,11 @@ class Table:
         }
 
     def row(self, stored: Stored) -> bytes:
-        """The row of one object."""
+        """Return the row of one object."""
         return msgspec.json.encode(self._row(stored.obj))
 
     def alone(self, stored: Stored) -> bytes:
-        """A table of one object, for an event of a watch."""
+        """Return a table of one object, for an event of a watch."""
         metadata = {"resourceVersion": str(stored.revision)}
         return msgspec.json.encode({**self.head(metadata), "rows": [self._row(stored.obj)]})
 
