@@ -6,13 +6,22 @@ change is judged: in CI, and in `make test`. CONTRIBUTING.md says how to search 
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import shutil
 import signal
 import tempfile
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
+
+from tests.provider.virtual_time import VirtualTimeLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
 
 # How long an example takes says how busy the machine is, and nothing else.
 _UNTIMED = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -31,3 +40,10 @@ elif "AIRFLOW_HOME" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background so, and the programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Choose the event loop of an asynchronous test and of its fixtures."""
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual time": VirtualTimeLoop}
+    return {"real time": asyncio.new_event_loop}

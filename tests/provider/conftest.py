@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.submission_cluster import SubmissionCluster
     from tests.provider.task_runner import Task
+    from tests.provider.virtual_control_plane import VirtualControlPlane
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +42,15 @@ async def cluster() -> AsyncIterator[SubmissionCluster]:
 
     async with running_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[VirtualControlPlane]:
+    """Run a control plane of the newest release with one large node, for tests in virtual time."""
+    from tests.provider.virtual_control_plane import VirtualControlPlane
+
+    async with VirtualControlPlane.running() as plane:
+        yield plane
 
 
 @pytest.fixture

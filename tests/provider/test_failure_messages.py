@@ -84,47 +84,44 @@ async def test_deadline_that_a_follower_does_not_know_any_more_is_not_told_as_no
 
 
 @in_virtual_time
-async def test_replaced_job_and_the_one_in_its_place_are_named():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=1, gang=False)
-        plane.delete_job()
-        await plane.until(lambda: plane.job() is None)
-        other = plane.submit(workers=1, gang=False)
-        error = raised(await Follower(plane, ref).event())
-        assert isinstance(error, JobReplaced)
-        assert (error.uid, error.other_uid) == (ref.uid, other.uid)
-        assert str(error) == (
-            f"Job default/train (uid {ref.uid}) was replaced by another Job (uid {other.uid}). "
-            f"JobReplaced: Job default/train now has uid {other.uid}, not {ref.uid}. "
-            "Find out who creates Jobs of this name."
-        )
+async def test_replaced_job_and_the_one_in_its_place_are_named(plane):
+    ref = plane.submit(workers=1, gang=False)
+    plane.delete_job()
+    await plane.until(lambda: plane.job() is None)
+    other = plane.submit(workers=1, gang=False)
+    error = raised(await Follower(plane, ref).event())
+    assert isinstance(error, JobReplaced)
+    assert (error.uid, error.other_uid) == (ref.uid, other.uid)
+    assert str(error) == (
+        f"Job default/train (uid {ref.uid}) was replaced by another Job (uid {other.uid}). "
+        f"JobReplaced: Job default/train now has uid {other.uid}, not {ref.uid}. "
+        "Find out who creates Jobs of this name."
+    )
 
 
 @in_virtual_time
-async def test_deleted_job_is_told_with_its_remedy_once():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, ref := plane.submit(workers=1))
-        await plane.until(lambda: plane.running_ranks() == 1)
-        plane.delete_job()
-        error = raised(await following.event())
-        assert isinstance(error, JobDeleted)
-        assert str(error).startswith("Job default/train was deleted while the gang was ")
-        assert str(error).count("Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.") == 1
-        assert str(error).count("Find out") == 1
-        assert ref.name in error.last_seen
+async def test_deleted_job_is_told_with_its_remedy_once(plane):
+    following = Follower(plane, ref := plane.submit(workers=1))
+    await plane.until(lambda: plane.running_ranks() == 1)
+    plane.delete_job()
+    error = raised(await following.event())
+    assert isinstance(error, JobDeleted)
+    assert str(error).startswith("Job default/train was deleted while the gang was ")
+    assert str(error).count("Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace.") == 1
+    assert str(error).count("Find out") == 1
+    assert ref.name in error.last_seen
 
 
 @in_virtual_time
-async def test_termination_message_begins_with_a_whole_word():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=1))
-        await plane.until(lambda: plane.running_ranks() == 1)
-        plane.finish("train", 0, exit_code=128, message=START)
-        error = raised(await following.event())
-        assert isinstance(error, AppFailed)
-        assert str(error) == (
-            "Rank 0 of gang default/train exited with code 128 (AppFailed). rank 0 exited with code 128 on node-0. "
-            "Look at the log of this rank.\nTermination message of rank 0:\n"
-            '...failed: runc create failed: unable to start container process: exec: "train": executable file not '
-            "found in $PATH: unknown"
-        )
+async def test_termination_message_begins_with_a_whole_word(plane):
+    following = Follower(plane, plane.submit(workers=1))
+    await plane.until(lambda: plane.running_ranks() == 1)
+    plane.finish("train", 0, exit_code=128, message=START)
+    error = raised(await following.event())
+    assert isinstance(error, AppFailed)
+    assert str(error) == (
+        "Rank 0 of gang default/train exited with code 128 (AppFailed). rank 0 exited with code 128 on node-0. "
+        "Look at the log of this rank.\nTermination message of rank 0:\n"
+        '...failed: runc create failed: unable to start container process: exec: "train": executable file not '
+        "found in $PATH: unknown"
+    )

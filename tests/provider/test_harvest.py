@@ -470,14 +470,13 @@ async def test_ledger_that_cannot_be_read_is_not_empty():
 
 
 @in_virtual_time
-async def test_orphaned_ledger_can_still_be_read():
-    async with VirtualControlPlane.running() as plane:
-        hand = Hand(plane)
-        await hand.ledger().record([outcome_of(view(PodView, hand.pod(7)))])
-        plane.delete_job(propagation="Orphan")
-        await plane.until(lambda: plane.job() is None)
-        await asyncio.sleep(30)
-        assert [one.rank for one in await read_outcomes(plane.client, hand.ref)] == [7]
+async def test_orphaned_ledger_can_still_be_read(plane):
+    hand = Hand(plane)
+    await hand.ledger().record([outcome_of(view(PodView, hand.pod(7)))])
+    plane.delete_job(propagation="Orphan")
+    await plane.until(lambda: plane.job() is None)
+    await asyncio.sleep(30)
+    assert [one.rank for one in await read_outcomes(plane.client, hand.ref)] == [7]
 
 
 @in_virtual_time

@@ -64,24 +64,22 @@ REQUESTS = ("LIST pods", *["POST configmaps"] * 3, *["PATCH pods"] * 5, "LIST po
 
 
 @in_virtual_time
-async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by():
-    async with VirtualControlPlane.running() as plane:
-        client = CrashingClient(plane.client)
-        ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
-        await _harvest_all(client, ref)
-        check_harvest(plane, uids)
-        assert tuple(client.requests) == REQUESTS
+async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by(plane):
+    client = CrashingClient(plane.client)
+    ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
+    await _harvest_all(client, ref)
+    check_harvest(plane, uids)
+    assert tuple(client.requests) == REQUESTS
 
 
 @pytest.mark.parametrize("crash", crash_points(REQUESTS), ids=lambda crash: f"{crash} ({REQUESTS[crash.at]})")
 @in_virtual_time
-async def test_crash_neither_loses_nor_doubles(crash):
-    async with VirtualControlPlane.running() as plane:
-        ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
-        await _dies_somewhere(CrashingClient(plane.client, crash), ref)
-        recorded_before_released(plane)
-        await _harvest_all(plane.client, ref)
-        check_harvest(plane, uids)
+async def test_crash_neither_loses_nor_doubles(plane, crash):
+    ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
+    await _dies_somewhere(CrashingClient(plane.client, crash), ref)
+    recorded_before_released(plane)
+    await _harvest_all(plane.client, ref)
+    check_harvest(plane, uids)
 
 
 crashes = st.builds(Crash, st.integers(0, 12), st.booleans())
@@ -114,19 +112,18 @@ WRITES = [
 
 @pytest.mark.parametrize(("method", "path", "crash"), WRITES)
 @in_virtual_time
-async def test_follower_that_dies_at_a_write_is_replaced(method: str, path: str, crash: Crash):
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=3)
-        kind: Any = "drop-after" if crash.applied else "drop-before"
-        plane.arm(kind, method=method, path=path, skip=crash.at)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 3)
-        uids = {pod["metadata"]["uid"] for pod in plane.pods()}
-        plane.finish("train", 0)
-        await plane.until(lambda: plane.faults.history or len(plane.ledger()) == 1)
-        await following.die()
-        plane.finish("train", 1)
-        plane.finish("train", 2)
-        event = await Follower(plane, ref, clock=loop_clock()).event()
-        assert event.status == "succeeded"
-        check_harvest(plane, uids)
+async def test_follower_that_dies_at_a_write_is_replaced(plane, method: str, path: str, crash: Crash):
+    ref = plane.submit(workers=3)
+    kind: Any = "drop-after" if crash.applied else "drop-before"
+    plane.arm(kind, method=method, path=path, skip=crash.at)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    uids = {pod["metadata"]["uid"] for pod in plane.pods()}
+    plane.finish("train", 0)
+    await plane.until(lambda: plane.faults.history or len(plane.ledger()) == 1)
+    await following.die()
+    plane.finish("train", 1)
+    plane.finish("train", 2)
+    event = await Follower(plane, ref, clock=loop_clock()).event()
+    assert event.status == "succeeded"
+    check_harvest(plane, uids)

@@ -57,16 +57,15 @@ async def test_halted_gang_gives_its_capacity_back():
 
 
 @in_virtual_time
-async def test_queued_gang_times_out_from_its_creation():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2, suspend=True)
-        plane.registry.patch(
-            JOBS, ref.name, NAMESPACE, {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}, PatchKind.MERGE
-        )
-        event = await Follower(plane, ref, deadlines=Deadlines(queue_s=600)).event()
-        assert (event.status, event.phase) == (Status.TIMEOUT, Phase.QUEUED)
-        assert "Kueue queue gpu" in event.message
-        assert elapsed() == pytest.approx(600, abs=3)
+async def test_queued_gang_times_out_from_its_creation(plane):
+    ref = plane.submit(workers=2, suspend=True)
+    plane.registry.patch(
+        JOBS, ref.name, NAMESPACE, {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}, PatchKind.MERGE
+    )
+    event = await Follower(plane, ref, deadlines=Deadlines(queue_s=600)).event()
+    assert (event.status, event.phase) == (Status.TIMEOUT, Phase.QUEUED)
+    assert "Kueue queue gpu" in event.message
+    assert elapsed() == pytest.approx(600, abs=3)
 
 
 @pytest.mark.parametrize(
@@ -75,23 +74,22 @@ async def test_queued_gang_times_out_from_its_creation():
     ids=["queued", "running"],
 )
 @in_virtual_time
-async def test_halted_gang_never_runs_again_although_its_queue_lets_it(deadlines, admitted_after_s):
+async def test_halted_gang_never_runs_again_although_its_queue_lets_it(plane, deadlines, admitted_after_s):
     """Kueue lets a Job run that waits in a queue, and one that it had admitted again as soon as it is suspended."""
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2, suspend=True)
-        label = {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}
-        plane.registry.patch(JOBS, ref.name, NAMESPACE, label, PatchKind.MERGE)
-        async with as_kueue(plane, admitted_after_s):
-            event = await Follower(plane, ref, deadlines=deadlines).event()
-            started = {pod["metadata"]["uid"] for pod in plane.pods()}
-            await asyncio.sleep(300)
-        assert event.status is Status.TIMEOUT
-        assert {pod["metadata"]["uid"] for pod in plane.pods()} <= started
-        job = plane.job()
-        assert "active" not in job["status"]
-        assert [one["reason"] for one in job["status"]["conditions"] if one["type"] == "Failed"] == ["DeadlineExceeded"]
-        later = await Follower(plane, ref, deadlines=deadlines).event()
-        assert (later.status, later.reason, later.message) == (event.status, event.reason, event.message)
+    ref = plane.submit(workers=2, suspend=True)
+    label = {"metadata": {"labels": {LABEL_KUEUE_QUEUE: "gpu"}}}
+    plane.registry.patch(JOBS, ref.name, NAMESPACE, label, PatchKind.MERGE)
+    async with as_kueue(plane, admitted_after_s):
+        event = await Follower(plane, ref, deadlines=deadlines).event()
+        started = {pod["metadata"]["uid"] for pod in plane.pods()}
+        await asyncio.sleep(300)
+    assert event.status is Status.TIMEOUT
+    assert {pod["metadata"]["uid"] for pod in plane.pods()} <= started
+    job = plane.job()
+    assert "active" not in job["status"]
+    assert [one["reason"] for one in job["status"]["conditions"] if one["type"] == "Failed"] == ["DeadlineExceeded"]
+    later = await Follower(plane, ref, deadlines=deadlines).event()
+    assert (later.status, later.reason, later.message) == (event.status, event.reason, event.message)
 
 
 @asynccontextmanager
@@ -130,91 +128,82 @@ async def test_refused_pods_are_told_when_time_is_over():
 
 @pytest.mark.parametrize("deadlines", [Deadlines(), Deadlines(queue_s=1, assemble_s=30, run_s=500)], ids=str)
 @in_virtual_time
-async def test_gang_within_its_deadlines_is_left_alone(deadlines):
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2), deadlines=deadlines)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(490)
-        plane.finish_all()
-        assert (await following.event()).status is Status.SUCCEEDED
+async def test_gang_within_its_deadlines_is_left_alone(plane, deadlines):
+    following = Follower(plane, plane.submit(workers=2), deadlines=deadlines)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await asyncio.sleep(490)
+    plane.finish_all()
+    assert (await following.event()).status is Status.SUCCEEDED
 
 
 @in_virtual_time
-async def test_follower_that_died_after_the_halt_is_replaced():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2)
-        deadlines = Deadlines(queue_s=5, run_s=60)
-        following = Follower(plane, ref, deadlines=deadlines)
-        await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
-        await following.die()
-        await plane.until(lambda: plane.held() and all(p["status"]["phase"] == "Failed" for p in plane.pods()))
-        await asyncio.sleep(300)
-        event = await Follower(plane, ref, deadlines=deadlines).event()
-        assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 60)
-        assert event.message == "running: 2/2 ranks"
-        assert len(event.ranks) == 2
-        assert plane.held() == []
+async def test_follower_that_died_after_the_halt_is_replaced(plane):
+    ref = plane.submit(workers=2)
+    deadlines = Deadlines(queue_s=5, run_s=60)
+    following = Follower(plane, ref, deadlines=deadlines)
+    await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
+    await following.die()
+    await plane.until(lambda: plane.held() and all(p["status"]["phase"] == "Failed" for p in plane.pods()))
+    await asyncio.sleep(300)
+    event = await Follower(plane, ref, deadlines=deadlines).event()
+    assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 60)
+    assert event.message == "running: 2/2 ranks"
+    assert len(event.ranks) == 2
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_dead_node_does_not_hold_the_end():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.dead_nodes.add("node-0")
-        event = await following.event(within_s=300)
-        assert event.status is Status.TIMEOUT
-        assert {rank.outcome for rank in event.ranks} == {OutcomeKind.UNKNOWN}
-        assert "2 pods had not ended" in event.notes[0]
-        assert plane.held() == []
+async def test_dead_node_does_not_hold_the_end(plane):
+    following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.dead_nodes.add("node-0")
+    event = await following.event(within_s=300)
+    assert event.status is Status.TIMEOUT
+    assert {rank.outcome for rank in event.ranks} == {OutcomeKind.UNKNOWN}
+    assert "2 pods had not ended" in event.notes[0]
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_gang_that_ends_at_the_last_moment_has_ended():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(59.9)
-        plane.finish_all()
-        event = await following.event()
-        assert event.status in {Status.SUCCEEDED, Status.TIMEOUT}
-        assert plane.held() == []
-        assert len(plane.ledger()) == 2
+async def test_gang_that_ends_at_the_last_moment_has_ended(plane):
+    following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await asyncio.sleep(59.9)
+    plane.finish_all()
+    event = await following.event()
+    assert event.status in {Status.SUCCEEDED, Status.TIMEOUT}
+    assert plane.held() == []
+    assert len(plane.ledger()) == 2
 
 
 @in_virtual_time
-async def test_gang_deleted_while_it_is_halted_was_deleted():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
-        await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
-        plane.delete_job()
-        assert (await following.event()).status is Status.DELETED
-        assert plane.held() == []
+async def test_gang_deleted_while_it_is_halted_was_deleted(plane):
+    following = Follower(plane, plane.submit(workers=2), deadlines=Deadlines(run_s=60))
+    await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
+    plane.delete_job()
+    assert (await following.event()).status is Status.DELETED
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_deadline_counts_by_the_clock_of_the_api_server():
+async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
     """The machine's own clock is months ahead of the server's here, and is never asked."""
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2)
-        event = await follow(
-            plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, clock=loop_clock()
-        )
-        ran_s = (plane.clock.now() - event.since).total_seconds()
-        assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
-        assert 300 <= ran_s <= 310
+    ref = plane.submit(workers=2)
+    event = await follow(plane.client, ref, deadlines=Deadlines(run_s=300), report=lambda _: None, clock=loop_clock())
+    ran_s = (plane.clock.now() - event.since).total_seconds()
+    assert (event.status, event.phase, event.seconds) == (Status.TIMEOUT, Phase.RUNNING, 300)
+    assert 300 <= ran_s <= 310
 
-        assert plane.held() == []
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_gang_that_somebody_halted_has_failed_and_is_not_waited_for():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        assert await halt(plane.client, ref, reason="not needed any more")
-        event = await following.event()
-        assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Halted")
-        assert "not needed any more" in event.message
-        assert (plane.held(), len(event.ranks)) == ([], 2)
+async def test_gang_that_somebody_halted_has_failed_and_is_not_waited_for(plane):
+    ref = plane.submit(workers=2)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    assert await halt(plane.client, ref, reason="not needed any more")
+    event = await following.event()
+    assert (event.status, event.phase, event.reason) == (Status.FAILED, Phase.FAILED, "Halted")
+    assert "not needed any more" in event.message
+    assert (plane.held(), len(event.ranks)) == ([], 2)

@@ -52,68 +52,64 @@ def uids(plane: VirtualControlPlane) -> set[str]:
 
 
 @in_virtual_time
-async def test_gang_that_succeeded_in_sight_costs_one_look_at_its_job():
-    async with VirtualControlPlane.running() as plane:
-        asking = Asking(plane, plane.submit(workers=3))
-        await plane.until(lambda: plane.running_ranks() == 3)
-        await asyncio.sleep(5)
-        asking.forget()
-        plane.finish_all()
-        assert (await asking.event()).status is Status.SUCCEEDED
-        assert (asking.asked("GET jobs"), asking.asked("LIST pods")) == (1, 0)
-        check_harvest(plane, uids(plane))
+async def test_gang_that_succeeded_in_sight_costs_one_look_at_its_job(plane):
+    asking = Asking(plane, plane.submit(workers=3))
+    await plane.until(lambda: plane.running_ranks() == 3)
+    await asyncio.sleep(5)
+    asking.forget()
+    plane.finish_all()
+    assert (await asking.event()).status is Status.SUCCEEDED
+    assert (asking.asked("GET jobs"), asking.asked("LIST pods")) == (1, 0)
+    check_harvest(plane, uids(plane))
 
 
 @in_virtual_time
-async def test_gang_that_failed_is_asked_for_its_pods():
-    async with VirtualControlPlane.running() as plane:
-        asking = Asking(plane, plane.submit(workers=3))
-        await plane.until(lambda: plane.running_ranks() == 3)
-        asking.forget()
-        there = uids(plane)
-        plane.finish("train", 1, exit_code=3)
-        assert (await asking.event()).status is Status.FAILED
-        assert asking.asked("LIST pods") >= 1
-        check_harvest(plane, there)
+async def test_gang_that_failed_is_asked_for_its_pods(plane):
+    asking = Asking(plane, plane.submit(workers=3))
+    await plane.until(lambda: plane.running_ranks() == 3)
+    asking.forget()
+    there = uids(plane)
+    plane.finish("train", 1, exit_code=3)
+    assert (await asking.event()).status is Status.FAILED
+    assert asking.asked("LIST pods") >= 1
+    check_harvest(plane, there)
 
 
 @in_virtual_time
-async def test_gang_that_a_queue_had_suspended_is_asked_for_its_pods():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2)
-        asking = Asking(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        first = uids(plane)
-        for suspend in (True, False):
-            plane.registry.patch(JOBS, ref.name, NAMESPACE, {"spec": {"suspend": suspend}}, PatchKind.MERGE)
-            await asyncio.sleep(30)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        asking.forget()
-        second = uids(plane)
-        plane.finish_all()
-        assert (await asking.event()).status is Status.SUCCEEDED
-        assert asking.asked("LIST pods") >= 1
-        check_harvest(plane, first | second)
+async def test_gang_that_a_queue_had_suspended_is_asked_for_its_pods(plane):
+    ref = plane.submit(workers=2)
+    asking = Asking(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    first = uids(plane)
+    for suspend in (True, False):
+        plane.registry.patch(JOBS, ref.name, NAMESPACE, {"spec": {"suspend": suspend}}, PatchKind.MERGE)
+        await asyncio.sleep(30)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    asking.forget()
+    second = uids(plane)
+    plane.finish_all()
+    assert (await asking.event()).status is Status.SUCCEEDED
+    assert asking.asked("LIST pods") >= 1
+    check_harvest(plane, first | second)
 
 
 @in_virtual_time
-async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whole_gang():
+async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whole_gang(plane):
     """One more pod of a Job that succeeded, as a controller that has lost its memory makes it."""
-    async with VirtualControlPlane.running() as plane:
-        asking = Asking(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(5)
-        plane.arm("status", method="GET", path="/pods$", query="watch=", times=None, code=410)
-        plane.arm("drop-after", method="GET", path="/pods$", query="watch=", times=1, chunks=1)
-        twin = plane.pod("train", 0)
-        meta = {key: twin["metadata"][key] for key in ("labels", "annotations", "ownerReferences", "finalizers")}
-        await asyncio.sleep(400)  # the watch has ended, and the next is refused: the list is read again
-        twin = plane.registry.create(PODS, {"metadata": {**meta, "name": "twin"}, "spec": {**twin["spec"]}}, NAMESPACE)
-        plane._end(twin, 0, "")
-        plane.finish_all()
-        assert (await asking.event()).status is Status.SUCCEEDED
-        assert plane.held() == []
-        assert twin["metadata"]["uid"] in plane.ledger()
+    asking = Asking(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await asyncio.sleep(5)
+    plane.arm("status", method="GET", path="/pods$", query="watch=", times=None, code=410)
+    plane.arm("drop-after", method="GET", path="/pods$", query="watch=", times=1, chunks=1)
+    twin = plane.pod("train", 0)
+    meta = {key: twin["metadata"][key] for key in ("labels", "annotations", "ownerReferences", "finalizers")}
+    await asyncio.sleep(400)  # the watch has ended, and the next is refused: the list is read again
+    twin = plane.registry.create(PODS, {"metadata": {**meta, "name": "twin"}, "spec": {**twin["spec"]}}, NAMESPACE)
+    plane._end(twin, 0, "")
+    plane.finish_all()
+    assert (await asking.event()).status is Status.SUCCEEDED
+    assert plane.held() == []
+    assert twin["metadata"]["uid"] in plane.ledger()
 
 
 @pytest.fixture
@@ -123,7 +119,7 @@ def every_gang_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_virtual_time
-async def test_pods_are_looked_at_as_often_as_they_change(monkeypatch: pytest.MonkeyPatch):
+async def test_pods_are_looked_at_as_often_as_they_change(plane, monkeypatch: pytest.MonkeyPatch):
     """And not all of them at each event, which is the square of their number at the end of a large gang."""
     looked_at: list[str] = []
     enqueue = Harvester.enqueue
@@ -133,58 +129,55 @@ async def test_pods_are_looked_at_as_often_as_they_change(monkeypatch: pytest.Mo
         enqueue(harvester, pods)
 
     monkeypatch.setattr(Harvester, "enqueue", noted)
-    async with VirtualControlPlane.running() as plane:
-        asking = Asking(plane, plane.submit(workers=12))
-        await plane.until(lambda: plane.running_ranks() == 12)
-        plane.delete_job(propagation="Orphan")
-        for rank in range(12):
-            await asyncio.sleep(1)
-            plane.finish("train", rank)
-        assert (await asking.event()).status is Status.DELETED
-        changes = Counter(event.obj["metadata"]["uid"] for event in plane.history if event.resource.plural == "pods")
-        assert Counter(looked_at) <= changes
-        assert plane.held() == []
+    asking = Asking(plane, plane.submit(workers=12))
+    await plane.until(lambda: plane.running_ranks() == 12)
+    plane.delete_job(propagation="Orphan")
+    for rank in range(12):
+        await asyncio.sleep(1)
+        plane.finish("train", rank)
+    assert (await asking.event()).status is Status.DELETED
+    changes = Counter(event.obj["metadata"]["uid"] for event in plane.history if event.resource.plural == "pods")
+    assert Counter(looked_at) <= changes
+    assert plane.held() == []
 
 
 @pytest.mark.usefixtures("every_gang_is_large")
 @pytest.mark.parametrize("held", [True, False])
 @in_virtual_time
-async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(held: bool):
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=3)
-        await plane.until(lambda: plane.running_ranks() == 3)
-        if not held:
-            for pod in plane.held():
-                patch = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
-                plane.registry.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE)
-        plane.arm("delay", method="GET", path="/pods$", query="watch=", delay_s=8.0)
-        asking = Asking(plane, ref)
-        await asyncio.sleep(2)
-        plane.finish_all()
-        assert (await asking.event()).status is Status.SUCCEEDED
-        assert asking.asked("LIST pods") == 0
-        assert elapsed() > 8
-        counted_once(plane, uids(plane))
-        assert plane.held() == []
+async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane, held: bool):
+    ref = plane.submit(workers=3)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    if not held:
+        for pod in plane.held():
+            patch = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
+            plane.registry.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE)
+    plane.arm("delay", method="GET", path="/pods$", query="watch=", delay_s=8.0)
+    asking = Asking(plane, ref)
+    await asyncio.sleep(2)
+    plane.finish_all()
+    assert (await asking.event()).status is Status.SUCCEEDED
+    assert asking.asked("LIST pods") == 0
+    assert elapsed() > 8
+    counted_once(plane, uids(plane))
+    assert plane.held() == []
 
 
 @pytest.mark.parametrize("large", [True, False])
 @in_virtual_time
 async def test_pods_of_a_watch_that_died_without_a_word_are_recorded_as_they_ended(
-    large: bool, request: pytest.FixtureRequest
+    plane, large: bool, request: pytest.FixtureRequest
 ):
     if large:
         request.getfixturevalue("every_gang_is_large")
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=3)
-        await plane.until(lambda: plane.running_ranks() == 3)
-        plane.arm("half-open", method="GET", path="/pods$", query="watch=")
-        asking = Asking(plane, ref)
-        await asyncio.sleep(2)
-        began = elapsed()
-        plane.finish_all()
-        event = await asking.event()
-        assert (event.status, event.notes) == (Status.SUCCEEDED, ())
-        assert elapsed() - began < (120 if large else 10), "long before the watch is known to be dead"
-        assert {decode(uid, text).outcome for uid, text in plane.ledger().items()} == {OutcomeKind.SUCCEEDED}
-        check_harvest(plane, uids(plane))
+    ref = plane.submit(workers=3)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    plane.arm("half-open", method="GET", path="/pods$", query="watch=")
+    asking = Asking(plane, ref)
+    await asyncio.sleep(2)
+    began = elapsed()
+    plane.finish_all()
+    event = await asking.event()
+    assert (event.status, event.notes) == (Status.SUCCEEDED, ())
+    assert elapsed() - began < (120 if large else 10), "long before the watch is known to be dead"
+    assert {decode(uid, text).outcome for uid, text in plane.ledger().items()} == {OutcomeKind.SUCCEEDED}
+    check_harvest(plane, uids(plane))

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.tracking.follow import STALE_S, follow
 from tests.provider.follower import Follower
-from tests.provider.virtual_control_plane import VirtualControlPlane, loop_clock
+from tests.provider.virtual_control_plane import loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -112,50 +112,47 @@ TRANSIENT = {
 
 @pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
 @in_virtual_time
-async def test_fault_that_passes_only_delays(fault):
-    async with VirtualControlPlane.running() as plane:
-        plane.arm(**fault)
-        following = Follower(plane, plane.submit(workers=3))
-        await plane.until(lambda: plane.running_ranks() == 3)
-        plane.finish("train", 1, exit_code=4)
-        await asyncio.sleep(60)
-        plane.faults.remove()
-        event = await following.event()
-        assert (event.status, event.message) == (
-            Status.FAILED,
-            "rank 1 exited with code 4 on node-0; 2 other ranks ended after it",
-        )
-        assert event.notes == ()
-        assert len(plane.ledger()) == 3
-        assert plane.held() == []
+async def test_fault_that_passes_only_delays(plane, fault):
+    plane.arm(**fault)
+    following = Follower(plane, plane.submit(workers=3))
+    await plane.until(lambda: plane.running_ranks() == 3)
+    plane.finish("train", 1, exit_code=4)
+    await asyncio.sleep(60)
+    plane.faults.remove()
+    event = await following.event()
+    assert (event.status, event.message) == (
+        Status.FAILED,
+        "rank 1 exited with code 4 on node-0; 2 other ranks ended after it",
+    )
+    assert event.notes == ()
+    assert len(plane.ledger()) == 3
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_outcomes_that_cannot_be_stored_keep_their_pods():
-    async with VirtualControlPlane.running() as plane:
-        plane.arm("status", method="POST", path="/configmaps", times=None, code=403, message="no configmaps for you")
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish_all()
-        event = await following.event(within_s=300)
-        assert event.status is Status.SUCCEEDED
-        assert len(event.notes) == 1
-        assert "2 pods are still held, because their outcome could not be stored" in event.notes[0]
-        assert "no configmaps for you" in event.notes[0]
-        assert "gangjobs release" in event.notes[0]
-        assert len(plane.held()) == 2
+async def test_outcomes_that_cannot_be_stored_keep_their_pods(plane):
+    plane.arm("status", method="POST", path="/configmaps", times=None, code=403, message="no configmaps for you")
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish_all()
+    event = await following.event(within_s=300)
+    assert event.status is Status.SUCCEEDED
+    assert len(event.notes) == 1
+    assert "2 pods are still held, because their outcome could not be stored" in event.notes[0]
+    assert "no configmaps for you" in event.notes[0]
+    assert "gangjobs release" in event.notes[0]
+    assert len(plane.held()) == 2
 
 
 @in_virtual_time
-async def test_pods_that_cannot_be_patched_are_told():
-    async with VirtualControlPlane.running() as plane:
-        plane.arm("status", method="PATCH", path="/pods/", times=None, code=403)
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish_all()
-        event = await following.event(within_s=300)
-        assert "2 pods are still held" in event.notes[0]
-        assert len(plane.ledger()) == 2
+async def test_pods_that_cannot_be_patched_are_told(plane):
+    plane.arm("status", method="PATCH", path="/pods/", times=None, code=403)
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish_all()
+    event = await following.event(within_s=300)
+    assert "2 pods are still held" in event.notes[0]
+    assert len(plane.ledger()) == 2
 
 
 LASTING = {
@@ -167,57 +164,52 @@ LASTING = {
 
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
 @in_virtual_time
-async def test_refusal_that_lasts_ends_in_an_event(fault):
-    async with VirtualControlPlane.running() as plane:
-        plane.arm(**fault)
-        event = await Follower(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
-        assert event.status is Status.ERROR
-        assert event.reason in {"Unauthorized", "Forbidden"}
-        assert "permissions" in event.remedy
-        assert elapsed() >= REFUSED_FOR_S
-        assert plane.job()["spec"].get("suspend") in {None, False}
+async def test_refusal_that_lasts_ends_in_an_event(plane, fault):
+    plane.arm(**fault)
+    event = await Follower(plane, plane.submit()).event(within_s=REFUSED_FOR_S + 200)
+    assert event.status is Status.ERROR
+    assert event.reason in {"Unauthorized", "Forbidden"}
+    assert "permissions" in event.remedy
+    assert elapsed() >= REFUSED_FOR_S
+    assert plane.job()["spec"].get("suspend") in {None, False}
 
 
 @in_virtual_time
-async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict():
-    async with VirtualControlPlane.running() as plane:
-        plane.arm("status", path="/configmaps", times=None, code=403)
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish("train", 0, exit_code=1)
-        event = await following.event(within_s=300)
-        assert event.status is Status.FAILED
-        assert event.message.startswith("BackoffLimitExceeded")
-        assert len(plane.held()) == 2
+async def test_ledger_that_cannot_be_read_does_not_hide_the_verdict(plane):
+    plane.arm("status", path="/configmaps", times=None, code=403)
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish("train", 0, exit_code=1)
+    event = await following.event(within_s=300)
+    assert event.status is Status.FAILED
+    assert event.message.startswith("BackoffLimitExceeded")
+    assert len(plane.held()) == 2
 
 
 @in_virtual_time
-async def test_permission_taken_away_ends_in_an_event():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.arm("status", method="GET", times=None, code=403)
-        event = await following.event(within_s=2 * STALE_S + REFUSED_FOR_S + 400)
-        assert (event.status, event.phase, event.reason) == (Status.ERROR, Phase.RUNNING, "Forbidden")
+async def test_permission_taken_away_ends_in_an_event(plane):
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.arm("status", method="GET", times=None, code=403)
+    event = await following.event(within_s=2 * STALE_S + REFUSED_FOR_S + 400)
+    assert (event.status, event.phase, event.reason) == (Status.ERROR, Phase.RUNNING, "Forbidden")
 
 
 @in_virtual_time
-async def test_connection_that_cannot_be_used_ends_in_an_event():
-    async with VirtualControlPlane.running() as plane:
-        broken = ClusterConfig.from_extras("broken", {"kube_config": {"clusters": []}})
-        reports: list[Observation] = []
-        event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now, clock=loop_clock())
-        assert (event.status, event.reason, reports) == (Status.ERROR, "InvalidConnection", [])
-        await informers().aclose()
+async def test_connection_that_cannot_be_used_ends_in_an_event(plane):
+    broken = ClusterConfig.from_extras("broken", {"kube_config": {"clusters": []}})
+    reports: list[Observation] = []
+    event = await follow(broken, plane.submit(), report=reports.append, now=plane.clock.now, clock=loop_clock())
+    assert (event.status, event.reason, reports) == (Status.ERROR, "InvalidConnection", [])
+    await informers().aclose()
 
 
 @in_virtual_time
-async def test_day_that_a_server_asks_for_delays_the_event_by_minutes():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=1)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 1)
-        plane.arm("status", code=503, retry_after_s=86400, times=3)
-        plane.finish_all()
-        event = await following.event(within_s=900)
-        assert event.status is Status.SUCCEEDED
+async def test_day_that_a_server_asks_for_delays_the_event_by_minutes(plane):
+    ref = plane.submit(workers=1)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    plane.arm("status", code=503, retry_after_s=86400, times=3)
+    plane.finish_all()
+    event = await following.event(within_s=900)
+    assert event.status is Status.SUCCEEDED

@@ -19,141 +19,132 @@ from tests.provider.virtual_time import elapsed, in_virtual_time
 
 
 @in_virtual_time
-async def test_gang_that_succeeds_is_told_once():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=3)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 3)
-        await asyncio.sleep(5)
-        plane.finish_all(message='{"acc": 0.9}')
-        event = await following.event()
-        assert event.status is Status.SUCCEEDED
-        assert event.completed_indexes == "0-2"
-        assert [rank.rank for rank in event.ranks] == [0, 1, 2]
-        assert Phase.RUNNING in following.phases
-        assert following.phases[-1] is Phase.SUCCEEDED
-        assert plane.held() == []
-        assert [found.result for found in await read_outcomes(plane.client, ref)] == [{"acc": 0.9}] * 3
+async def test_gang_that_succeeds_is_told_once(plane):
+    ref = plane.submit(workers=3)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    await asyncio.sleep(5)
+    plane.finish_all(message='{"acc": 0.9}')
+    event = await following.event()
+    assert event.status is Status.SUCCEEDED
+    assert event.completed_indexes == "0-2"
+    assert [rank.rank for rank in event.ranks] == [0, 1, 2]
+    assert Phase.RUNNING in following.phases
+    assert following.phases[-1] is Phase.SUCCEEDED
+    assert plane.held() == []
+    assert [found.result for found in await read_outcomes(plane.client, ref)] == [{"acc": 0.9}] * 3
 
 
 @in_virtual_time
-async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(monkeypatch):
+async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(plane, monkeypatch):
     monkeypatch.setattr(gang_observer, "INDEXED_ANEW_MAX", 2)
     monkeypatch.setattr(gang_observer, "BATCH_PODS", 2)
     workers = 7
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=workers)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == workers)
-        await asyncio.sleep(5)
-        for rank in range(workers):
-            plane.finish("train", rank)
-        event = await following.event()
-        assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, f"0-{workers - 1}")
-        lines = [report.line for report in following.reports]
-        assert f"running: {workers}/{workers} ranks" in lines
-        assert event.counts["succeeded"] == len(await read_outcomes(plane.client, ref)) == workers
-        assert plane.held() == []
+    ref = plane.submit(workers=workers)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == workers)
+    await asyncio.sleep(5)
+    for rank in range(workers):
+        plane.finish("train", rank)
+    event = await following.event()
+    assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, f"0-{workers - 1}")
+    lines = [report.line for report in following.reports]
+    assert f"running: {workers}/{workers} ranks" in lines
+    assert event.counts["succeeded"] == len(await read_outcomes(plane.client, ref)) == workers
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_failed_rank_is_told_as_the_cause():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=4)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 4)
-        await asyncio.sleep(5)
-        plane.finish("train", 2, exit_code=3, message="boom")
-        event = await following.event()
-        assert (event.status, event.reason) == (Status.FAILED, "AppFailed")
-        assert event.message == "rank 2 exited with code 3 on node-0; 3 other ranks ended after it"
-        assert [(event.ranks[0].rank, event.ranks[0].message)] == [(2, "boom")]
-        found = await read_outcomes(plane.client, ref)
-        assert [one.outcome for one in found] == [
-            OutcomeKind.DELETED,
-            OutcomeKind.DELETED,
-            OutcomeKind.FAILED,
-            OutcomeKind.DELETED,
-        ]
-        assert plane.held() == []
+async def test_failed_rank_is_told_as_the_cause(plane):
+    ref = plane.submit(workers=4)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 4)
+    await asyncio.sleep(5)
+    plane.finish("train", 2, exit_code=3, message="boom")
+    event = await following.event()
+    assert (event.status, event.reason) == (Status.FAILED, "AppFailed")
+    assert event.message == "rank 2 exited with code 3 on node-0; 3 other ranks ended after it"
+    assert [(event.ranks[0].rank, event.ranks[0].message)] == [(2, "boom")]
+    found = await read_outcomes(plane.client, ref)
+    assert [one.outcome for one in found] == [
+        OutcomeKind.DELETED,
+        OutcomeKind.DELETED,
+        OutcomeKind.FAILED,
+        OutcomeKind.DELETED,
+    ]
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_pods_are_let_go_while_the_gang_still_runs():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish("train", 0)
-        await plane.until(lambda: not is_held(plane.pod("train", 0)), within_s=2)
-        assert is_held(plane.pod("train", 1))
-        await following.die()
+async def test_pods_are_let_go_while_the_gang_still_runs(plane):
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish("train", 0)
+    await plane.until(lambda: not is_held(plane.pod("train", 0)), within_s=2)
+    assert is_held(plane.pod("train", 1))
+    await following.die()
 
 
 @in_virtual_time
-async def test_running_gang_ends_the_first_half():
-    async with VirtualControlPlane.running() as plane:
-        event = await Follower(plane, plane.submit(workers=3), until="running").event()
-        assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
-        assert event.counts["started"] == 3
-        assert plane.running_ranks() == 3
+async def test_running_gang_ends_the_first_half(plane):
+    event = await Follower(plane, plane.submit(workers=3), until="running").event()
+    assert (event.status, event.phase) == (Status.RUNNING, Phase.RUNNING)
+    assert event.counts["started"] == 3
+    assert plane.running_ranks() == 3
 
 
 @in_virtual_time
-async def test_gang_that_ended_before_it_was_followed_is_told_from_the_ledger():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2)
-        first = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish("train", 1, exit_code=7)
-        told = await first.event()
-        for pod in plane.pods():
-            plane.registry.delete("pods", pod["metadata"]["name"], "default", grace_period_s=0)
-        await plane.until(lambda: not plane.pods())
-        again = await Follower(plane, ref, until="running").event()
-        assert again.to_payload()["ranks"] == told.to_payload()["ranks"]
-        assert (again.status, again.message) == (Status.FAILED, told.message)
+async def test_gang_that_ended_before_it_was_followed_is_told_from_the_ledger(plane):
+    ref = plane.submit(workers=2)
+    first = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish("train", 1, exit_code=7)
+    told = await first.event()
+    for pod in plane.pods():
+        plane.registry.delete("pods", pod["metadata"]["name"], "default", grace_period_s=0)
+    await plane.until(lambda: not plane.pods())
+    again = await Follower(plane, ref, until="running").event()
+    assert again.to_payload()["ranks"] == told.to_payload()["ranks"]
+    assert (again.status, again.message) == (Status.FAILED, told.message)
 
 
 @in_virtual_time
-async def test_follower_that_dies_is_replaced_without_loss():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=3)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 3)
-        plane.finish("train", 0)
-        await following.die()
-        plane.finish("train", 1)
-        following = Follower(plane, ref)
-        await plane.until(lambda: len(plane.ledger()) == 2)
-        plane.finish("train", 2)
-        event = await following.event()
-        assert (event.status, len(event.ranks)) == (Status.SUCCEEDED, 3)
-        assert plane.held() == []
+async def test_follower_that_dies_is_replaced_without_loss(plane):
+    ref = plane.submit(workers=3)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    plane.finish("train", 0)
+    await following.die()
+    plane.finish("train", 1)
+    following = Follower(plane, ref)
+    await plane.until(lambda: len(plane.ledger()) == 2)
+    plane.finish("train", 2)
+    event = await following.event()
+    assert (event.status, len(event.ranks)) == (Status.SUCCEEDED, 3)
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_two_followers_tell_the_same():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=4)
-        both = [Follower(plane, ref), Follower(plane, ref)]
-        await plane.until(lambda: plane.running_ranks() == 4)
-        plane.finish("train", 3, exit_code=1)
-        events = [await one.event() for one in both]
-        assert events[0].to_payload() == events[1].to_payload()
-        assert len(await read_outcomes(plane.client, ref)) == 4
+async def test_two_followers_tell_the_same(plane):
+    ref = plane.submit(workers=4)
+    both = [Follower(plane, ref), Follower(plane, ref)]
+    await plane.until(lambda: plane.running_ranks() == 4)
+    plane.finish("train", 3, exit_code=1)
+    events = [await one.event() for one in both]
+    assert events[0].to_payload() == events[1].to_payload()
+    assert len(await read_outcomes(plane.client, ref)) == 4
 
 
 @in_virtual_time
-async def test_cancellation_passes_and_leaves_nothing_behind():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit())
-        await plane.until(lambda: plane.running_ranks() == 4)
-        before = {task.get_name() for task in asyncio.all_tasks()}
-        await following.die()
-        assert following.task.cancelled()
-        after = {task.get_name() for task in asyncio.all_tasks()}
-        assert not any("follow" in name or "gang_watch" in name for name in after)
-        assert before > after
+async def test_cancellation_passes_and_leaves_nothing_behind(plane):
+    following = Follower(plane, plane.submit())
+    await plane.until(lambda: plane.running_ranks() == 4)
+    before = {task.get_name() for task in asyncio.all_tasks()}
+    await following.die()
+    assert following.task.cancelled()
+    after = {task.get_name() for task in asyncio.all_tasks()}
+    assert not any("follow" in name or "gang_watch" in name for name in after)
+    assert before > after
 
 
 @in_virtual_time
@@ -170,26 +161,24 @@ async def test_waiting_gangs_share_their_watches():
 
 
 @in_virtual_time
-async def test_each_phase_is_reported_once():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=6))
-        await plane.until(lambda: plane.running_ranks() == 6)
-        plane.finish_all()
-        await following.event()
-        told = [(report.phase, report.wait.cause) for report in following.reports]
-        assert len(told) == len(set(told))
-        assert following.phases == sorted(following.phases, key=list(Phase).index)
+async def test_each_phase_is_reported_once(plane):
+    following = Follower(plane, plane.submit(workers=6))
+    await plane.until(lambda: plane.running_ranks() == 6)
+    plane.finish_all()
+    await following.event()
+    told = [(report.phase, report.wait.cause) for report in following.reports]
+    assert len(told) == len(set(told))
+    assert following.phases == sorted(following.phases, key=list(Phase).index)
 
 
 @in_virtual_time
-async def test_what_passes_in_a_moment_is_not_reported():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish_all()
-        await following.event()
-        causes = {report.wait.cause for report in following.reports}
-        assert not causes & {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER}
+async def test_what_passes_in_a_moment_is_not_reported(plane):
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish_all()
+    await following.event()
+    causes = {report.wait.cause for report in following.reports}
+    assert not causes & {WaitCause.CONTROLLER, WaitCause.SUBMISSION, WaitCause.PODS_MISSING, WaitCause.SCHEDULER}
 
 
 @in_virtual_time
@@ -202,15 +191,14 @@ async def test_what_lasts_is_reported():
 
 
 @in_virtual_time
-async def test_closed_informers_are_leased_again():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(5)
-        await informers().aclose()
-        plane.finish_all()
-        assert (await following.event()).status is Status.SUCCEEDED
-        assert len(following.phases) == len(set(following.phases))
+async def test_closed_informers_are_leased_again(plane):
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await asyncio.sleep(5)
+    await informers().aclose()
+    plane.finish_all()
+    assert (await following.event()).status is Status.SUCCEEDED
+    assert len(following.phases) == len(set(following.phases))
 
 
 PROPAGATIONS = ["Background", "Foreground", "Orphan"]
@@ -218,94 +206,87 @@ PROPAGATIONS = ["Background", "Foreground", "Orphan"]
 
 @pytest.mark.parametrize("propagation", PROPAGATIONS)
 @in_virtual_time
-async def test_deleted_job_is_told_and_holds_no_pod(propagation):
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=3)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 3)
-        await asyncio.sleep(1)
-        plane.delete_job(propagation=propagation)
-        event = await following.event()
-        assert (event.status, event.phase, event.reason) == (Status.DELETED, Phase.RUNNING, "JobDeleted")
-        assert len(event.ranks) == 3
-        assert plane.held() == []
+async def test_deleted_job_is_told_and_holds_no_pod(plane, propagation):
+    ref = plane.submit(workers=3)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    await asyncio.sleep(1)
+    plane.delete_job(propagation=propagation)
+    event = await following.event()
+    assert (event.status, event.phase, event.reason) == (Status.DELETED, Phase.RUNNING, "JobDeleted")
+    assert len(event.ranks) == 3
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_orphaned_pods_that_run_on_are_given_up():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.delete_job(propagation="Orphan")
-        event = await following.event(within_s=120)
-        assert {rank.outcome for rank in event.ranks} == {OutcomeKind.UNKNOWN}
-        assert event.notes == ("2 pods had not ended when the gang was over. Their outcome is unknown.",)
-        assert plane.running_ranks() == 2
-        assert plane.held() == []
+async def test_orphaned_pods_that_run_on_are_given_up(plane):
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.delete_job(propagation="Orphan")
+    event = await following.event(within_s=120)
+    assert {rank.outcome for rank in event.ranks} == {OutcomeKind.UNKNOWN}
+    assert event.notes == ("2 pods had not ended when the gang was over. Their outcome is unknown.",)
+    assert plane.running_ranks() == 2
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_job_deleted_while_nobody_followed_is_told():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.delete_job()
-        await plane.until(lambda: plane.job() is None)
-        event = await Follower(plane, ref).event()
-        assert event.status is Status.DELETED
-        assert plane.held() == []
+async def test_job_deleted_while_nobody_followed_is_told(plane):
+    ref = plane.submit(workers=2)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.delete_job()
+    await plane.until(lambda: plane.job() is None)
+    event = await Follower(plane, ref).event()
+    assert event.status is Status.DELETED
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_job_of_the_same_name_is_not_ours():
-    async with VirtualControlPlane.running() as plane:
-        ref = plane.submit(workers=2, gang=False)
-        following = Follower(plane, ref)
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.delete_job()
-        await plane.until(lambda: plane.job() is None)
-        other = plane.submit(workers=1, gang=False)
-        event = await following.event()
-        assert event.status in {Status.REPLACED, Status.DELETED}
-        await plane.until(lambda: plane.running_ranks() == 1)
-        assert [is_held(pod) for pod in plane.pods()] == [True]
-        again = await Follower(plane, ref).event()
-        assert (again.status, again.reason) == (Status.REPLACED, "JobReplaced")
-        assert other.uid in again.message
-        assert [is_held(pod) for pod in plane.pods()] == [True]
+async def test_job_of_the_same_name_is_not_ours(plane):
+    ref = plane.submit(workers=2, gang=False)
+    following = Follower(plane, ref)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.delete_job()
+    await plane.until(lambda: plane.job() is None)
+    other = plane.submit(workers=1, gang=False)
+    event = await following.event()
+    assert event.status in {Status.REPLACED, Status.DELETED}
+    await plane.until(lambda: plane.running_ranks() == 1)
+    assert [is_held(pod) for pod in plane.pods()] == [True]
+    again = await Follower(plane, ref).event()
+    assert (again.status, again.reason) == (Status.REPLACED, "JobReplaced")
+    assert other.uid in again.message
+    assert [is_held(pod) for pod in plane.pods()] == [True]
 
 
 @in_virtual_time
-async def test_job_that_its_ttl_removes_has_succeeded():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2, ttlSecondsAfterFinished=0))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish_all()
-        event = await following.event()
-        assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, "0,1")
-        assert plane.held() == []
+async def test_job_that_its_ttl_removes_has_succeeded(plane):
+    following = Follower(plane, plane.submit(workers=2, ttlSecondsAfterFinished=0))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish_all()
+    event = await following.event()
+    assert (event.status, event.completed_indexes) == (Status.SUCCEEDED, "0,1")
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_pod_deleted_by_a_person_is_told_as_deleted():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=3))
-        await plane.until(lambda: plane.running_ranks() == 3)
-        await asyncio.sleep(5)
-        plane.registry.delete("pods", plane.pod("train", 1)["metadata"]["name"], "default")
-        event = await following.event()
-        assert (event.status, event.reason) == (Status.FAILED, "PodDeleted")
-        assert event.ranks[0].rank == 1
+async def test_pod_deleted_by_a_person_is_told_as_deleted(plane):
+    following = Follower(plane, plane.submit(workers=3))
+    await plane.until(lambda: plane.running_ranks() == 3)
+    await asyncio.sleep(5)
+    plane.registry.delete("pods", plane.pod("train", 1)["metadata"]["name"], "default")
+    event = await following.event()
+    assert (event.status, event.reason) == (Status.FAILED, "PodDeleted")
+    assert event.ranks[0].rank == 1
 
 
 @in_virtual_time
-async def test_end_is_noticed_at_once():
-    async with VirtualControlPlane.running() as plane:
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(100)
-        plane.finish_all()
-        await plane.until(lambda: any(c["type"] == "Complete" for c in plane.job()["status"].get("conditions", ())))
-        completed = elapsed()
-        await following.event()
-        assert elapsed() - completed < 1
+async def test_end_is_noticed_at_once(plane):
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await asyncio.sleep(100)
+    plane.finish_all()
+    await plane.until(lambda: any(c["type"] == "Complete" for c in plane.job()["status"].get("conditions", ())))
+    completed = elapsed()
+    await following.event()
+    assert elapsed() - completed < 1

@@ -27,46 +27,43 @@ def _blind(plane: VirtualControlPlane, plural: str) -> None:
 
 
 @in_virtual_time
-async def test_pods_that_were_never_seen_are_harvested_at_the_end():
-    async with VirtualControlPlane.running() as plane:
-        _blind(plane, "pods")
-        ref = plane.submit(workers=3, suspend=True)
-        following = Follower(plane, ref)
-        await asyncio.sleep(0.2)
-        plane.registry.patch(JOBS, ref.name, ref.namespace, {"spec": {"suspend": False}}, PatchKind.MERGE)
-        await plane.until(lambda: plane.running_ranks() == 3)
-        plane.finish_all()
-        event = await following.event()
-        assert (event.status, len(event.ranks)) == (Status.SUCCEEDED, 3)
-        assert Phase.RUNNING not in following.phases
-        assert plane.held() == []
+async def test_pods_that_were_never_seen_are_harvested_at_the_end(plane):
+    _blind(plane, "pods")
+    ref = plane.submit(workers=3, suspend=True)
+    following = Follower(plane, ref)
+    await asyncio.sleep(0.2)
+    plane.registry.patch(JOBS, ref.name, ref.namespace, {"spec": {"suspend": False}}, PatchKind.MERGE)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    plane.finish_all()
+    event = await following.event()
+    assert (event.status, len(event.ranks)) == (Status.SUCCEEDED, 3)
+    assert Phase.RUNNING not in following.phases
+    assert plane.held() == []
 
 
 @in_virtual_time
-async def test_job_that_was_not_seen_yet_is_not_gone():
-    async with VirtualControlPlane.running() as plane:
-        _blind(plane, "jobs")
-        first = Follower(plane, plane.submit("first", workers=1))
-        await plane.until(lambda: plane.running_ranks("first") == 1)
-        following = Follower(plane, plane.submit(workers=2))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(3)
-        assert not following.task.done()
-        plane.finish_all()
-        assert (await following.event()).status is Status.SUCCEEDED
-        await first.die()
+async def test_job_that_was_not_seen_yet_is_not_gone(plane):
+    _blind(plane, "jobs")
+    first = Follower(plane, plane.submit("first", workers=1))
+    await plane.until(lambda: plane.running_ranks("first") == 1)
+    following = Follower(plane, plane.submit(workers=2))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await asyncio.sleep(3)
+    assert not following.task.done()
+    plane.finish_all()
+    assert (await following.event()).status is Status.SUCCEEDED
+    await first.die()
 
 
 @in_virtual_time
-async def test_running_gang_is_not_halted_for_what_was_seen_last():
-    async with VirtualControlPlane.running() as plane:
-        _blind(plane, "pods")
-        following = Follower(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
-        await plane.until(lambda: plane.running_ranks() == 3)
-        await asyncio.sleep(30)
-        assert plane.job()["spec"].get("suspend") in {None, False}
-        plane.finish_all()
-        assert (await following.event()).status is Status.SUCCEEDED
+async def test_running_gang_is_not_halted_for_what_was_seen_last(plane):
+    _blind(plane, "pods")
+    following = Follower(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
+    await plane.until(lambda: plane.running_ranks() == 3)
+    await asyncio.sleep(30)
+    assert plane.job()["spec"].get("suspend") in {None, False}
+    plane.finish_all()
+    assert (await following.event()).status is Status.SUCCEEDED
 
 
 @in_virtual_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,9 +11,11 @@ from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.tracking.read.logs import LIMIT_BYTES, RANKS_MAX, RankLog, read_logs, select_pods
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from tests.provider.follower import Follower
-from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 from tests.unit.builders import pod, ranks
+
+if TYPE_CHECKING:
+    from tests.provider.virtual_control_plane import VirtualControlPlane
 
 
 async def _failed_gang(plane: VirtualControlPlane, *, first: int = 2):
@@ -35,22 +38,20 @@ POLICIES = {
 
 @pytest.mark.parametrize(("policy", "read"), POLICIES.values(), ids=POLICIES)
 @in_virtual_time
-async def test_policy_says_which_ranks_are_read(policy, read):
-    async with VirtualControlPlane.running() as plane:
-        ref, following = await _failed_gang(plane)
-        found = await read_logs(plane.client, ref, policy, outcomes=await read_outcomes(plane.client, ref))
-        assert [log.rank for log in found] == read
-        assert all(log.text.startswith("step 1\nstep 2") for log in found)
-        await following.die()
+async def test_policy_says_which_ranks_are_read(plane, policy, read):
+    ref, following = await _failed_gang(plane)
+    found = await read_logs(plane.client, ref, policy, outcomes=await read_outcomes(plane.client, ref))
+    assert [log.rank for log in found] == read
+    assert all(log.text.startswith("step 1\nstep 2") for log in found)
+    await following.die()
 
 
 @in_virtual_time
-async def test_tail_is_bounded():
-    async with VirtualControlPlane.running() as plane:
-        ref, following = await _failed_gang(plane)
-        (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED, tail_lines=1)
-        assert zero.text == "step 2 of train-0\n"
-        await following.die()
+async def test_tail_is_bounded(plane):
+    ref, following = await _failed_gang(plane)
+    (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED, tail_lines=1)
+    assert zero.text == "step 2 of train-0\n"
+    await following.die()
 
 
 def _numbered(lines: int) -> str:
@@ -85,36 +86,33 @@ ENDS = {
 
 @pytest.mark.parametrize(("written", "end", "left_out"), ENDS.values(), ids=ENDS)
 @in_virtual_time
-async def test_end_of_a_log_arrives_and_what_is_missing_is_told(written, end, left_out):
-    async with VirtualControlPlane.running() as plane:
-        ref, following = await _failed_gang(plane)
-        name = plane.pod("train", 0)["metadata"]["name"]
-        plane.logs[name] = written
-        (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED)
-        assert zero.text.endswith(end)
-        assert zero.left_out == left_out.format(pod=name)
-        assert len(zero.text) <= LIMIT_BYTES + len("...")
-        assert zero.text.startswith("..." if "bytes of the last line" in left_out else written[-len(zero.text) :])
-        await following.die()
+async def test_end_of_a_log_arrives_and_what_is_missing_is_told(plane, written, end, left_out):
+    ref, following = await _failed_gang(plane)
+    name = plane.pod("train", 0)["metadata"]["name"]
+    plane.logs[name] = written
+    (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED)
+    assert zero.text.endswith(end)
+    assert zero.left_out == left_out.format(pod=name)
+    assert len(zero.text) <= LIMIT_BYTES + len("...")
+    assert zero.text.startswith("..." if "bytes of the last line" in left_out else written[-len(zero.text) :])
+    await following.die()
 
 
 @in_virtual_time
-async def test_log_that_is_gone_says_so():
-    async with VirtualControlPlane.running() as plane:
-        ref, following = await _failed_gang(plane)
-        plane.logs.clear()
-        found = await read_logs(plane.client, ref, Logs.ALL)
-        assert [log.rank for log in found] == [0, 1, 2, 3]
-        assert all("404" in log.problem or "400" in log.problem or "500" in log.problem for log in found)
-        await following.die()
+async def test_log_that_is_gone_says_so(plane):
+    ref, following = await _failed_gang(plane)
+    plane.logs.clear()
+    found = await read_logs(plane.client, ref, Logs.ALL)
+    assert [log.rank for log in found] == [0, 1, 2, 3]
+    assert all("404" in log.problem or "400" in log.problem or "500" in log.problem for log in found)
+    await following.die()
 
 
 @in_virtual_time
-async def test_pods_that_cannot_be_listed_are_said_to_be():
-    async with VirtualControlPlane.running() as plane:
-        plane.arm("status", method="GET", path="/pods", code=403)
-        (only,) = await read_logs(plane.client, plane.submit(), Logs.ALL)
-        assert "403" in only.problem
+async def test_pods_that_cannot_be_listed_are_said_to_be(plane):
+    plane.arm("status", method="GET", path="/pods", code=403)
+    (only,) = await read_logs(plane.client, plane.submit(), Logs.ALL)
+    assert "403" in only.problem
 
 
 def test_lines_carry_their_rank():

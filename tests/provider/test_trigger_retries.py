@@ -26,11 +26,11 @@ from airflow_provider_gangjobs.triggers.wait import (
     wait_for_event,
 )
 from tests.provider.test_trigger_run import QUICK, submitted
-from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
+    from tests.provider.virtual_control_plane import VirtualControlPlane
 
 CONNECTION = "AIRFLOW_CONN_RETRIES"
 
@@ -61,16 +61,15 @@ async def event_of(args: TriggerArgs, log: Any = None) -> GangEvent:
 
 
 @in_virtual_time
-async def test_reading_the_connection_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with VirtualControlPlane.running() as plane:
-        connection = connection_json(plane.config.kube_config)
-        asyncio.get_running_loop().call_later(120, monkeypatch.setenv, CONNECTION, connection)
-        waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), must_exist=True)))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish_all()
-        event = await waiting
-        assert event.status is Status.SUCCEEDED
-        assert 120 <= elapsed() <= 200
+async def test_reading_the_connection_is_retried(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = connection_json(plane.config.kube_config)
+    asyncio.get_running_loop().call_later(120, monkeypatch.setenv, CONNECTION, connection)
+    waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), must_exist=True)))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish_all()
+    event = await waiting
+    assert event.status is Status.SUCCEEDED
+    assert 120 <= elapsed() <= 200
 
 
 async def test_deadline_of_the_task_applies_while_the_connection_cannot_be_read(
@@ -98,56 +97,58 @@ async def test_rotated_token_is_used(embedded: SandboxThread, connection: str, m
 
 
 @in_virtual_time
-async def test_unchanged_connection_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unchanged_connection_ends_in_an_error(
+    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
     monkeypatch.setenv(CONNECTION, connection_json({"clusters": []}))
-    async with VirtualControlPlane.running() as plane:
-        event = await event_of(args_of(plane.submit()))
-        assert (event.status, event.reason) == (Status.ERROR, "InvalidConnection")
+    event = await event_of(args_of(plane.submit()))
+    assert (event.status, event.reason) == (Status.ERROR, "InvalidConnection")
 
 
 @in_virtual_time
-async def test_gang_is_followed_again_after_an_unexpected_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-        waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        plane.finish_all()
-        assert (await waiting).status is Status.SUCCEEDED
+async def test_gang_is_followed_again_after_an_unexpected_exception(
+    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+    waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.finish_all()
+    assert (await waiting).status is Status.SUCCEEDED
 
 
 @in_virtual_time
 async def test_repeated_exception_is_an_error_without_its_text(
+    plane: VirtualControlPlane,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-        event = await event_of(args_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
-        assert (event.status, event.reason, event.tracking_errors) == (Status.ERROR, "RuntimeError", 2)
-        assert "s3cr3t" not in json.dumps(event.to_payload())
+    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+    event = await event_of(args_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
+    assert (event.status, event.reason, event.tracking_errors) == (Status.ERROR, "RuntimeError", 2)
+    assert "s3cr3t" not in json.dumps(event.to_payload())
 
 
 @in_virtual_time
-async def test_progress_resets_the_count_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-        waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), tracking_errors=1)))
-        await plane.until(lambda: plane.running_ranks() == 2)
-        await asyncio.sleep(PROGRESS_S + 100)
-        plane.finish_all()
-        event = await waiting
-        assert (event.status, event.tracking_errors) == (Status.SUCCEEDED, 0)
+async def test_progress_resets_the_count_of_errors(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+    waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), tracking_errors=1)))
+    await plane.until(lambda: plane.running_ranks() == 2)
+    await asyncio.sleep(PROGRESS_S + 100)
+    plane.finish_all()
+    event = await waiting
+    assert (event.status, event.tracking_errors) == (Status.SUCCEEDED, 0)
 
 
 @in_virtual_time
-async def test_deadline_counts_by_the_clock_of_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deadline_counts_by_the_clock_of_the_api_server(
+    plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The local clock is months ahead here, so that by the local clock the deadline has passed."""
-    async with VirtualControlPlane.running() as plane:
-        monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-        deadline = plane.clock.now().timestamp() + 600
-        event = await event_of(args_of(plane.submit(workers=2), deadline=deadline))
-        assert (event.status, event.phase) == (Status.TIMEOUT, Phase.RUNNING)
-        assert 600 <= elapsed() <= 602
+    monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
+    deadline = plane.clock.now().timestamp() + 600
+    event = await event_of(args_of(plane.submit(workers=2), deadline=deadline))
+    assert (event.status, event.phase) == (Status.TIMEOUT, Phase.RUNNING)
+    assert 600 <= elapsed() <= 602
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ and measures exact durations by `loop.time()`.
 from __future__ import annotations
 
 import asyncio
-import functools
 import selectors
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KERNEL_S = 0.0002
@@ -71,12 +72,5 @@ def elapsed() -> float:
     return asyncio.get_running_loop().time()
 
 
-def in_virtual_time(test: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-    """Run an asynchronous test on a loop of virtual time."""
-
-    @functools.wraps(test)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            return runner.run(test(*args, **kwargs))
-
-    return wrapped
+in_virtual_time = pytest.mark.virtual_time
+"""Run an asynchronous test and its fixtures on a `VirtualTimeLoop`; `tests/conftest.py` chooses the loop."""
