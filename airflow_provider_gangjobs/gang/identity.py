@@ -1,7 +1,7 @@
-"""Identity: which gang belongs to which task, by names that every machine computes alike.
+"""Identity: which gang belongs to which task, by names that every machine computes in the same way.
 
-A Job name is never used twice while anything of its last bearer is left, because Workload and
-PodGroup refer to Jobs by name only. Hence the attempt counter at its end.
+Workload and PodGroup refer to a Job by name only. A Job name is therefore not reused while objects of an earlier Job
+exist: the number of the attempt at its end makes it unique.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from typing import Final, Protocol
 JOB_NAME_MAX: Final = 52
 """The Job controller derives pod host names and group names (63 at most) from the Job's name."""
 DIGEST_LENGTH: Final = 26
-"""130 bits in base32. A collision would adopt another task's gang, so it is not shortened in the label."""
+"""130 bits in base32. After a collision a task would adopt the gang of another task, so the label has the full
+digest."""
 NAME_DIGEST_LENGTH: Final = 10
-"""50 bits in the Job's name, where a collision is found and refused by the trigger id."""
+"""50 bits in the Job's name. The trigger id detects a collision, and the submission is refused."""
 ATTEMPT_DIGITS: Final = 3
 SLUG_MAX: Final = JOB_NAME_MAX - 1 - NAME_DIGEST_LENGTH - 1 - ATTEMPT_DIGITS
-"""Longest `name` that a user may give: the rest of the Job name is digest and attempt."""
+"""Longest `name` that a user may give. The rest of the Job name is the digest and the attempt."""
 
 
 def digest_of(*parts: str | int) -> str:
-    """Lower-case base32 of a SHA-256 over the parts, `DIGEST_LENGTH` characters; a DNS label of its own."""
+    """Return `DIGEST_LENGTH` characters of the SHA-256 of the parts, in lower-case base32, which is a valid DNS
+    label."""
     text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
     return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:DIGEST_LENGTH]
 
 
 class SubmissionKey(Protocol):
-    """What all attempts of one wish have in common, whichever process makes them."""
+    """The key of a submission, which all its attempts share."""
 
     @property
     def digest(self) -> str:
@@ -43,7 +45,7 @@ class SubmissionKey(Protocol):
         """Readable start of the Job's name when the user gave none."""
 
     def to_json(self) -> str:
-        """Value of `ANNOTATION_TASK`; empty for no such annotation."""
+        """Value of `ANNOTATION_TASK`. Empty if the Job has no such annotation."""
 
     def trigger_id(self, attempt: int) -> str:
         """Value of `ANNOTATION_TRIGGER_ID`."""
@@ -51,7 +53,7 @@ class SubmissionKey(Protocol):
 
 @dataclass(frozen=True)
 class TaskKey:
-    """One task of one DAG run, across all its tries. `map_index` is -1 for an unmapped task."""
+    """One task of one DAG run, for all its tries. `map_index` is -1 for an unmapped task."""
 
     dag_id: str
     run_id: str
@@ -73,19 +75,19 @@ class TaskKey:
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
 
     def trigger_id(self, attempt: int) -> str:
-        """One for each attempt: a task's gangs are told apart by it."""
+        """Submission id of the attempt. Each attempt of a task has its own id."""
         return default_trigger_id(self.digest, attempt)
 
 
 @dataclass(frozen=True)
 class OperationKey:
-    """One submission by an id that its client chose (FLIP-236). All its attempts have that id."""
+    """One submission with an id that its client chose (FLIP-236). All attempts have this id."""
 
     id: str
 
     @property
     def digest(self) -> str:
-        """Value of `LABEL_TASK`; no task's, since those are made of four parts."""
+        """Value of `LABEL_TASK`. It differs from the digest of every task, which is computed from four parts."""
         return digest_of("operation", self.id)
 
     @property
@@ -94,17 +96,17 @@ class OperationKey:
         return slug_of(self.id)
 
     def to_json(self) -> str:
-        """Nothing: there is no task."""
+        """An empty text, because the submission has no task."""
         return ""
 
     def trigger_id(self, attempt: int) -> str:
-        """The id, whatever the attempt."""
+        """The id, which is the same for every attempt."""
         return self.id
 
 
 @dataclass(frozen=True, order=True)
 class GangRef:
-    """One Job in one cluster. The uid tells it from a later Job of the same name."""
+    """Reference to one Job in one cluster. The UID distinguishes the Job from a later Job with the same name."""
 
     namespace: str
     name: str
@@ -115,7 +117,7 @@ class GangRef:
 
 
 def slug_of(*parts: str) -> str:
-    """Lower-case letters, digits and single hyphens, starting with a letter, at most `SLUG_MAX` characters.
+    """Return the parts as lower-case letters, digits and single hyphens: at most `SLUG_MAX` characters, a letter first.
 
     A Service name must start with a letter (RFC 1035), and the Service is named after the Job.
     """
@@ -126,18 +128,18 @@ def slug_of(*parts: str) -> str:
 
 
 def job_name(slug: str, digest: str, attempt: int) -> str:
-    """`<slug>-<hash>-<attempt>`: a DNS label of at most `JOB_NAME_MAX` characters, the slug shortened to fit."""
+    """Return `<slug>-<hash>-<attempt>`, a DNS label. The slug is shortened to keep `JOB_NAME_MAX` characters."""
     tail = f"-{digest[:NAME_DIGEST_LENGTH]}-{attempt}"
     return slug[: JOB_NAME_MAX - len(tail)].rstrip("-") + tail
 
 
 def default_trigger_id(digest: str, attempt: int) -> str:
-    """Submission id of a task's attempt when the client chose none."""
+    """Return the submission id of an attempt for which the client chose no id."""
     return f"{digest}-{attempt}"
 
 
 def parse_default_trigger_id(trigger_id: str) -> tuple[str, int] | None:
-    """Digest and attempt of a default submission id; None for one that a client chose."""
+    """Return the digest and the attempt of a default submission id. Return `None` for an id that a client chose."""
     match = _DEFAULT_TRIGGER_ID.fullmatch(trigger_id)
     return (match[1], int(match[2])) if match else None
 
@@ -147,7 +149,7 @@ _DEFAULT_TRIGGER_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one submission is called: everything in a Job that is not the user's request."""
+    """Names and ids of one attempt: all values in the Job that do not come from the user's spec."""
 
     namespace: str
     name: str
@@ -156,17 +158,20 @@ class Attempt:
     number: int
     trigger_id: str
     claim: str
-    """Who answers for it now."""
+    """Id of the task instance that is responsible for the gang now."""
     task: str = ""
-    """The key in readable form, as JSON."""
+    """The key of the submission as JSON, for people."""
     disruptions: int = 0
-    """How many attempts in a row were lost to disruptions before it."""
+    """Number of consecutive attempts before this one that ended by a disruption."""
 
 
 def build_attempt(
     key: SubmissionKey, *, namespace: str, number: int, claim: str, name: str | None = None, disruptions: int = 0
 ) -> Attempt:
-    """The attempt `number` of a task or operation; `name` is the user's start of the Job name."""
+    """Build the attempt `number` of a task or operation.
+
+    :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
+    """
     digest = key.digest
     return Attempt(
         namespace=namespace,

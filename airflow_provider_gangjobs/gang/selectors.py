@@ -1,4 +1,4 @@
-"""Label selectors of gangs, in the form that the API server takes."""
+"""Label selectors of gangs, in the form that the API server accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 
 ALL_GANGS: Final = f"{LABEL_TASK},!{LABEL_DROPPED}"
-"""All Jobs that belong to a submission."""
+"""Selects the Jobs of all submissions that still exist."""
 
 
 def gang_selector(name: str) -> str:
@@ -24,12 +24,12 @@ def gang_selector(name: str) -> str:
 
 
 def ledger_selector(name: str, uid: str) -> str:
-    """Select the ledger of exactly this Job."""
+    """Select the ledger ConfigMaps of the Job with this name and UID."""
     return f"{gang_selector(name)},{LABEL_ROLE}={Role.LEDGER},{LABEL_JOB_UID}={uid}"
 
 
 def task_selector(digest: str) -> str:
-    """Select the Jobs of all attempts of a task or operation, also those that belong to nobody any more."""
+    """Select the Jobs of all attempts of a task or operation, also Jobs whose submission was deleted."""
     return f"{LABEL_TASK}={digest}"
 
 

@@ -1,8 +1,8 @@
-"""What a user asks for: one gang, as plain data.
+"""Spec: the description of one gang, as plain data.
 
-A `GangSpec` holds only what shapes the Job, so its hash says whether two submissions are the same.
-What happens around the Job (reattach, results, logs, clean-up) is chosen by the enumerations here
-and travels beside it. Nothing here is checked: `validation.validate` does that, all at once.
+A `GangSpec` holds only the parameters that shape the Job. Two submissions with the same hash therefore ask for the same
+gang. The enumerations in this module control what happens around the Job (reattach, results, logs, clean-up), and are
+passed separately. This module validates nothing: `validation.validate` reports all problems at once.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from typing import Any, Final
 HASH_LENGTH: Final = 16
 FIELD_HASH_LENGTH: Final = 8
 PROVIDER_FILE_PREFIX: Final = "gangjobs."
-"""Files whose names begin so are the provider's own, and another release's of them do not make it another gang."""
+"""Prefix of the names of the provider's own files. The hash excludes these files, because their content changes with
+the release of the provider and the gang stays the same."""
 
 
 class GangPolicy(StrEnum):
-    """What to do where the pods cannot be placed all together."""
+    """What the submission does if the cluster cannot place all pods together."""
 
     REQUIRED = "required"
-    """Refuse, before anything is created."""
+    """Raise an error before any object is created."""
     PREFERRED = "preferred"
-    """Run them as plain pods, and say so."""
+    """Run the pods without gang scheduling, and log the reason."""
     OFF = "off"
-    """Plain pods, always."""
+    """Never use gang scheduling."""
 
 
 class Reattach(StrEnum):
-    """Which gang of the same task a new try adopts instead of submitting another one."""
+    """Which gang of the same task a new try adopts instead of submitting a new gang."""
 
     NEVER = "never"
     RUNNING = "running"
@@ -41,16 +42,16 @@ class Reattach(StrEnum):
 
 
 class Validate(StrEnum):
-    """Who judges a request before anything is created."""
+    """Who validates a request before any object is created."""
 
     CLIENT = "client"
-    """Our own rules, without a request."""
+    """The provider validates the request by its own rules, without a request to the API server."""
     SERVER = "server"
-    """The server too, by a dry run of the Job: one more request."""
+    """The API server also validates the Job by a dry run, which costs one request."""
 
 
 class Results(StrEnum):
-    """Whose result the task returns."""
+    """The ranks whose results the task returns."""
 
     RANK0 = "rank0"
     ALL = "all"
@@ -58,7 +59,7 @@ class Results(StrEnum):
 
 
 class Logs(StrEnum):
-    """Whose log the task shows."""
+    """The ranks whose logs the task shows."""
 
     RANK0_AND_FAILED = "rank0+failed"
     ALL = "all"
@@ -66,7 +67,7 @@ class Logs(StrEnum):
 
 
 class OnFinish(StrEnum):
-    """What becomes of the Job once its outcome is delivered."""
+    """What the task does with the Job after it has delivered the outcome."""
 
     KEEP = "keep"
     DELETE = "delete"
@@ -74,7 +75,7 @@ class OnFinish(StrEnum):
 
 
 class OnKill(StrEnum):
-    """What becomes of the Job when a user kills the task."""
+    """What the task does with the Job if a user kills the task."""
 
     DELETE = "delete"
     KEEP = "keep"
@@ -82,41 +83,43 @@ class OnKill(StrEnum):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """How ranks find each other: a headless Service, and rank 0's address in MASTER_ADDR and MASTER_PORT."""
+    """How ranks find each other: a headless Service, and the address of rank 0 in MASTER_ADDR and MASTER_PORT."""
 
     port: int = 29500
 
 
 @dataclass(frozen=True, kw_only=True)
 class GangSpec:
-    """One gang. Times are in seconds; `None` means not given, so that a manifest's own value stands.
+    """The description of one gang. Times are in seconds. A parameter that is `None` leaves the manifest's value in
+    place.
 
-    Named parameters override `manifest`, a whole batch/v1 Job as a dict or as YAML text; they apply to its
-    first container. `pod_overrides` is then merged into the pod template, strategically.
+    `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override the manifest, and apply to
+    its first container. `pod_overrides` is then merged into the pod template by a strategic merge.
     """
 
     image: str | None = None
     command: Sequence[str] | None = None
     args: Sequence[str] | None = None
     env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
-    """Name -> text, or name -> {"valueFrom": ...}, or a Kubernetes list of env."""
+    """Name -> text, or name -> {"valueFrom": ...}, or a list of environment variables as in a Pod."""
     env_from: Sequence[Mapping[str, Any]] | None = None
     resources: Mapping[str, Any] | None = None
-    """Per rank, as requests and limits alike: {"cpu": "4"}; or {"requests": ..., "limits": ...}."""
+    """Resources of one rank: {"cpu": "4"} sets requests and limits; or {"requests": ..., "limits": ...}."""
     workers: int | None = None
-    """Number of ranks. Without it and without a manifest, 1."""
+    """Number of ranks. The default is the manifest's value, or 1 without a manifest."""
     min_workers: int | None = None
-    """Ranks that must be placed together, if fewer than all may start."""
+    """Number of ranks that must be placed together. The default is all ranks."""
 
     manifest: Mapping[str, Any] | str | None = None
     pod_overrides: Mapping[str, Any] | None = None
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     """Name -> content, mounted read-only at /gang/files in every container."""
     uploads: Sequence[str] = ()
-    """Content ids of files uploaded before, mounted beside `files`; of one name twice, the last one is seen."""
+    """Content ids of uploaded files, mounted in the same directory as `files`. If a name occurs twice, the last file
+    wins."""
 
     name: str | None = None
-    """Start of the Job's name; a digest and the attempt follow it."""
+    """Start of the Job's name. A digest and the number of the attempt follow it."""
     namespace: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     """For the Job and its pods."""
@@ -125,9 +128,9 @@ class GangSpec:
 
     gang: GangPolicy | str = GangPolicy.REQUIRED
     dialect: str | None = None
-    """A dialect by name, e.g. `native`. Without it, the best one that the cluster serves."""
+    """Name of a dialect, for example `native`. The default is the best dialect that the cluster serves."""
     rendezvous: bool | Rendezvous | None = None
-    """Without it, on for more than one rank of an Indexed Job."""
+    """The default is True for an Indexed Job that has more than one rank."""
 
     priority_class: str | None = None
     service_account: str | None = None
@@ -139,37 +142,38 @@ class GangSpec:
     image_pull_secrets: Sequence[str] | None = None
     image_pull_policy: str | None = None
     security_context: Mapping[str, Any] | None = None
-    """Of the pod."""
+    """Security context of the pod."""
     working_dir: str | None = None
     scheduler_name: str | None = None
 
     assemble_timeout_s: float | None = None
     run_timeout_s: float | None = None
-    """Both together set the Job's activeDeadlineSeconds, a backstop for when nobody watches."""
+    """If both timeouts are set, the Job gets an activeDeadlineSeconds that ends it even if no triggerer watches the
+    gang."""
     termination_grace_s: int | None = None
     ttl_after_finished_s: int | None = None
     keep_suspended: bool = False
-    """Leave the Job suspended for someone else to start."""
+    """Leave the Job suspended, so that the user or another controller starts it."""
 
     def __post_init__(self) -> None:
-        # A DAG author's None, from a template or a variable, means the same as leaving it out.
+        # A template or a variable may give None, which means the same as leaving the parameter out.
         for name in ("files", "labels", "annotations", "uploads"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, () if name == "uploads" else {})
 
     @property
     def mounts_files(self) -> bool:
-        """Whether there is anything at /gang/files."""
+        """The spec has files or uploads, which are mounted at /gang/files."""
         return bool(self.files or self.uploads)
 
     @cached_property
     def field_digests(self) -> dict[str, str]:
         """Short digest of each parameter that was given.
 
-        Those left at their default are absent, so a release that adds parameters does not change
-        the hash of a gang submitted before it.
+        Parameters that have their default value are absent. A release that adds parameters therefore does not change
+        the hash of a gang that was submitted before.
         """
-        return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in self._given.items()}
+        return {name: _digest(value)[:FIELD_HASH_LENGTH] for name, value in self._given_parameters.items()}
 
     @property
     def field_digests_json(self) -> str:
@@ -178,11 +182,12 @@ class GangSpec:
 
     @cached_property
     def hash(self) -> str:
-        """Equal for submissions that must be the same gang. Independent of order of keys, machine and release."""
-        return _digest(self._given)[:HASH_LENGTH]
+        """Hash that is equal for submissions of the same gang. It does not depend on the order of keys, machine or
+        release."""
+        return _digest(self._given_parameters)[:HASH_LENGTH]
 
     @cached_property
-    def _given(self) -> dict[str, Any]:
+    def _given_parameters(self) -> dict[str, Any]:
         values = {f.name: (getattr(self, f.name), _default_of(f)) for f in fields(self) if f.name not in _NOT_IN_HASH}
         values["files"] = (
             {name: text for name, text in self.files.items() if not name.startswith(PROVIDER_FILE_PREFIX)},
@@ -195,7 +200,7 @@ class GangSpec:
         }
 
 
-# The namespace is where a gang is looked for; how long one waits for it does not make it another gang.
+# The namespace is part of the search for the gang. A different timeout does not make a different gang.
 _NOT_IN_HASH: Final = frozenset({"namespace", "assemble_timeout_s", "run_timeout_s"})
 
 

@@ -25,7 +25,7 @@ PAUSE_CAP_S: Final = 30.0
 
 
 class ClusterRefused(Exception):  # noqa: N818 - a state of the cluster
-    """The cluster has refused a request for `REFUSED_FOR_S`. `error` is the last refusal."""
+    """The cluster has refused a request for `REFUSED_FOR_S`, or cannot be reached at all. `error` is the last error."""
 
     def __init__(self, error: ClusterError) -> None:
         self.error = error

@@ -1,7 +1,7 @@
-"""Halt: give a gang's capacity back when a deadline has passed, and leave a note why.
+"""Halt: suspends the Job of a gang whose deadline has passed, and records the reason on the Job.
 
-The Job is suspended, not deleted: its pods end and are harvested, its ledger stays. The note on
-the Job makes it safe to die here: whoever follows the gang next finishes what was begun.
+The Job is not deleted, so its pods end and are harvested, and its ledger stays. If the triggerer crashes after the
+halt, the next triggerer reads the note on the Job and reports the same deadline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREFIX: Final = "DeadlineExceeded"
 
 @dataclass(frozen=True)
 class DeadlineHalt:
-    """Why a gang was halted: the deadline of `phase` passed while it waited for `cause`."""
+    """Reason of a halt: the deadline of `phase` passed while the gang waited for `cause`."""
 
     phase: Phase
     cause: WaitCause
@@ -37,12 +37,13 @@ class DeadlineHalt:
 
 
 async def halt_after_deadline(client: Client, ref: GangRef, halted: DeadlineHalt, *, queued: bool = False) -> bool:
-    """Suspend the Job and note why. False if it is gone, or another one has its name. Safe to repeat.
+    """Suspend the Job and record the reason. The function is safe to repeat.
 
-    `queued` says that Kueue owns its `suspend`.
+    :param queued: Kueue owns `spec.suspend` of the Job.
+    :return: False if the Job is gone, or if another Job has its name.
 
     Raises:
-        ClusterError: it may or may not be suspended.
+        ClusterError: The request failed. The Job may or may not be suspended.
     """
     patch = halt_patch(str(halted), queued=queued)
     patch["metadata"]["uid"] = ref.uid
@@ -61,10 +62,13 @@ def is_halt_verdict(verdict: Verdict) -> bool:
 
 
 def read_deadline_halt(job: Job | None) -> DeadlineHalt | None:
-    """What `halt_after_deadline` noted on the Job; `None` if it was not halted, or for another reason."""
+    """Return the reason that `halt_after_deadline` recorded on the Job.
+
+    The result is `None` if the Job was not halted, or if it was halted for another reason.
+    """
     note = (job.halt_note or "") if job else ""
-    kind, _, why = note.partition(": ")
+    kind, _, message = note.partition(": ")
     prefix, phase, cause = [*kind.split("."), "", ""][:3]
     if prefix != _PREFIX or phase not in set(Phase) or cause not in set(WaitCause):
         return None
-    return DeadlineHalt(Phase(phase), WaitCause(cause), why)
+    return DeadlineHalt(Phase(phase), WaitCause(cause), message)

@@ -37,7 +37,8 @@ class PhaseReporter:
     def report(self, observation: Observation, now: datetime, *, has_events: bool = False) -> float | None:
         """Report an observation unless it was reported before.
 
-        :param has_events: The observation considers the Job's events, so the same cause may have a better explanation.
+        :param has_events: The observation includes the events of the Job, so the same cause may have a better
+        explanation.
         :return: Seconds after which a wait that is still short must be reported; `None` if nothing is held back.
         """
         if observation.verdict is None and observation.phase not in FINAL_PHASES:

@@ -1,7 +1,7 @@
-"""Release: frees every pod that our finalizer holds, with nothing else of ours alive.
+"""Release: removes the harvest finalizer from pods, without recording their outcomes.
 
-For uninstalling, and for pods whose gang nobody follows any more. It lists and patches pods and
-needs no other permission. It records nothing: outcomes that are not in a ledger yet are given up.
+The function is for uninstalling the provider, and for pods of a gang that no triggerer follows. It needs only the
+permissions to list and patch pods. Outcomes that are not in a ledger are lost.
 """
 
 from __future__ import annotations
@@ -25,44 +25,48 @@ FAILURES_SHOWN_MAX: Final = 10
 
 @dataclass
 class ReleaseReport:
-    """What a release came to."""
+    """Result of a release."""
 
     pods: int = 0
-    """Pods looked at."""
+    """Number of pods that were listed."""
     released: int = 0
     failed: int = 0
-    """Pods that may still be held."""
+    """Number of pods that may still be held."""
     failures: list[str] = field(default_factory=list)
-    """`namespace/name: error` of the first few of them."""
+    """`namespace/name: error` of the first `FAILURES_SHOWN_MAX` failures."""
 
 
 async def release_pods(
     client: Client, *, namespace: str | None = None, gang: str | None = None, job_uid: str | None = None
 ) -> ReleaseReport:
-    """Free the pods of one gang, of a namespace, or (with neither) of the cluster; running ones too.
+    """Release the pods of one gang, of a namespace, or of the whole cluster. Running pods are released too.
 
-    With `job_uid`, only those of exactly this Job: the name of one that was deleted may be another's by now.
-    Safe to repeat and to run at any time, by several at once. One pod that fails does not stop the others.
+    The function is safe to repeat, to run at any time, and to run several times at once. If a pod cannot be released,
+    the function continues with the other pods.
+
+    :param namespace: Release pods of this namespace only; `None` for all namespaces.
+    :param gang: Release pods of the gang with this Job name only. It needs `namespace`.
+    :param job_uid: Release pods of the Job with this UID only. Another Job may have the name of a deleted Job.
 
     Raises:
-        ClusterError: the pods could not be listed.
-        ValueError: a gang without its namespace.
+        ClusterError: The pods could not be listed.
+        ValueError: `gang` is given without `namespace`.
     """
     if gang is not None and namespace is None:
         raise ValueError(f"gang {gang!r}: a namespace is needed")
     total = ReleaseReport()
-    # In a namespace or cluster the finalizer is the truth; labels may have been edited away.
+    # In a namespace or cluster, pods are selected by the finalizer, because users may have removed labels.
     pages = client.list_views(PodView, PODS, namespace, label_selector=gang_selector(gang) if gang else None)
     async with aclosing(pages):
         async for page in pages:
             total.pods += len(page)
-            ours = [pod for pod in page if is_held(pod) and job_uid in (None, owner_uid(pod))]
-            await _release_page(client, ours, total)
+            held = [pod for pod in page if is_held(pod) and job_uid in (None, owner_uid(pod))]
+            await _release_page(client, held, total)
     return total
 
 
 async def _release_page(client: Client, pods: list[PodView], total: ReleaseReport) -> None:
-    def tell(pod: PodView, error: ClusterError | None) -> None:
+    def count(pod: PodView, error: ClusterError | None) -> None:
         if error is None:
             total.released += 1
             return
@@ -70,4 +74,4 @@ async def _release_page(client: Client, pods: list[PodView], total: ReleaseRepor
         if len(total.failures) < FAILURES_SHOWN_MAX:
             total.failures.append(f"{pod.metadata.namespace}/{pod.metadata.name}: {error}")
 
-    await release_all(client, pods, tell)
+    await release_all(client, pods, count)

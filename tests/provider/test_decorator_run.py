@@ -289,7 +289,7 @@ def test_file_without_text_or_bytes_is_refused(task: TaskMaker) -> None:
     operator = echoing.operator()
     operator.files = {"a.txt": 5}  # A template may render to such a value.
 
-    with pytest.raises(AirflowFailException, match=r"files.a.txt: is int, neither text nor bytes"):
+    with pytest.raises(AirflowFailException, match=r"files.a.txt: is int, not text or bytes"):
         operator.execute(echoing.context())
 
 

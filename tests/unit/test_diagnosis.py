@@ -34,7 +34,7 @@ OUTCOMES = {
         _rank().failed(126),
         "CommandNotExecutable",
     ),
-    "rank 3 was preempted by something of higher priority on node-b": (
+    "rank 3 was preempted by a pod of higher priority on node-b": (
         _rank().failed(143).disrupted("PreemptionByScheduler", 50),
         "Preempted",
     ),
@@ -46,7 +46,10 @@ OUTCOMES = {
         _rank().phase("Failed", "Evicted"),
         "OverLimit",
     ),
-    "rank 3 was lost: nobody saw it end on node-b": (_rank().phase("Failed", "NodeLost"), "NodeLost"),
+    "rank 3 was lost: its end was not observed on node-b": (
+        _rank().phase("Failed", "NodeLost"),
+        "NodeLost",
+    ),
     "rank 3 had its pod deleted on node-b": (_rank().failed(143, when=60).deleted(asked=50), "PodDeleted"),
     "rank 3 ran past its pod's activeDeadlineSeconds on node-b": (
         _rank().phase("Failed", "DeadlineExceeded"),

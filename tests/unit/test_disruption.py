@@ -90,7 +90,7 @@ def test_log_says_which_rank_was_taken_and_how_many_are_left() -> None:
     lost = disruption_of(told(end(3, OutcomeKind.PREEMPTED), *PEERS, disruptions=1), allowed=3)
 
     assert str(lost) == (
-        "rank 3 was preempted by something of higher priority on node-b; 2 other ranks ended after it "
+        "rank 3 was preempted by a pod of higher priority on node-b; 2 other ranks ended after it "
         "(disruption 2, 3 allowed)"
     )
 

@@ -128,7 +128,7 @@ def _init_waits(builder, reason):
 
 
 WAITS = {
-    "not looked at": (job(), (), None, WaitCause.CONTROLLER, "Waits for the Job controller to look at the Job"),
+    "not looked at": (job(), (), None, WaitCause.CONTROLLER, "Waits for the Job controller to process the Job"),
     "half submitted": (
         job().suspended(),
         (),
@@ -148,7 +148,7 @@ WAITS = {
         (),
         None,
         WaitCause.HALTED,
-        "It was halted: by hand",
+        "The gang was halted: by hand",
     ),
     "resumed, not noticed": (
         job().suspended().spec(suspend=False),
@@ -185,7 +185,7 @@ WAITS = {
         ranks(4, _placed),
         None,
         WaitCause.STARTING,
-        "4 ranks starting: images are pulled, containers created",
+        "4 ranks starting: nodes pull images and create containers",
     ),
     "image is missing": (
         job().resumed(1),

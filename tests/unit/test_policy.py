@@ -17,18 +17,18 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 
 FOUR = Shape(parallelism=4, completions=4, indexed=True, backoff_limit=0)
 
-OBSTACLES = {
+INELIGIBLE_SHAPES = {
     "not indexed": ({"indexed": False}, "NonIndexed"),
-    "a tail of completions": ({"completions": 8}, "completions (8) is not parallelism (4)"),
-    "fewer completions": ({"completions": 2}, "completions (2) is not parallelism (4)"),
+    "a tail of completions": ({"completions": 8}, "completions (8) is not equal to parallelism (4)"),
+    "fewer completions": ({"completions": 2}, "completions (2) is not equal to parallelism (4)"),
     "no completions": ({"completions": None}, "completions (None)"),
     "replacement pods": ({"backoff_limit": 3}, "kubernetes#142330"),
     "replacement pods per index": ({"per_index_backoff": True}, "kubernetes#142330"),
-    "owned by a controller": ({"controller": "CronJob/x"}, "owned by CronJob/x"),
+    "owned by a controller": ({"controller": "CronJob/x"}, "CronJob/x owns the Job"),
 }
 
 
-@pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
+@pytest.mark.parametrize(("change", "reason"), INELIGIBLE_SHAPES.values(), ids=INELIGIBLE_SHAPES)
 def test_other_shapes_cannot_be_a_gang(change, reason):
     shape = dataclasses.replace(FOUR, **change)
     assert reason in (ineligibility_reason(shape) or "")

@@ -76,7 +76,11 @@ PARAMETERS = {
     "label key": (GangSpec(image="a", labels={"a b": "x"}), "labels.a b", "may only have"),
     "label value": (GangSpec(image="a", labels={"a": "x y"}), "labels.a", "Use an annotation"),
     "label as number": (GangSpec(image="a", labels={"a": 1}), "labels.a", 'Write it as text: "1"'),
-    "our label": (GangSpec(image="a", labels={"gangjobs.airflow/gang": "x"}), "labels.gangjobs.airflow/gang", "writes"),
+    "our label": (
+        GangSpec(image="a", labels={"gangjobs.airflow/gang": "x"}),
+        "labels.gangjobs.airflow/gang",
+        "reserved for the provider",
+    ),
     "the controller's label": (GangSpec(image="a", labels={"job-name": "x"}), "labels.job-name", "Job controller"),
     "annotation as boolean": (GangSpec(image="a", annotations={"a": True}), "annotations.a", '"true"'),
     "huge annotations": (GangSpec(image="a", annotations={"a": "x" * 262144}), "annotations", "are allowed"),
@@ -128,7 +132,7 @@ PARAMETERS = {
     "mount without volume": (
         GangSpec(image="a", volume_mounts=[{"name": "d", "mountPath": "/d"}]),
         "spec.template.spec.containers[0].volumeMounts",
-        "no such volume",
+        "no volume has this name",
     ),
     "mount without path": (
         GangSpec(image="a", volumes=[{"name": "d"}], volume_mounts=[{"name": "d"}]),
@@ -165,10 +169,10 @@ PARAMETERS = {
         "spec.template.spec.volumes",
         "holds the files",
     ),
-    "file in a directory": (GangSpec(image="a", files={"a/b.py": ""}), "files.a/b.py", "no directories"),
-    "file of a number": (GangSpec(image="a", files={"a": 1}), "files.a", "neither text nor bytes"),
+    "file in a directory": (GangSpec(image="a", files={"a/b.py": ""}), "files.a/b.py", "no subdirectories"),
+    "file of a number": (GangSpec(image="a", files={"a": 1}), "files.a", "not text or bytes"),
     "huge binary file": (GangSpec(image="a", files={"a": b"x" * FILES_BYTES_MAX}), "files", "are allowed"),
-    "upload of any name": (GangSpec(image="a", uploads=["model"]), "uploads[0]", "no content id"),
+    "upload of any name": (GangSpec(image="a", uploads=["model"]), "uploads[0]", "not a content id"),
     "upload twice": (GangSpec(image="a", uploads=[UPLOAD, UPLOAD]), "uploads", "the same content twice"),
     "too many uploads": (GangSpec(image="a", uploads=[UPLOAD] * 17), "uploads", "16 are allowed"),
     "uploads as text": (GangSpec(image="a", uploads=UPLOAD), "uploads", "not a list"),
@@ -222,7 +226,7 @@ MANIFESTS = {
     "more completions": (
         GangSpec(manifest=job(completions=3)),
         "manifest.spec",
-        "completions (3) is not parallelism (2)",
+        "completions (3) is not equal to parallelism (2)",
     ),
     "no index": (GangSpec(manifest=job(completionMode="NonIndexed")), "manifest.spec", "cannot be a gang"),
     "replacement pods": (GangSpec(manifest=job(backoffLimit=3)), "manifest.spec", "kubernetes#142330"),
@@ -247,7 +251,7 @@ MANIFESTS = {
             manifest=job({"metadata": {"finalizers": ["keep"]}, "spec": {"containers": [{"name": "a"}]}}), image="a"
         ),
         "manifest.spec.template.metadata.finalizers[0]",
-        "refuse every pod",
+        "refuses every pod",
     ),
     "our finalizer": (
         GangSpec(image="a", pod_overrides={"metadata": {"finalizers": ["gangjobs.airflow/harvest"]}}),
@@ -322,7 +326,7 @@ MANIFESTS = {
     "generateName beside a name": (
         GangSpec(manifest=job(metadata={"generateName": "a-"}), name="a"),
         "manifest.metadata.generateName",
-        "stands beside name",
+        "is given together with name",
     ),
     "not a number": (
         GangSpec(manifest=job(metadata={"annotations": {"n": float("nan")}})),
@@ -403,7 +407,7 @@ TRAPS = {
 @pytest.mark.parametrize(("written", "read"), TRAPS.items(), ids=TRAPS)
 def test_yaml_traps_show_what_was_written_and_read(written, read):
     problems = [str(problem) for problem in validate(GangSpec(manifest=MANIFEST_TEXT.format(written=written)))]
-    said = f'line 11 says {written}, which YAML reads as {read}. Quote it: "{written}".'
+    said = f'line 11 has {written}, which YAML reads as {read}. Quote it: "{written}".'
     assert problems == ([] if read is None else [f"manifest.spec.template.spec.containers[0].env[0].value: {said}"])
 
 
@@ -414,7 +418,7 @@ def test_keys_are_trapped_too():
 
 def test_a_key_given_twice_is_told():
     problems = validate(GangSpec(manifest="apiVersion: batch/v1\nkind: Job\nkind: Job\n", image="a"))
-    assert [(p.path, p.what) for p in problems] == [("manifest.kind", "line 3 gives it a second time")]
+    assert [(p.path, p.what) for p in problems] == [("manifest.kind", "line 3 has this key a second time")]
 
 
 def test_aliases_of_aliases_are_stopped():

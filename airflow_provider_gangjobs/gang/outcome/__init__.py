@@ -1,1 +1,1 @@
-"""How a gang and each of its ranks ended, and why."""
+"""Outcomes of a gang and its ranks, and the diagnosis of their causes."""

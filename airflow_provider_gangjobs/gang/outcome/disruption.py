@@ -1,12 +1,12 @@
-"""Disruption: whether the cluster, and not the program, ended a gang, so that it is submitted again. Pure.
+"""Disruption: decides whether the cluster, and not the program, ended a gang, so the task submits the gang again. Pure.
 
-One lost rank ends its gang (kubernetes#142330), so a preemption that costs a plain Job one pod costs a gang all its
-work. That must not cost the task one of its retries, which are meant for its own faults. What counts is the cause
-that the gang's other ends followed from: taken by something more important, evicted, or lost with its node.
-What a person deleted does not count, and neither does a deadline: both were meant.
+One lost rank ends its gang (kubernetes#142330). A preemption costs a plain Job one pod, and costs a gang all its work.
+A disruption therefore does not use one of the task's retries, which are for failures of the program. An attempt ended
+by a disruption if the root cause of its end is a rank that was preempted, evicted, or lost with its node. A deletion
+by a person and a deadline do not count as disruptions, because both are intended.
 
-How many attempts in a row were lost so is kept on the Job of the attempt that follows them. It is set as that is
-created, so it is counted once, whoever dies.
+The Job of the next attempt stores the number of consecutive disruptions. The number is set when that Job is created, so
+each disruption is counted once, also if a process crashes.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
 DISRUPTION_CODES: Final = frozenset({"Preempted", "Evicted", "NodeLost"})
-"""Of the diagnosis: what the gang's first cause was."""
+"""Codes of diagnoses that name a disruption as the root cause."""
 
 
 @dataclass(frozen=True)
 class Disruption:
-    """The end of an attempt that was lost to the cluster."""
+    """The disruption that ended an attempt."""
 
     number: int
-    """How many attempts in a row were lost so, with this one."""
+    """Number of consecutive attempts that ended by a disruption, including this attempt."""
     allowed: int
     message: str
-    """Which rank was taken, how, and from where."""
+    """Summary of the diagnosis: the rank, the kind of the disruption, and the node."""
 
     @property
     def is_allowed(self) -> bool:
-        """Whether it is submitted again without spending a retry."""
+        """The task submits the gang again without using a retry."""
         return self.number <= self.allowed
 
     @property
     def carried_over(self) -> int:
-        """What the next attempt has behind it. One that a retry pays for begins anew."""
+        """Number of disruptions that the next attempt stores. After a retry of the task the count starts again at 0."""
         return self.number if self.is_allowed else 0
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Disruption:
 
 
 def disruption_of(event: GangEvent, *, allowed: int) -> Disruption | None:
-    """What the event tells of a disruption; None if that is not what ended the gang."""
+    """Return the disruption that ended the gang; `None` if the gang ended by another cause."""
     if event.status is not Status.FAILED or event.reason not in DISRUPTION_CODES:
         return None
     return Disruption(event.disruptions + 1, allowed, event.message)

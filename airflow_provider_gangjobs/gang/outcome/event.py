@@ -1,7 +1,7 @@
-"""Event: everything a resumed task needs to know of how its gang stands, in a few kB of JSON.
+"""Event: the state of a gang that the trigger sends to the resumed task, in a few kB of JSON.
 
-It goes through Airflow's database and API from the trigger to the worker, perhaps to another
-version of this provider, so it is versioned, fields are only added, and lists are bounded.
+Airflow stores the event in its database and sends it to the worker, which may run another version of this provider. The
+event therefore has a version, fields are only added, and lists are bounded.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RANK_MESSAGE_CHARACTERS_MAX: Final = 128
 MESSAGE_CHARACTERS_MAX: Final = 1000
 NOTES_MAX: Final = 4
 COMPLETED_INDEXES_CHARACTERS_MAX: Final = 1024
-"""A longer list is left out and `completed_indexes_cut` is set; the Job has the list."""
+"""An event omits a longer list and sets `completed_indexes_cut`. The Job has the list."""
 
 
 class Status(StrEnum):
-    """Why the event was sent."""
+    """Reason for which the trigger sent the event."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -40,7 +40,7 @@ class Status(StrEnum):
     REPLACED = "replaced"
     TIMEOUT = "timeout"
     ERROR = "error"
-    """The gang could not be followed; nothing is known of it."""
+    """The trigger could not follow the gang. The state of the gang is unknown."""
 
 
 class UnreadableEventError(ValueError):
@@ -48,7 +48,7 @@ class UnreadableEventError(ValueError):
 
 
 class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How one pod ended, in short. The ledger has the whole outcome."""
+    """Short form of the outcome of one pod. The ledger has the whole outcome."""
 
     pod: str
     outcome: OutcomeKind
@@ -64,7 +64,8 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a trigger tells the resumed task. `to_payload` and `from_payload` are its only forms outside."""
+    """Event that a trigger sends to the resumed task. `to_payload` and `from_payload` convert it to and from JSON
+    values."""
 
     v: int
     status: Status
@@ -72,49 +73,51 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     namespace: str
     uid: str
     phase: Phase
-    """The last phase seen; of a timeout, the one that took too long."""
+    """The last phase that the trigger observed. In a timeout event, the phase that took too long."""
     attempt: int | None = None
     reason: str = ""
-    """The Job controller's reason, or the code of the diagnosis."""
+    """Reason of the Job controller, or code of the diagnosis."""
     message: str = ""
     remedy: str = ""
     since: datetime | None = None
-    """When the phase began."""
+    """Time at which the phase began."""
     seconds: float | None = None
-    """Of a timeout: what the phase was allowed to take."""
+    """In a timeout event, the limit of the phase in seconds."""
     counts: dict[str, int] = {}
     ranks: tuple[RankEnd, ...] = ()
-    """At most `RANKS_MAX`: those that did not succeed first, in the order in which they ended."""
+    """At most `RANKS_MAX` outcomes. Ranks that did not succeed come first, in the order in which they ended."""
     completed_indexes: str = ""
     completed_indexes_cut: bool = False
-    """The list is too long for an event. Events of earlier versions leave it out without this mark."""
+    """The list was too long for the event. Earlier versions omitted the list without setting this field."""
     disruptions: int = 0
-    """How many attempts in a row had been lost to disruptions before this one."""
+    """Number of consecutive attempts before this one that ended by a disruption."""
     tracking_errors: int = 0
     """How many deferrals in a row before this one ended because the gang could not be followed."""
     notes: tuple[str, ...] = ()
-    """What else should be known, e.g. that outcomes could not be recorded."""
+    """Further information for the user, for example that outcomes could not be recorded."""
     image: str = ""
-    """Of a timeout while an image was pulled: the image."""
+    """In a timeout event of a gang that waited for an image: the image."""
     other_uid: str = ""
-    """Of a Job that was replaced: the uid of the Job that has its name now."""
+    """UID of the Job that has the name now, if the gang's Job was replaced."""
 
     @property
     def ref(self) -> GangRef:
-        """The gang it speaks of."""
+        """Reference to the gang's Job."""
         return GangRef(self.namespace, self.name, self.uid)
 
     def to_payload(self) -> dict[str, Any]:
-        """Plain JSON values. Told values that are empty are left out, `v` and `status` never."""
+        """Return the event as plain JSON values. Fields that have their default value are omitted, except `v` and
+        `status`."""
         payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return payload
 
     @classmethod
     def from_payload(cls, payload: object) -> GangEvent:
-        """Read what `to_payload` wrote, in this process or another.
+        """Read a payload that `to_payload` wrote, in this process or in another one.
 
         Raises:
-            UnreadableEventError: another version, an unknown status, or no event of ours.
+            UnreadableEventError: The payload has another version or an unknown status, or is not an event of this
+            provider.
         """
         if not isinstance(payload, Mapping):
             raise UnreadableEventError(f"The event is {type(payload).__name__}, not a mapping. {_REMEDY}")
@@ -149,7 +152,10 @@ def build_event(
     image: str = "",
     other_uid: str = "",
 ) -> GangEvent:
-    """Build an event within its bounds: longer texts are cut, of more ranks the most telling are kept."""
+    """Build an event within its limits.
+
+    Long texts are cut. Of the outcomes, the event has the first `RANKS_MAX` in the order of `failures_first`.
+    """
     is_cut = len(completed_indexes) > COMPLETED_INDEXES_CHARACTERS_MAX
     return GangEvent(
         v=VERSION,
@@ -179,7 +185,7 @@ def _numbers(counts: Counts | None) -> dict[str, int]:
 
 
 def _rank_end(outcome: Outcome) -> RankEnd:
-    # A success's message is its result, which may be large and is read from the ledger.
+    # The message of a succeeded pod is its result. The result may be large, and the task reads it from the ledger.
     message = "" if outcome.outcome is OutcomeKind.SUCCEEDED else outcome.error or outcome.message
     return RankEnd(
         pod=outcome.pod,

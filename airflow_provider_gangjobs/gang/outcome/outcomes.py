@@ -1,8 +1,8 @@
-"""Outcome: how one pod of a gang ended, kept after the pod is gone.
+"""Outcome: how one pod of a gang ended. The ledger keeps the outcome after the pod is deleted.
 
-An outcome is a function of the pod's final status, so two observers write down the same one, and
-it is keyed by the pod's uid: counting it twice is impossible. The Kubernetes words keep their
-meaning: `preempted` only if something of higher priority took the place.
+An outcome is a function of the pod's final status, so two observers record equal outcomes. The ledger is keyed by the
+UID of the pod, so no outcome is counted twice. Kubernetes terms keep their meaning: a pod is `preempted` only if a pod
+of higher priority took its place.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 POD_MESSAGE_BYTES_MAX: Final = 12 * 1024
 """The kubelet divides this among all containers of a pod (`MaxPodTerminationMessageLogLength`)."""
 SIGNAL_EXIT_CODE_BASE: Final = 128
-"""A shell and the container runtimes report a death by signal n as exit code 128 + n."""
+"""Shells and container runtimes report an end by signal n as exit code 128 + n."""
 SIGKILL: Final = 9
 SIGTERM: Final = 15
 
 
 class OutcomeKind(StrEnum):
-    """How a pod ended."""
+    """Kind of an outcome: how a pod ended. The values are part of the ledger format and of events."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """By its own doing: its program, image or configuration."""
+    """The pod failed because of its program, image or configuration."""
     PREEMPTED = "preempted"
     EVICTED = "evicted"
     LOST = "lost"
-    """Its node went away; nobody saw it end."""
+    """The node of the pod went away, and the end of the pod was not observed."""
     DELETED = "deleted"
-    """By a person, or by the Job controller when the gang's fate was decided."""
+    """A person deleted the pod, or the Job controller did when the end of the gang was decided."""
     UNKNOWN = "unknown"
-    """It had not ended when tracking stopped."""
+    """The pod had not ended when tracking stopped."""
 
 
 DISRUPTIONS: Final = frozenset({OutcomeKind.PREEMPTED, OutcomeKind.EVICTED, OutcomeKind.LOST})
 
-# Reasons of the pod condition DisruptionTarget (KEP-3329).
+# Reason of the pod condition DisruptionTarget (KEP-3329) -> kind.
 _BY_DISRUPTION: Final = {
     "PreemptionByScheduler": OutcomeKind.PREEMPTED,
     "EvictionByEvictionAPI": OutcomeKind.EVICTED,
@@ -55,8 +55,9 @@ _BY_DISRUPTION: Final = {
     "TerminationByKubelet": OutcomeKind.EVICTED,
     "DeletionByPodGC": OutcomeKind.LOST,
 }
-# `status.reason` of a pod, written by the kubelet and the node controllers. `Evicted` is none of them: a kubelet that
-# evicts a pod for its node's sake says so by the condition; without it the pod used more storage than its own limit.
+# `status.reason` of a pod, written by the kubelet and the node controllers -> kind. `Evicted` is absent: a kubelet that
+# evicts a pod because its node lacks resources sets the condition DisruptionTarget. `Evicted` without the condition
+# means that the pod used more storage than its own limit.
 _BY_POD_REASON: Final = {
     "NodeShutdown": OutcomeKind.EVICTED,
     "Shutdown": OutcomeKind.EVICTED,
@@ -64,12 +65,12 @@ _BY_POD_REASON: Final = {
     "Preempting": OutcomeKind.PREEMPTED,
     "NodeLost": OutcomeKind.LOST,
 }
-# Reason of a container whose end its kubelet never saw.
+# Reason of a container whose end the kubelet did not observe.
 _CONTAINER_LOST: Final = "ContainerStatusUnknown"
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """How one pod ended. Times are the cluster's; fields are added to, never renamed."""
+    """How one pod ended. All times come from the cluster. Fields are added and never renamed."""
 
     uid: str
     pod: str
@@ -79,36 +80,40 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
     node: str = ""
     phase: str = ""
     container: str = ""
-    """The container that tells, if it is not the rank's own."""
+    """Name of the container that determined the outcome; empty if it is the main container."""
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
     message: str = ""
-    """Termination message as kept by the kubelet; of a succeeded pod it is the rank's result."""
+    """Termination message. The message of a succeeded pod is the result of the rank."""
     message_cut: bool = False
-    """The message is as long as the kubelet keeps, so its end is missing."""
+    """The message has the maximum length that the kubelet keeps, so its end may be missing."""
     created: datetime | None = None
     started: datetime | None = None
     finished: datetime | None = None
     caused: datetime | None = None
-    """When what ended it began: the disruption, the request to delete it, or else its own end."""
+    """Time of the event that ended the pod: the disruption, the request to delete the pod, or else the end of the
+    pod."""
     restarts: int = 0
     disruption: str = ""
     """Reason of the DisruptionTarget condition."""
 
     @property
     def is_disruption(self) -> bool:
-        """The cluster took the pod away, through no fault of its program."""
+        """The cluster ended the pod, and its program did not fail."""
         return self.outcome in DISRUPTIONS
 
     @property
     def seconds(self) -> float | None:
-        """How long the rank's program ran."""
+        """Run time of the program in seconds; `None` if the start or the end is unknown."""
         return (self.finished - self.started).total_seconds() if self.started and self.finished else None
 
     @property
     def result(self) -> Any:
-        """What the rank wrote to `GANG_RESULT_PATH`: its JSON value, else its text; `None` if nothing or cut."""
+        """Result that the rank wrote to `GANG_RESULT_PATH`: a JSON value, or text that is not JSON.
+
+        The result is `None` if the rank did not succeed, wrote nothing, or wrote a message that was cut.
+        """
         if self.outcome is not OutcomeKind.SUCCEEDED or self.message_cut or not self.message.strip():
             return None
         try:
@@ -118,50 +123,53 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only
 
     @property
     def error(self) -> str:
-        """Why it failed, where it says so: a failing rank may write `{"error": "..."}` to `GANG_RESULT_PATH`."""
-        said = _said(self.message) if self.outcome is OutcomeKind.FAILED else None
-        return said.error.strip() if said else ""
+        """Error message of a failed rank, which may write `{"error": "..."}` to `GANG_RESULT_PATH`; empty if it did
+        not."""
+        reported = _parse_error(self.message) if self.outcome is OutcomeKind.FAILED else None
+        return reported.error.strip() if reported else ""
 
 
-class _Error(msgspec.Struct, gc=False):
+class _ReportedError(msgspec.Struct, gc=False):
     error: str
     at: float = 0.0
-    """When, in seconds since 1970, by the clock of its node."""
+    """Time of the error in seconds since 1970, by the clock of the node."""
 
 
-def _said(message: str) -> _Error | None:
+def _parse_error(message: str) -> _ReportedError | None:
     if not message.startswith("{"):
         return None
     try:
-        return msgspec.json.decode(message, type=_Error)
+        return msgspec.json.decode(message, type=_ReportedError)
     except msgspec.DecodeError:
         return None
 
 
 def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
-    """Write down how a pod ended. With `ended=False`: that it had not, when tracking stopped.
+    """Return the outcome of a pod.
 
-    A pod that vanished before it was terminal is told by its last view, as deleted.
+    A pod that was removed before it was terminal counts as deleted. Its outcome comes from its last view.
+
+    :param ended: False if tracking stopped before the pod ended. The kind of the outcome is then `UNKNOWN`.
     """
-    container, told = _telling(pod)
+    container, terminated = _deciding_container(pod)
     disruption = condition(pod.status.conditions, "DisruptionTarget")
-    ending = _ending(pod, told, disruption) if ended else OutcomeKind.UNKNOWN
+    kind = _kind_of(pod, terminated, disruption) if ended else OutcomeKind.UNKNOWN
     finished = caused = podutil.finished_at(pod)
-    message = (told.message if told else "") or pod.status.message
-    if ending is not OutcomeKind.SUCCEEDED:
-        caused = _caused(pod, ending, disruption) or _failed_at(pod, ending, message) or finished
+    message = (terminated.message if terminated else "") or pod.status.message
+    if kind is not OutcomeKind.SUCCEEDED:
+        caused = _caused_at(pod, kind, disruption) or _failed_at(pod, kind, message) or finished
     return Outcome(
         uid=pod.metadata.uid,
         pod=pod.metadata.name,
-        outcome=ending,
+        outcome=kind,
         rank=podutil.rank_of(pod),
         attempt=podutil.attempt_of(pod),
         node=pod.spec.node_name,
         phase=pod.status.phase,
         container=container,
-        exit_code=told.exit_code if told else None,
-        signal=_signal(told),
-        reason=_reason(pod, told, ending),
+        exit_code=terminated.exit_code if terminated else None,
+        signal=_signal(terminated),
+        reason=_reason(pod, terminated, kind),
         message=_cut(message),
         message_cut=len(message.encode()) >= _message_bytes_max(pod),
         created=pod.metadata.creation_timestamp,
@@ -173,83 +181,88 @@ def outcome_of(pod: PodView, *, ended: bool = True) -> Outcome:
     )
 
 
-def _telling(pod: PodView) -> tuple[str, Terminated | None]:
-    """The container whose end is the pod's: the rank's own unless only another one failed."""
+def _deciding_container(pod: PodView) -> tuple[str, Terminated | None]:
+    """Return the name and the end of the container that determined the outcome of the pod.
+
+    This is the main container, unless only another container failed. The name of the main container is empty.
+    """
     main = podutil.main_container(pod)
-    told = podutil.ended_state(main) if main else None
-    if pod.status.phase == "Succeeded" or (told and told.exit_code):
-        return "", told
+    terminated = podutil.ended_state(main) if main else None
+    if pod.status.phase == "Succeeded" or (terminated and terminated.exit_code):
+        return "", terminated
     others = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     failed = ((status.name, end) for status in others if (end := podutil.ended_state(status)) and end.exit_code)
-    return next(failed, ("", told))
+    return next(failed, ("", terminated))
 
 
-def _ending(pod: PodView, told: Terminated | None, disruption: Condition | None) -> OutcomeKind:
+def _kind_of(pod: PodView, terminated: Terminated | None, disruption: Condition | None) -> OutcomeKind:
     if pod.status.phase == "Succeeded":
         return OutcomeKind.SUCCEEDED
     if disruption is not None:
         return _BY_DISRUPTION.get(disruption.reason, OutcomeKind.EVICTED)
     if pod.status.reason in _BY_POD_REASON:
         return _BY_POD_REASON[pod.status.reason]
-    if told is not None and told.reason == _CONTAINER_LOST:
+    if terminated is not None and terminated.reason == _CONTAINER_LOST:
         return OutcomeKind.LOST
-    if pod.status.phase != "Failed" or _was_deleted_first(pod, told):
+    if pod.status.phase != "Failed" or _was_deleted_first(pod, terminated):
         return OutcomeKind.DELETED
     return OutcomeKind.FAILED
 
 
-def _was_deleted_first(pod: PodView, told: Terminated | None) -> bool:
-    asked = podutil.deletion_requested_at(pod.metadata)
-    if asked is None:
+def _was_deleted_first(pod: PodView, terminated: Terminated | None) -> bool:
+    requested = podutil.deletion_requested_at(pod.metadata)
+    if requested is None:
         return False
-    if told is None or told.finished_at is None:
-        # Without a word of its own it never ran; a kubelet that refused it says why.
+    if terminated is None or terminated.finished_at is None:
+        # The container did not run. If the kubelet refused the pod, the pod has a reason.
         return not pod.status.reason
-    if told.finished_at > asked:
+    if terminated.finished_at > requested:
         return True
-    # Times have whole seconds: within the same one, only a death by the kubelet's signal tells. So it does where the
-    # kubelet has said its last word, a deletion without grace: that one's time has replaced when the first was asked.
-    is_overwritten = pod.metadata.deletion_grace_period_seconds == 0 and told.reason != "OOMKilled"
-    return (told.finished_at == asked or is_overwritten) and _signal(told) in {SIGTERM, SIGKILL}
+    # Times have whole seconds. If both times are equal, only the signal that the kubelet sends shows that the deletion
+    # came first. The signal also decides if the kubelet has finished with the pod: it deletes the pod with a grace
+    # period of 0, and the time of this deletion overwrites the time of the first request.
+    is_overwritten = pod.metadata.deletion_grace_period_seconds == 0 and terminated.reason != "OOMKilled"
+    return (terminated.finished_at == requested or is_overwritten) and _signal(terminated) in {SIGTERM, SIGKILL}
 
 
-def _caused(pod: PodView, ending: OutcomeKind, disruption: Condition | None) -> datetime | None:
-    if ending in DISRUPTIONS and disruption is not None:
+def _caused_at(pod: PodView, kind: OutcomeKind, disruption: Condition | None) -> datetime | None:
+    if kind in DISRUPTIONS and disruption is not None:
         return disruption.last_transition_time
-    asked = podutil.deletion_requested_at(pod.metadata) if ending is OutcomeKind.DELETED else None
+    requested = podutil.deletion_requested_at(pod.metadata) if kind is OutcomeKind.DELETED else None
     finished = podutil.finished_at(pod)
-    return min(asked, finished) if asked and finished else asked
+    return min(requested, finished) if requested and finished else requested
 
 
-def _failed_at(pod: PodView, ending: OutcomeKind, message: str) -> datetime | None:
-    """When it says that it failed, to the fraction of a second: its peers end within the same one.
+def _failed_at(pod: PodView, kind: OutcomeKind, message: str) -> datetime | None:
+    """Return the time of failure that the program reports, with fractions of a second.
 
-    Not if its container did not run then: a program may say anything.
+    The fractions matter because the peers of a failed rank end within the same second. The function ignores a time at
+    which the container did not run, because a program may report any value.
     """
-    said = _said(message) if ending is OutcomeKind.FAILED else None
+    reported = _parse_error(message) if kind is OutcomeKind.FAILED else None
     started, finished = podutil.started_at(pod), podutil.finished_at(pod)
-    if said is None or started is None or finished is None:
+    if reported is None or started is None or finished is None:
         return None
-    # The times of containers are cut to whole seconds.
-    if not started.timestamp() <= said.at < finished.timestamp() + 1:
+    # Kubernetes cuts the times of containers to whole seconds.
+    if not started.timestamp() <= reported.at < finished.timestamp() + 1:
         return None
-    return datetime.fromtimestamp(said.at, UTC)
+    return datetime.fromtimestamp(reported.at, UTC)
 
 
-def _signal(told: Terminated | None) -> int | None:
-    if told is None:
+def _signal(terminated: Terminated | None) -> int | None:
+    if terminated is None:
         return None
     by_code = (
-        told.exit_code - SIGNAL_EXIT_CODE_BASE
-        if SIGNAL_EXIT_CODE_BASE < told.exit_code <= SIGNAL_EXIT_CODE_BASE + 64
+        terminated.exit_code - SIGNAL_EXIT_CODE_BASE
+        if SIGNAL_EXIT_CODE_BASE < terminated.exit_code <= SIGNAL_EXIT_CODE_BASE + 64
         else None
     )
-    return told.signal or by_code
+    return terminated.signal or by_code
 
 
-def _reason(pod: PodView, told: Terminated | None, ending: OutcomeKind) -> str:
-    of_container = told.reason if told and told.reason != "Completed" else ""
-    if ending in DISRUPTIONS:
+def _reason(pod: PodView, terminated: Terminated | None, kind: OutcomeKind) -> str:
+    of_container = terminated.reason if terminated and terminated.reason != "Completed" else ""
+    if kind in DISRUPTIONS:
         return pod.status.reason or of_container
     return of_container or pod.status.reason
 
@@ -264,21 +277,21 @@ def _cut(message: str) -> str:
     return message if len(raw) <= RESULT_BYTES_MAX else raw[:RESULT_BYTES_MAX].decode(errors="ignore")
 
 
-# Their conditions are set minutes after a node went silent, when its peers have long failed for want of it.
-_NOTICED_LATE: Final = frozenset({"DeletionByPodGC", "DeletionByTaintManager"})
+# Controllers set these reasons minutes after a node stopped responding. The peers of the rank have failed by then.
+_DETECTED_LATE: Final = frozenset({"DeletionByPodGC", "DeletionByTaintManager"})
 
 
-def _vanished(outcome: Outcome) -> bool:
-    """Its node was given up, and nobody saw its program end: that happened long before it was noticed.
+def _was_lost_with_node(outcome: Outcome) -> bool:
+    """The node was lost, and the end of the program was not observed, so its time is earlier than the recorded time.
 
-    An end that the node itself reported (a drained node's, say) has a time to go by.
+    An end that the node itself reported, for example while it was drained, has a reliable time.
     """
-    return outcome.disruption in _NOTICED_LATE and outcome.exit_code is None
+    return outcome.disruption in _DETECTED_LATE and outcome.exit_code is None
 
 
-# Among ends of the same second the one that can bring others down comes first: a lost place before a
-# crash of its peers, and a crash before the deletions by which the Job controller answers it. Only of crashes
-# may it be known when, within the second: the cluster's times have none of its fractions.
+# Among outcomes of the same second, the outcome that can cause others comes first: a disruption before the failures of
+# its peers, and a failure before the deletions by which the Job controller reacts to it. Only a failed program can
+# report fractions of a second, because the times of the cluster have none.
 _ORDER: Final = {
     OutcomeKind.PREEMPTED: 0,
     OutcomeKind.EVICTED: 0,
@@ -286,21 +299,23 @@ _ORDER: Final = {
     OutcomeKind.FAILED: 1,
     OutcomeKind.DELETED: 2,
 }
-_CauseOrder = tuple[bool, bool, float, int, float, int]
+_CausalOrder = tuple[bool, bool, float, int, float, int]
 
 
 def root_cause(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """The outcome that the gang's other ends followed from: the earliest that was no success, and was not made good.
+    """Return the outcome that caused the other outcomes: the earliest one that is not a success.
 
-    Peers of a failed rank get SIGTERM from the Job controller, or lose their connection to it; both come later.
-    Only of a rank that vanished with its node is the time not known; its peers fail of that before it is noticed.
+    Outcomes of pods that were replaced are ignored. Peers of a failed rank end later: the Job controller sends them
+    SIGTERM, or they lose their connection to the failed rank. A rank that was lost with its node comes before all other
+    outcomes, because its peers fail before the loss of the node is detected.
     """
     last = _last_pods(list(outcomes))
-    return min((outcome for outcome in last if outcome.outcome in _ORDER), key=_cause_order, default=None)
+    return min((outcome for outcome in last if outcome.outcome in _ORDER), key=_causal_order, default=None)
 
 
 def _last_pods(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Without the pods that were replaced: by a queue that let the gang run anew, or one by one in plain Jobs."""
+    """Yield the outcomes of pods that were not replaced. A queue may run the gang again, and a plain Job replaces
+    pods."""
     newest: dict[int | None, str] = {}
     for outcome in outcomes:
         newest[outcome.rank] = max(newest.get(outcome.rank, ""), _created(outcome))
@@ -311,33 +326,35 @@ def _created(outcome: Outcome) -> str:
     return outcome.created.isoformat() if outcome.created else ""
 
 
-def _cause_order(outcome: Outcome) -> _CauseOrder:
+def _causal_order(outcome: Outcome) -> _CausalOrder:
     second, fraction = divmod(outcome.caused.timestamp(), 1) if outcome.caused else (0.0, 0.0)
     rank = -1 if outcome.rank is None else outcome.rank
-    return not _vanished(outcome), outcome.caused is None, second, _ORDER[outcome.outcome], fraction, rank
+    return not _was_lost_with_node(outcome), outcome.caused is None, second, _ORDER[outcome.outcome], fraction, rank
 
 
 def failures_first(outcomes: Iterable[Outcome], limit: int) -> list[Outcome]:
-    """At most `limit` outcomes: what went wrong first in the order it happened, then successes by rank.
+    """Return at most `limit` outcomes: failures in the order in which they happened, then successes by rank.
 
-    What went wrong with pods that were replaced comes after the rest of it.
+    Failures of pods that were replaced come after the other failures.
     """
-    ends = list(outcomes)
-    last = {outcome.uid for outcome in _last_pods(ends)}
-    return sorted(ends, key=lambda outcome: _telling_order(outcome, replaced=outcome.uid not in last))[:limit]
+    found = list(outcomes)
+    last = {outcome.uid for outcome in _last_pods(found)}
+    return sorted(found, key=lambda outcome: _failure_order(outcome, replaced=outcome.uid not in last))[:limit]
 
 
-def _telling_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, _CauseOrder, int]:
+def _failure_order(outcome: Outcome, *, replaced: bool) -> tuple[int, bool, _CausalOrder, int]:
     if outcome.outcome in _ORDER:
-        return 0, replaced, _cause_order(outcome), 0
+        return 0, replaced, _causal_order(outcome), 0
     rank = -1 if outcome.rank is None else outcome.rank
     return 1 + (outcome.outcome is OutcomeKind.SUCCEEDED), replaced, (False, False, 0.0, 0, 0.0, 0), rank
 
 
 def result_outcomes(outcomes: Iterable[Outcome], completed: Collection[int]) -> dict[int, Outcome]:
-    """The outcome that holds the result of each rank: a succeeded pod of an index that the Job counts as complete.
+    """Return the outcome that holds the result of each completed rank: rank -> outcome of a succeeded pod.
 
-    A pod that succeeded beside the counted one is passed over; of several the first to finish is taken.
+    If several pods of a rank succeeded, the function returns the outcome of the pod that finished first.
+
+    :param completed: The ranks that the Job counts as completed. Other ranks are ignored.
     """
     found: dict[int, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -347,7 +364,8 @@ def result_outcomes(outcomes: Iterable[Outcome], completed: Collection[int]) -> 
 
 
 def format_table(outcomes: Iterable[Outcome]) -> str:
-    """Outcomes as text: rank, outcome, exit code, seconds, node; ordered by rank, then by start."""
+    """Format outcomes as a text table: rank, outcome, exit code, seconds, node. Rows are ordered by rank and
+    creation."""
     ordered = sorted(outcomes, key=lambda o: (o.rank is None, o.rank, str(o.created), o.uid))
     rows = [("rank", "outcome", "exit code", "seconds", "node"), *map(_row, ordered)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Results: what a task returns for a gang that succeeded, and whether every outcome for it was read. Pure.
+"""Results: the value that a task returns for a gang that succeeded, and the outcomes that are missing for it. Pure.
 
 The rule (issue 14): a success requires that the outcome of every rank that the Job counts as completed was read. What a
 rank returned therefore has three answers: a value, `None` because the rank wrote nothing, and *unknown* because nobody
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompletedRanks:
-    """What the Job counts as completed."""
+    """The ranks or pods that the Job counts as completed."""
 
     ranks: frozenset[int] | None
     """Completion indexes; `None` for a Job without indexes."""
     count: int
-    """Of ranks, or of succeeded pods if the Job has no indexes."""
+    """Number of completed ranks, or of succeeded pods if the Job has no indexes."""
 
     @classmethod
     def of_indexes(cls, text: str) -> CompletedRanks:
-        """Read `status.completedIndexes`, which must not be empty."""
+        """Parse `status.completedIndexes`, which must not be empty."""
         ranks = parse_indexes(text)
         return cls(ranks, len(ranks))
 
@@ -48,7 +48,7 @@ class MissingOutcomes:
 
     count: int = 0
     ranks: tuple[int, ...] = ()
-    """Which ones, in order; empty for a Job without indexes."""
+    """The ranks in ascending order; empty for a Job without indexes."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -58,25 +58,26 @@ NONE_MISSING: Final = MissingOutcomes()
 
 
 def completed_ranks_in_job(job: JobView) -> CompletedRanks:
-    """What a Job that has ended counts as completed. An Indexed Job with a success names its indexes."""
+    """Return the ranks that a Job which has ended counts as completed."""
     if job.status.completed_indexes:
         return CompletedRanks.of_indexes(job.status.completed_indexes)
     return CompletedRanks(None, job.status.succeeded)
 
 
 def completed_ranks_in_event(event: GangEvent) -> CompletedRanks | None:
-    """What the event says of it. `None`: the indexes were too long for the event, or the Job has none.
+    """Return the completed ranks that an event names, or `None`.
 
-    An event of an earlier version does not tell these two apart; only the Job does.
+    The result is `None` if the list was too long for the event, and if the Job has no indexes. Events of earlier
+    versions do not distinguish the two cases; only the Job does.
     """
     return CompletedRanks.of_indexes(event.completed_indexes) if event.completed_indexes else None
 
 
 def completed_ranks_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -> CompletedRanks | None:
-    """What is known without indexes in the event, when the Job is gone: the number of pods of a Job without indexes.
+    """Return the number of completed pods of a Job without indexes, if the Job is gone and the event has no indexes.
 
-    `None` for an Indexed Job: that a rank's pod succeeded does not prove that the Job counted the rank, and a rank
-    that the Job counted may have no outcome.
+    The result is `None` for an Indexed Job. A pod that succeeded does not prove that the Job counted its rank, and a
+    rank that the Job counted may have no outcome.
     """
     if event.completed_indexes_cut or any(outcome.rank is not None for outcome in outcomes):
         return None
@@ -87,7 +88,7 @@ def completed_ranks_without_job(event: GangEvent, outcomes: Sequence[Outcome]) -
 
 
 def find_missing_outcomes(outcomes: Sequence[Outcome], completed: CompletedRanks) -> MissingOutcomes:
-    """Completed ranks without the outcome of a succeeded pod."""
+    """Return the completed ranks that have no outcome of a succeeded pod."""
     if completed.ranks is None:
         return MissingOutcomes(max(completed.count - len(_succeeded(outcomes)), 0))
     unknown = tuple(sorted(completed.ranks - result_outcomes(outcomes, completed.ranks).keys()))
@@ -95,12 +96,13 @@ def find_missing_outcomes(outcomes: Sequence[Outcome], completed: CompletedRanks
 
 
 def task_result(outcomes: Sequence[Outcome], completed: CompletedRanks, wanted: Results, ref: GangRef) -> Any:
-    """The value of rank 0, or the values of all ranks in order. To be asked only if nothing is `find_missing_outcomes`.
+    """Return the value that the task returns: the result of rank 0, or the results of all ranks in order.
 
-    `None` stands for a rank that wrote nothing, and for one that the Job's success policy did without.
+    The value of a rank is `None` if the rank wrote no result, or if the success policy did not need the rank. Call the
+    function only if `find_missing_outcomes` returns nothing.
 
     Raises:
-        ResultTooLarge: one that is wanted was cut.
+        ResultTooLarge: The kubelet cut a result that the task returns.
     """
     if wanted is Results.NONE:
         return None
@@ -113,7 +115,7 @@ def task_result(outcomes: Sequence[Outcome], completed: CompletedRanks, wanted: 
 def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int, Outcome]:
     if completed.ranks is not None:
         return result_outcomes(outcomes, completed.ranks)
-    # Pods of a Job without indexes are ranks in the order of their ends.
+    # Pods of a Job without indexes get ranks in the order in which they ended.
     return dict(enumerate(sorted(_succeeded(outcomes), key=_end)))
 
 

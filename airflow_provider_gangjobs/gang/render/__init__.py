@@ -1,1 +1,1 @@
-"""From a GangSpec to the Kubernetes objects of a gang."""
+"""Render the Kubernetes objects of a gang from a GangSpec."""

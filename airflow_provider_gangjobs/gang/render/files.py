@@ -1,9 +1,8 @@
-"""Files that ranks need: with a submission, or uploaded before and shared by many.
+"""Files of ranks: files of one submission, and uploads that many submissions share.
 
-Both are immutable ConfigMaps, so the kubelet need not watch them, mounted read-only in every container.
-Files of a submission are owned by its Job and go with it, whoever deletes that. An upload is named by
-the digest of its content, so that the same content is never stored twice and can never change, and it
-stays until it is deleted.
+Both are stored in immutable ConfigMaps, which the kubelet does not need to watch, and are mounted read-only in every
+container. The Job owns the files of its submission, so they are deleted with the Job. The name of an upload is the
+digest of its content, so the same content is stored once and never changes. An upload stays until it is deleted.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ if TYPE_CHECKING:
 
 FILES_VOLUME: Final = "gang-files"
 FILES_MODE: Final = 0o555
-"""Files can be run as programs."""
+"""Files are readable and executable."""
 FILES_BYTES_MAX: Final = 900 * 1024
-"""A ConfigMap holds 1 MiB of contents; names and metadata are stored with them."""
+"""A ConfigMap holds 1 MiB, which includes names and metadata."""
 UPLOADS_MAX: Final = 16
-"""Of one gang: each costs a look before the submission, and each node reads each."""
+"""Uploads of one gang. Each upload costs one request before the submission, and every node reads every upload."""
 FILES_ENV: Final = [{"name": ENV_FILES, "value": FILES_PATH}]
 _CONTENT_ID: Final = re.compile(rf"gang-upload-[a-z2-7]{{{DIGEST_LENGTH}}}")
 
 
 def content_id_of(files: Mapping[str, str | bytes]) -> str:
-    """Name of the ConfigMap that holds exactly these files; text is the same as its UTF-8 bytes."""
+    """Return the name of the ConfigMap that holds exactly these files. A text and its UTF-8 bytes give the same
+    name."""
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         for part in (name.encode(), content.encode() if isinstance(content, str) else content):
@@ -41,32 +41,32 @@ def content_id_of(files: Mapping[str, str | bytes]) -> str:
 
 
 def is_content_id(text: str) -> bool:
-    """Whether it has the form of one."""
+    """Return whether a text has the form of a content id."""
     return _CONTENT_ID.fullmatch(text) is not None
 
 
 def config_map_name(job: str) -> str:
-    """Name of the ConfigMap that holds a Job's files."""
+    """Return the name of the ConfigMap that holds the files of a Job."""
     return f"{job}-files"
 
 
 def config_map_of(
     files: Mapping[str, str | bytes], *, job: str, namespace: str, owner: dict[str, Any]
 ) -> dict[str, Any]:
-    """The ConfigMap of a submission's files, owned by the Job."""
+    """Render the ConfigMap of a submission's files, owned by the Job."""
     labels = {LABEL_GANG: job, LABEL_ROLE: Role.FILES.value}
     metadata = {"name": config_map_name(job), "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
     return _config_map(metadata, files)
 
 
 def upload_of(files: Mapping[str, str | bytes], *, namespace: str) -> dict[str, Any]:
-    """The ConfigMap of an upload, owned by nobody."""
+    """Render the ConfigMap of an upload, which has no owner."""
     labels = {LABEL_ROLE: Role.UPLOAD.value}
     return _config_map({"name": content_id_of(files), "namespace": namespace, "labels": labels}, files)
 
 
 def files_in(config_map: Mapping[str, Any]) -> dict[str, bytes]:
-    """Name -> content of a ConfigMap."""
+    """Return the files in a ConfigMap: name -> content."""
     texts = {name: text.encode() for name, text in (config_map.get("data") or {}).items()}
     return texts | {name: base64.b64decode(text) for name, text in (config_map.get("binaryData") or {}).items()}
 
@@ -79,7 +79,8 @@ def _config_map(metadata: dict[str, Any], files: Mapping[str, str | bytes]) -> d
 
 
 def volume_of(files: Mapping[str, str | bytes], uploads: Sequence[str], *, job: str) -> dict[str, Any]:
-    """The pods' volume. The submission's own files come last: they are the ones seen where names are the same."""
+    """Render the pods' volume. The submission's own files come last, so they win over uploads that have the same
+    name."""
     names = [*uploads, *([config_map_name(job)] if files else [])]
     if not uploads:
         return {"name": FILES_VOLUME, "configMap": {"name": names[0], "defaultMode": FILES_MODE}}
@@ -88,5 +89,5 @@ def volume_of(files: Mapping[str, str | bytes], uploads: Sequence[str], *, job: 
 
 
 def files_mount() -> dict[str, Any]:
-    """Where every container finds them."""
+    """Render the volume mount of the files, which is the same in every container."""
     return {"name": FILES_VOLUME, "mountPath": FILES_PATH, "readOnly": True}

@@ -1,4 +1,4 @@
-"""What makes a gang halted: its Job is suspended, and carries the reason."""
+"""Halting: the patch that suspends a Job for good and records the reason."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 
 
 def halt_patch(reason: str, *, queued: bool = False) -> dict[str, Any]:
-    """The merge patch that suspends a Job for good and says why.
+    """Return the merge patch that suspends a Job for good.
 
-    A Job that is `queued` belongs to Kueue, which lets an admitted Job run again as soon as it is suspended, and a
-    waiting one when its turn comes. So it is also left with no pod to start and a second to live: let run, it fails
-    with `DeadlineExceeded` and gives its quota back.
+    :param reason: The value of `ANNOTATION_HALTED`.
+    :param queued: Kueue owns `spec.suspend`. Kueue resumes an admitted Job as soon as somebody suspends it, and a
+        waiting Job when it is admitted. The patch therefore also sets parallelism to 0 and activeDeadlineSeconds to 1.
+        If Kueue resumes the Job, the Job fails with `DeadlineExceeded` and returns its quota.
     """
-    never_again: dict[str, Any] = {"parallelism": 0, "activeDeadlineSeconds": 1} if queued else {}
-    return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": {"suspend": True, **never_again}}
+    limits: dict[str, Any] = {"parallelism": 0, "activeDeadlineSeconds": 1} if queued else {}
+    return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": {"suspend": True, **limits}}

@@ -1,7 +1,7 @@
-"""Render: from a spec to the Job that is posted, and the objects that it owns.
+"""Render the Job of a spec, and the objects that the Job owns.
 
-Pure: the same spec and attempt give the same objects on every machine. The Job is always rendered
-suspended; it runs when everything it needs exists.
+The functions are pure: the same spec and attempt give the same objects on every machine. The Job is always rendered
+suspended. The submission resumes the Job when all other objects exist.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 BACKSTOP_SLACK_S: Final = 600
-"""activeDeadlineSeconds may only end what nobody watches any more; a watcher's own deadline comes first."""
+"""activeDeadlineSeconds ends a gang that no triggerer watches. The deadlines of a triggerer must pass earlier."""
 
 Object = dict[str, Any]
 
 
 def manifest_of(spec: GangSpec) -> Object:
-    """The spec's manifest as data; empty without one. Expects one that can be read."""
+    """Return the spec's manifest as data; empty if the spec has no manifest. The manifest must be readable."""
     return parse_manifest(spec.manifest).data
 
 
 def render_job(spec: GangSpec, attempt: Attempt, decision: PlacementDecision, dialect: Dialect | None = None) -> Object:
-    """The Job, suspended, with its pods linked to their group if `decision` is a gang.
+    """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
 
-    Expects a spec without problems (`validation.validate`).
+    The spec must have passed `validation.validate`.
     """
     manifest = manifest_of(spec)
     shape = shape_of(spec, manifest)
@@ -66,7 +66,7 @@ def render_job(spec: GangSpec, attempt: Attempt, decision: PlacementDecision, di
 
 
 def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
-    """The group that a rendered Job's pods form."""
+    """Return the scheduling group of the pods of a rendered Job."""
     metadata = job["metadata"]
     return SchedulingGroup(
         name=metadata["name"],
@@ -79,17 +79,17 @@ def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
 
 
 def render_service(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
-    """The headless Service, unless nobody asked for one or the manifest brings its own subdomain."""
+    """Render the headless Service; `None` if rendezvous is off or the manifest has its own subdomain."""
     shape = shape_of(spec, manifest_of(spec))
-    asked = rendezvous_of(spec, shape)
-    if asked is None or shape.subdomain:
+    settings = rendezvous_of(spec, shape)
+    if settings is None or shape.subdomain:
         return None
     owner = owned_by_job(attempt.name, job_uid)
-    return rendezvous.service_of(asked, job=attempt.name, namespace=attempt.namespace, owner=owner)
+    return rendezvous.service_of(settings, job=attempt.name, namespace=attempt.namespace, owner=owner)
 
 
 def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | None:
-    """The ConfigMap with the spec's files, if there are any."""
+    """Render the ConfigMap of the spec's files; `None` if the spec has no files."""
     if not spec.files:
         return None
     owner = owned_by_job(attempt.name, job_uid)
@@ -97,18 +97,18 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | Non
 
 
 def requested_name(spec: GangSpec) -> str | None:
-    """The start of the Job's name that the user gave, as a parameter or in the manifest."""
+    """Return the start of the Job's name that the user gave, as a parameter or in the manifest."""
     return spec.name or manifest_of(spec).get("metadata", {}).get("name")
 
 
 def requested_namespace(spec: GangSpec) -> str | None:
-    """The namespace that the user gave, as a parameter or in the manifest."""
+    """Return the namespace that the user gave, as a parameter or in the manifest."""
     return spec.namespace or manifest_of(spec).get("metadata", {}).get("namespace")
 
 
 def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision) -> Object:
-    user = manifest.get("metadata", {})
-    ours = {
+    in_manifest = manifest.get("metadata", {})
+    annotations = {
         ANNOTATION_TRIGGER_ID: attempt.trigger_id,
         ANNOTATION_SPEC_HASH: spec.hash,
         ANNOTATION_SPEC_FIELDS: spec.field_digests_json,
@@ -116,15 +116,15 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Plac
         ANNOTATION_GANG: str(decision),
     }
     if attempt.task:
-        ours[ANNOTATION_TASK] = attempt.task
+        annotations[ANNOTATION_TASK] = attempt.task
     if attempt.disruptions:
-        ours[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
+        annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     return {
-        **user,
+        **in_manifest,
         "name": attempt.name,
         "namespace": attempt.namespace,
-        "labels": {**user.get("labels", {}), **spec.labels, **labels_of(attempt)},
-        "annotations": {**user.get("annotations", {}), **spec.annotations, **ours},
+        "labels": {**in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        "annotations": {**in_manifest.get("annotations", {}), **spec.annotations, **annotations},
     }
 
 
@@ -137,9 +137,9 @@ def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Placemen
     job["completionMode"] = completion_mode(spec, manifest)
     if not manifest or decision.placement is Placement.GANG:
         job.setdefault("backoffLimit", 0)
-    # Only then are pods counted when they have really ended, so that accounting and outcomes agree.
+    # With this policy the Job controller counts a pod only after it has ended, so its counters agree with the outcomes.
     job["podReplacementPolicy"] = "Failed"
-    deadline = _backstop(spec)
+    deadline = _active_deadline_s(spec)
     if deadline is not None:
         job.setdefault("activeDeadlineSeconds", deadline)
     if spec.ttl_after_finished_s is not None:
@@ -147,8 +147,8 @@ def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Placemen
     return job
 
 
-def _backstop(spec: GangSpec) -> int | None:
-    """activeDeadlineSeconds counts from the start of the Job, so it holds assembly and run together."""
+def _active_deadline_s(spec: GangSpec) -> int | None:
+    """Return activeDeadlineSeconds, which counts from the start of the Job and covers assembly and run."""
     if spec.assemble_timeout_s is None or spec.run_timeout_s is None:
         return None
     return math.ceil(spec.assemble_timeout_s + spec.run_timeout_s) + BACKSTOP_SLACK_S

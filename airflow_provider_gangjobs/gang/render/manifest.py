@@ -1,7 +1,7 @@
-"""A manifest as the user wrote it: read from a dict or from YAML text, with where each scalar stood.
+"""Manifest: parses the user's Job from a dict or from YAML text, and keeps the text and line of each scalar.
 
-YAML 1.1 turns `on` into a boolean, `0644` into 420 and `12:30:45` into 45045. What was written is kept
-beside what came of it, so that a message can show both. Nulls are dropped, as the API server does.
+YAML 1.1 reads `on` as a boolean, `0644` as 420 and `12:30:45` as 45045. A message about such a value shows the text and
+the parsed value. Nulls are dropped, as the API server does.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import yaml
 from airflow_provider_gangjobs.exceptions import Problem
 
 TEXT_CHARACTERS_MAX: Final = 1_500_000
-"""etcd refuses larger requests."""
+"""etcd refuses larger requests by default."""
 NODES_MAX: Final = 100_000
-"""Aliases of aliases make a short text a huge document."""
+"""Limit of nodes in a document, because a short text with nested aliases can expand to a huge document."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A plain scalar that YAML did not read as text."""
+    """A scalar that YAML did not read as text."""
 
     text: str
     line: int
@@ -30,26 +30,30 @@ class Scalar:
 
 @dataclass(frozen=True)
 class UserManifest:
-    """A manifest as data. `scalars` is empty when it was given as data; `problems` if it could not be read."""
+    """A manifest as data.
+
+    `scalars` maps paths to the scalars of a YAML text, and is empty for a dict. `problems` is empty if the manifest was
+    parsed.
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
     def not_text_problem(self, path: str, value: Any) -> Problem:
-        """The problem of a value at `path` that must be text and is not."""
+        """Return the problem that the value at `path` is not text."""
         written = self.scalars.get(path)
         if written is None:
-            return Problem(path, f"is {_described(value)}, not text", f'Write it as text: "{_as_text(value)}"')
+            return Problem(path, f"is {_describe(value)}, not text", f'Write it as text: "{_as_text(value)}"')
         return Problem(
             path,
-            f"line {written.line} says {written.text}, which YAML reads as {_described(value)}",
+            f"line {written.line} has {written.text}, which YAML reads as {_describe(value)}",
             f'Quote it: "{written.text}"',
         )
 
 
 def parse_manifest(manifest: object) -> UserManifest:
-    """The manifest as data. Never raises: what cannot be read is told in `problems`."""
+    """Parse a manifest. The function never raises, and returns a manifest that it cannot parse as `problems`."""
     if manifest is None:
         return UserManifest()
     if isinstance(manifest, Mapping):
@@ -68,7 +72,7 @@ def parse_manifest(manifest: object) -> UserManifest:
 
 
 def copy_without_nulls(value: Any) -> Any:
-    """A copy as dicts and lists, without nulls in dicts."""
+    """Return a copy that consists of dicts and lists. Nulls in dicts are dropped."""
     if isinstance(value, Mapping):
         return _without_nulls(value)
     if isinstance(value, (list, tuple)):
@@ -80,8 +84,8 @@ def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: copy_without_nulls(item) for key, item in value.items() if item is not None}
 
 
-def _unreadable(what: str, remedy: str) -> UserManifest:
-    return UserManifest(problems=(Problem("manifest", what, remedy),))
+def _unreadable(problem: str, remedy: str) -> UserManifest:
+    return UserManifest(problems=(Problem("manifest", problem, remedy),))
 
 
 def _read_text(text: str) -> UserManifest:
@@ -90,16 +94,16 @@ def _read_text(text: str) -> UserManifest:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             return _unreadable("is not a mapping", "Give one batch/v1 Job as YAML text")
-        walk = _ManifestVisitor()
-        walk.visit(node, "manifest")
+        visitor = _ManifestVisitor()
+        visitor.visit(node, "manifest")
         data = loader.construct_document(node)
     finally:
         loader.dispose()
-    return UserManifest(_without_nulls(data), walk.scalars, tuple(walk.problems))
+    return UserManifest(_without_nulls(data), visitor.scalars, tuple(visitor.problems))
 
 
 class _ManifestVisitor:
-    """Collects scalars that are not text, and keys that are given twice."""
+    """Visits all nodes of a YAML document. Collects scalars that are not text, and duplicate keys."""
 
     def __init__(self) -> None:
         self.scalars: dict[str, Scalar] = {}
@@ -112,7 +116,7 @@ class _ManifestVisitor:
             raise ValueError(f"it has more than {NODES_MAX} values")
         match node:
             case yaml.MappingNode():
-                self._keys(node, path)
+                self._visit_keys(node, path)
                 for key, value in node.value:
                     self.visit(value, f"{path}.{key.value}")
             case yaml.SequenceNode():
@@ -121,7 +125,7 @@ class _ManifestVisitor:
             case yaml.ScalarNode() if node.tag != "tag:yaml.org,2002:str":
                 self.scalars[path] = Scalar(node.value, node.start_mark.line + 1)
 
-    def _keys(self, node: yaml.MappingNode, path: str) -> None:
+    def _visit_keys(self, node: yaml.MappingNode, path: str) -> None:
         seen: set[str] = set()
         for key, _ in node.value:
             line = key.start_mark.line + 1
@@ -131,7 +135,7 @@ class _ManifestVisitor:
                 self.problems.append(_key_is_not_text(path, key.value, line))
             if key.value in seen:
                 self.problems.append(
-                    Problem(f"{path}.{key.value}", f"line {line} gives it a second time", "Keep one of the two")
+                    Problem(f"{path}.{key.value}", f"line {line} has this key a second time", "Keep one of the two")
                 )
             seen.add(key.value)
 
@@ -141,7 +145,7 @@ def _key_is_not_text(path: str, key: str, line: int) -> Problem:
 
 
 def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every scalar below `value`, with its path."""
+    """Yield every scalar in `value` with its path."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from iter_scalars(item, f"{path}.{key}")
@@ -152,7 +156,7 @@ def iter_scalars(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     match value:
         case bool():
             return f"the boolean {str(value).lower()}"

@@ -1,6 +1,6 @@
-"""Owner references: nothing of ours exists without its Job, so deleting the Job cleans up everything.
+"""Owner references: the Job owns all objects of its gang, so the deletion of the Job deletes them all.
 
-`blockOwnerDeletion` stays false: setting it needs a right on the owner's finalizers on some clusters.
+`blockOwnerDeletion` is false, because some clusters require a permission on the owner's finalizers to set it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def owned_by_job(name: str, uid: str) -> dict[str, Any]:
-    """Reference to the Job as the controller of an object."""
+    """Return a reference to the Job as the controller of an object."""
     return _reference("batch/v1", "Job", name, uid, controller=True)
 
 
 def owned_by(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
-    """Reference to a further owner, which does not control the object."""
+    """Return a reference to another owner, which does not control the object."""
     return _reference(api_version, kind, name, uid, controller=False)
 
 
 def is_owned_by(metadata: Mapping[str, Any], uid: str) -> bool:
-    """Whether an object's `metadata` refers to the owner of this uid."""
+    """Return whether an object's `metadata` has a reference to the owner with this UID."""
     return any(owner["uid"] == uid for owner in metadata.get("ownerReferences") or ())
 
 

@@ -1,7 +1,7 @@
-"""The pod template: the manifest's, then the named parameters, then the overrides, then what a gang needs.
+"""Pod template: the manifest's template, the named parameters, the overrides, and the fields that a gang needs.
 
-Named parameters go to the first container, which is the one whose exit and result are the rank's.
-Expects a spec that passed validation.
+They are applied in this order. Named parameters apply to the first container, whose exit code and result are those of
+the rank. All functions expect a spec that passed validation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Object = dict[str, Any]
 
 _FLAT_RESOURCES: Final = frozenset({"requests", "limits", "claims"})
 
-# parameter -> field of the container / of the pod's spec
+# Parameter of the spec -> field of the container.
 _CONTAINER_FIELDS: Final = {
     "image": "image",
     "command": "command",
@@ -44,6 +44,7 @@ _CONTAINER_FIELDS: Final = {
     "image_pull_policy": "imagePullPolicy",
     "working_dir": "workingDir",
 }
+# Parameter of the spec -> field of the pod's spec.
 _POD_FIELDS: Final = {
     "priority_class": "priorityClassName",
     "service_account": "serviceAccountName",
@@ -57,13 +58,13 @@ _POD_FIELDS: Final = {
 
 
 def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
-    """What the user asked for: manifest, named parameters, overrides.
+    """Render the user's pod template from the manifest, the named parameters, and the overrides.
 
     Raises:
-        ValueError: an item of a list in `pod_overrides` lacks the key by which that list is merged.
+        ValueError: An item of a list in `pod_overrides` lacks the key by which the list is merged.
     """
-    user = manifest.get("spec", {}).get("template", {})
-    pod: Object = dict(user.get("spec", {}))
+    in_manifest = manifest.get("spec", {}).get("template", {})
+    pod: Object = dict(in_manifest.get("spec", {}))
     containers = list(pod.get("containers", [])) or [{"name": MAIN_CONTAINER}]
     containers[0] = _container(spec, containers[0])
     pod["containers"] = containers
@@ -74,20 +75,20 @@ def user_template(spec: GangSpec, manifest: Mapping[str, Any]) -> Object:
         pod["volumes"] = _merge_by_key("name", pod.get("volumes", []), copy_without_nulls(spec.volumes))
     if spec.image_pull_secrets is not None:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
-    template = {"metadata": dict(user.get("metadata", {})), "spec": pod}
+    template = {"metadata": dict(in_manifest.get("metadata", {})), "spec": pod}
     merged = strategic_merge.apply(template, spec.pod_overrides or {}, "PodTemplateSpec")
     return _with_main_container_first(merged, containers[0].get("name"))
 
 
 def _with_main_container_first(template: Object, main: Any) -> Object:
-    """A strategic merge puts new containers before those that are there; ours stays the first."""
+    """Move the main container to the first place, because a strategic merge inserts new containers before it."""
     pod = template.get("spec") or {}
     containers = sorted(pod.get("containers", []), key=lambda container: bool(container.get("name") != main))
     return {**template, "spec": {**pod, "containers": containers}}
 
 
 def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, attempt: Attempt) -> Object:
-    """The template as it is submitted, but for the pods' link to their group."""
+    """Render the pod template of a gang, without the link to the scheduling group."""
     template: Object = copy_without_nulls(user_template(spec, manifest))
     pod: Object = template["spec"]
     known = {ENV_RESULT_PATH: RESULT_PATH, ENV_ATTEMPT: str(attempt.number), ENV_SIZE: str(shape.size)}
@@ -108,12 +109,12 @@ def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, att
 
 
 def labels_of(attempt: Attempt) -> dict[str, str]:
-    """Our labels of the Job and of its pods."""
+    """Return the provider's labels of the Job and of its pods."""
     return {LABEL_GANG: attempt.name, LABEL_TASK: attempt.digest, LABEL_ATTEMPT: str(attempt.number)}
 
 
 def env_list(env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[Object]:
-    """Env as Kubernetes writes it, from a list of that form or from name -> text or source."""
+    """Return environment variables as a list, as in a Pod, from such a list or from a mapping."""
     if isinstance(env, Mapping):
         return [
             {"name": name, **copy_without_nulls(value)}
@@ -125,7 +126,7 @@ def env_list(env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> lis
 
 
 def resources_of(resources: Mapping[str, Any]) -> Object:
-    """Requests and limits; amounts given without either are both, so that a rank gets what it was placed for."""
+    """Return requests and limits. Amounts that are given without `requests` and `limits` apply to both."""
     if _FLAT_RESOURCES.isdisjoint(resources):
         amounts = _amounts(resources)
         return {"requests": amounts, "limits": dict(amounts)}
@@ -139,8 +140,8 @@ def _amounts(amounts: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
-def _container(spec: GangSpec, user: Object) -> Object:
-    container = dict(user)
+def _container(spec: GangSpec, in_manifest: Object) -> Object:
+    container = dict(in_manifest)
     for parameter, name in _CONTAINER_FIELDS.items():
         if (value := getattr(spec, parameter)) is not None:
             container[name] = copy_without_nulls(value)
@@ -157,28 +158,33 @@ def _container(spec: GangSpec, user: Object) -> Object:
     return container
 
 
-def _merge_by_key(key: str, user: Sequence[Object], given: Sequence[Object]) -> list[Object]:
-    """`user`, with those of the same key replaced by the given ones, which stand last."""
+def _merge_by_key(key: str, items: Sequence[Object], given: Sequence[Object]) -> list[Object]:
+    """Return `items` and `given`. An item of `given` replaces all items that have the same key."""
     named = {item.get(key) for item in given}
-    return [item for item in user if item.get(key) not in named] + list(given)
+    return [item for item in items if item.get(key) not in named] + list(given)
 
 
 def _with_gang_env(container: Object, env: list[Object], *, with_files: bool) -> Object:
-    """The container with our variables before the user's, so that theirs may refer to ours as $(RANK)."""
+    """Return the container with the gang's variables first, so that the user's variables can refer to them as
+    $(RANK)."""
     path = container.get("terminationMessagePath", RESULT_PATH)
-    ours = [{**item, "value": path} if item["name"] == ENV_RESULT_PATH else item for item in env]
-    result = {"terminationMessagePolicy": "FallbackToLogsOnError", **container, "env": ours + container.get("env", [])}
+    gang_env = [{**item, "value": path} if item["name"] == ENV_RESULT_PATH else item for item in env]
+    result = {
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **container,
+        "env": gang_env + container.get("env", []),
+    }
     if with_files:
         result["volumeMounts"] = [*container.get("volumeMounts", []), files_mount()]
     return result
 
 
-def _metadata(user: Object, spec: GangSpec, attempt: Attempt, main: str) -> Object:
-    finalizers = [name for name in user.get("finalizers", []) if name != FINALIZER_HARVEST]
-    annotations = {ANNOTATION_DEFAULT_CONTAINER: main, **user.get("annotations", {}), **spec.annotations}
+def _metadata(in_manifest: Object, spec: GangSpec, attempt: Attempt, main: str) -> Object:
+    finalizers = [name for name in in_manifest.get("finalizers", []) if name != FINALIZER_HARVEST]
+    annotations = {ANNOTATION_DEFAULT_CONTAINER: main, **in_manifest.get("annotations", {}), **spec.annotations}
     return {
-        **{name: value for name, value in user.items() if name not in {"name", "namespace"}},
-        "labels": {**user.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        **{name: value for name, value in in_manifest.items() if name not in {"name", "namespace"}},
+        "labels": {**in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
         "annotations": annotations,
         "finalizers": [*finalizers, FINALIZER_HARVEST],
     }

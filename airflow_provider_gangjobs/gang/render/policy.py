@@ -1,8 +1,8 @@
-"""Gang policy: whether these pods can be a gang, and what to do if not (KEP-5547).
+"""Gang policy: decides whether the pods of a Job are placed as a gang (KEP-5547).
 
-A gang is Indexed, has more than one pod, and runs all of them at once. Two traps of the scheduler
-(kubernetes#142330) are part of the rule: members that have completed no longer count, so neither a
-replacement pod nor a tail of completions above parallelism is ever placed.
+A gang is an Indexed Job that has more than one pod and runs all pods at once. The scheduler does not count members of a
+group that have completed (kubernetes#142330). A replacement pod, or a pod above parallelism, is therefore never placed
+after another pod has completed. The policy excludes Jobs that may need such pods.
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.render.shape import Shape
 
-REPLACEMENT_TRAP: Final = "a replacement pod is never placed once another rank has finished (kubernetes#142330)"
+REPLACEMENT_TRAP: Final = (
+    "the scheduler never places a replacement pod after another rank has finished (kubernetes#142330)"
+)
 ONE_POD: Final = "one pod"
 
 
 class Placement(StrEnum):
-    """How the pods are placed. The start of `ANNOTATION_GANG`."""
+    """How the pods are placed. The value of `ANNOTATION_GANG` starts with this word."""
 
     GANG = "gang"
     BASIC = "basic"
+    """The pods cannot be a gang, and are placed one by one."""
     USER_PROVIDED = "brought"
+    """The manifest has its own link to a group."""
     OFF = "off"
+    """The user turned gang scheduling off."""
     REFUSED = "refused"
-    """Never written: nothing is created."""
+    """The submission fails before any object is created, so no annotation has this value."""
 
 
 @dataclass(frozen=True)
 class PlacementDecision:
-    """How the pods are to be placed. `detail` is the dialect of a gang, or the reason for something else."""
+    """How the pods of one Job are placed. `detail` is the name of the dialect of a gang, or the reason for no gang."""
 
     placement: Placement
     detail: str = ""
@@ -43,31 +48,36 @@ class PlacementDecision:
 
     @classmethod
     def parse(cls, text: str) -> PlacementDecision:
-        """The decision that was written as `text`; something unknown is nobody's gang: `off`."""
+        """Read the value of `ANNOTATION_GANG`. An unknown value is read as `off`."""
         placement, _, detail = text.partition(":")
         known = placement in {kind.value for kind in Placement}
         return cls(Placement(placement), detail) if known else cls(Placement.OFF)
 
 
 def ineligibility_reason(shape: Shape) -> str | None:
-    """Why these pods cannot be a gang on any cluster, or None. One pod alone is no gang, and no obstacle."""
+    """Return the reason why the pods cannot be a gang on any cluster, or `None`.
+
+    The function ignores the number of pods; see `is_single_pod`.
+    """
     if not shape.indexed:
-        return "completionMode is NonIndexed, and only pods with an index form a gang"
+        return "completionMode is NonIndexed, and a gang needs pods that have an index"
     if shape.completions != shape.parallelism:
-        return f"completions ({shape.completions}) is not parallelism ({shape.parallelism}): a gang runs all at once"
+        sizes = f"completions ({shape.completions}) is not equal to parallelism ({shape.parallelism})"
+        return f"{sizes}, and a gang runs all pods at once"
     if shape.backoff_limit > 0:
         return f"backoffLimit is {shape.backoff_limit}, and {REPLACEMENT_TRAP}"
     if shape.per_index_backoff:
         return f"backoffLimitPerIndex is set, and {REPLACEMENT_TRAP}"
     if shape.controller:
-        return f"the Job is owned by {shape.controller}, which decides on its placement"
+        return f"{shape.controller} owns the Job and decides on its placement"
     return None
 
 
 def decide_placement(shape: Shape, policy: GangPolicy, *, dialect: str | None, unserved: str = "") -> PlacementDecision:
-    """What to do with these pods on this cluster.
+    """Decide how the pods are placed on a cluster.
 
-    `dialect` is what the cluster was found to serve, and `unserved` says why there is none.
+    :param dialect: The name of the dialect that the cluster serves; `None` if it serves none.
+    :param unserved: The reason why the cluster serves no dialect.
     """
     if shape.user_gang_link:
         return PlacementDecision(Placement.USER_PROVIDED)
@@ -82,5 +92,5 @@ def decide_placement(shape: Shape, policy: GangPolicy, *, dialect: str | None, u
 
 
 def is_single_pod(shape: Shape) -> bool:
-    """Whether there is only ever one pod, so that all-or-none means nothing."""
+    """Return whether the Job runs one pod only, which needs no gang scheduling."""
     return shape.parallelism == 1 and (shape.completions or 1) == 1

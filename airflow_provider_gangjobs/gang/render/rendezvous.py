@@ -1,8 +1,8 @@
 """Rendezvous: how the ranks of a gang find each other.
 
-A headless Service named after the Job gives each rank the name `<job>-<rank>.<service>`. It publishes
-addresses before pods are ready, because ranks meet before any of them is. The variables are those of
-torch.distributed (MASTER_ADDR ...), of torchrun (PET_...) and plain NNODES and NODE_RANK.
+A headless Service that has the name of the Job gives each rank the name `<job>-<rank>.<service>`. The Service publishes
+addresses of pods that are not ready, because ranks connect to each other before they are ready. The variables are those
+of torch.distributed (MASTER_ADDR, ...) and torchrun (PET_...), and NNODES and NODE_RANK.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RENDEZVOUS_ENV: Final = frozenset(
         "PET_MASTER_PORT",
     }
 )
-"""Names that a user may not set while rendezvous is on."""
+"""Variables that a user must not set while rendezvous is on."""
 
 
 def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list[dict[str, Any]]:
-    """The variables of every container. The rank is read from the pod when it starts."""
+    """Render the variables of every container. The kubelet reads the rank from the pod when the container starts."""
     rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
     master, port = f"{job}-0.{service}", str(rendezvous.port)
     values = {
@@ -49,7 +49,7 @@ def env_of(rendezvous: Rendezvous, *, job: str, service: str, size: int) -> list
 
 
 def service_of(rendezvous: Rendezvous, *, job: str, namespace: str, owner: dict[str, Any]) -> dict[str, Any]:
-    """The headless Service, owned by the Job."""
+    """Render the headless Service, which the Job owns."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,6 +1,6 @@
-"""The shape of a gang: how many pods, how they are numbered, and who else has a say in it.
+"""Shape of a gang: its number of pods, whether the pods have indexes, and which controllers also manage the Job.
 
-Read from the spec and its manifest together, before anything is rendered.
+The shape is computed from the spec and its manifest before any object is rendered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NON_INDEXED: Final = "NonIndexed"
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides whether the pods can be a gang (KEP-5547), and what is left to others."""
+    """Values that decide whether the pods can be a gang (KEP-5547), and settings that belong to other controllers."""
 
     parallelism: int
     completions: int | None
@@ -29,13 +29,13 @@ class Shape:
     per_index_backoff: bool = False
     min_count: int | None = None
     user_gang_link: str | None = None
-    """Path of a gang link that the manifest brings: it is respected, and nothing of ours is created."""
+    """Path of a link to a group in the manifest. If it is set, the provider renders no link and creates no group."""
     controller: str | None = None
-    """`Kind/name` of a controller that owns the Job, by the manifest's ownerReferences."""
+    """`Kind/name` of the controller that owns the Job, from the manifest's ownerReferences."""
     kueue_queue: str | None = None
-    """Kueue's queue. With it, Kueue decides when the Job starts."""
+    """Name of the Kueue queue. If it is set, Kueue decides when the Job starts."""
     subdomain: str | None = None
-    """The manifest's own Service for its pods' names."""
+    """Name of the Service that the manifest uses for the host names of its pods."""
 
     @property
     def size(self) -> int:
@@ -44,7 +44,10 @@ class Shape:
 
 
 def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
-    """The shape that `render` gives the Job. Both must have passed the structural checks."""
+    """Return the shape of the Job that is rendered from a spec and its manifest.
+
+    Both arguments must have passed the structural checks.
+    """
     job = manifest.get("spec", {})
     pod = _pod_spec(spec, job)
     return Shape(
@@ -62,22 +65,26 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
 
 
 def completion_mode(spec: GangSpec, manifest: Mapping[str, Any]) -> str:
-    """The manifest's own mode; Indexed where the size was given by `workers`, or there is no manifest."""
+    """Return the manifest's completionMode. The default is Indexed if `workers` is given or the spec has no
+    manifest."""
     default = NON_INDEXED if manifest and spec.workers is None else INDEXED
     return str(manifest.get("spec", {}).get("completionMode", default))
 
 
 def rendezvous_of(spec: GangSpec, shape: Shape) -> Rendezvous | None:
-    """How ranks find each other, or None. On by default for more than one rank, if ranks are numbered."""
+    """Return the settings of the rendezvous; `None` if it is off.
+
+    The default is on if the Job is Indexed and has more than one rank.
+    """
     if isinstance(spec.rendezvous, Rendezvous):
         return spec.rendezvous
-    wanted = shape.size > 1 and shape.indexed if spec.rendezvous is None else spec.rendezvous
-    return Rendezvous() if wanted else None
+    is_on = shape.size > 1 and shape.indexed if spec.rendezvous is None else spec.rendezvous
+    return Rendezvous() if is_on else None
 
 
 def _pod_spec(spec: GangSpec, job: Mapping[str, Any]) -> dict[str, Any]:
-    user = job.get("template", {}).get("spec", {})
-    return {**user, **((spec.pod_overrides or {}).get("spec") or {})}
+    in_manifest = job.get("template", {}).get("spec", {})
+    return {**in_manifest, **((spec.pod_overrides or {}).get("spec") or {})}
 
 
 def _user_gang_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:

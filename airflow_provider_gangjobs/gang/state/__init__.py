@@ -1,1 +1,1 @@
-"""How far a gang is, by what the server shows of it. Pure: no I/O, and no time but the server's."""
+"""State of a gang, computed from the objects on the API server. Pure: no I/O, and all times are the server's."""

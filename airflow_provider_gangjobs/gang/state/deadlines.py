@@ -1,8 +1,7 @@
-"""Deadlines: three absolute ones, each for a phase that nothing in the cluster bounds.
+"""Deadlines: three limits, each for a phase that the cluster does not limit.
 
-The server has no time limit for a gang that is never admitted or never fits. All three count from
-the server's own times, so a restarted observer neither extends nor shortens them. A gang whose
-fate is decided has none: it is about to end anyway.
+Kubernetes has no time limit for a gang that is never admitted or never fits. All three deadlines count from times of
+the API server, so the restart of a triggerer does not change them. A gang that is finishing has no deadline.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long each phase may take, in seconds; `None` is without limit."""
+    """Limit of each phase in seconds. `None` means no limit."""
 
     queue_s: float | None = None
-    """From the Job's creation, or from when a queue suspended it again."""
+    """Counts from the creation of the Job, or from the time at which a queue suspended the Job again."""
     assemble_s: float | None = None
-    """From when the Job was unsuspended."""
+    """Counts from the time at which the Job was resumed."""
     run_s: float | None = None
-    """From when the last rank started."""
+    """Counts from the start of the last rank."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class Exceeded:
     phase: Phase
     """`queued`, `assembling` or `running`."""
     seconds: float
-    """What was allowed."""
+    """The limit of the phase."""
 
 
-_BOUND_BY: Final = {
+_LIMITED_AS: Final = {
     Phase.SUBMITTED: Phase.QUEUED,
     Phase.QUEUED: Phase.QUEUED,
     Phase.ASSEMBLING: Phase.ASSEMBLING,
@@ -48,7 +47,7 @@ _BOUND_BY: Final = {
 
 
 def allowed_s(phase: Phase, deadlines: Deadlines) -> float | None:
-    """What a phase may take, in seconds; `None` is without limit."""
+    """Return the limit of a phase in seconds; `None` if it has no limit."""
     by_phase = {
         Phase.QUEUED: deadlines.queue_s,
         Phase.ASSEMBLING: deadlines.assemble_s,
@@ -58,19 +57,19 @@ def allowed_s(phase: Phase, deadlines: Deadlines) -> float | None:
 
 
 def next_deadline(observation: Observation, deadlines: Deadlines) -> datetime | None:
-    """When the present phase must be over, or `None` if it may last."""
-    bound = _BOUND_BY.get(observation.phase)
+    """Return the time at which the present phase must be over; `None` if it has no limit."""
+    limited_as = _LIMITED_AS.get(observation.phase)
     since = observation.since
-    allowed = allowed_s(bound, deadlines) if bound else None
+    allowed = allowed_s(limited_as, deadlines) if limited_as else None
     return since + timedelta(seconds=allowed) if since and allowed is not None else None
 
 
 def deadline_exceeded(observation: Observation, deadlines: Deadlines, now: datetime) -> Exceeded | None:
-    """The deadline that has passed at `now`, if any."""
+    """Return the deadline that has passed at `now`, or `None`."""
     due = next_deadline(observation, deadlines)
     if due is None or now < due:
         return None
-    phase = _BOUND_BY[observation.phase]
+    phase = _LIMITED_AS[observation.phase]
     allowed = allowed_s(phase, deadlines)
-    assert allowed is not None, "a deadline was computed from it"
+    assert allowed is not None, "next_deadline returned a time, so the phase has a limit"
     return Exceeded(phase, allowed)

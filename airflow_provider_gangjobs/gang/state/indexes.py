@@ -1,26 +1,26 @@
-"""Sets of completion indexes as the Job controller writes them: `0-3,5,7-9`."""
+"""Completion indexes in the compact format of the Job controller, for example `0-3,5,7-9`."""
 
 from __future__ import annotations
 
 
 def parse_spans(text: str) -> tuple[range, ...]:
-    """The parts of a compact list, each a range of indexes; the empty text has none.
+    """Return the parts of a compact list, each a range of indexes. An empty text has no parts.
 
     Raises:
-        ValueError: the text is no such list.
+        ValueError: The text is not a compact list.
     """
-    return tuple(_span(part) for part in text.split(",") if part)
+    return tuple(_parse_span(part) for part in text.split(",") if part)
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """The indexes in a compact list; the empty text is the empty set.
+    """Return the indexes in a compact list. An empty text is the empty set.
 
     Raises:
-        ValueError: the text is no such list.
+        ValueError: The text is not a compact list.
     """
     return frozenset[int]().union(*parse_spans(text))
 
 
-def _span(part: str) -> range:
+def _parse_span(part: str) -> range:
     first, _, last = part.partition("-")
     return range(int(first), int(last or first) + 1)

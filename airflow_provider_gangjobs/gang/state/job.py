@@ -1,8 +1,8 @@
-"""Job: everything that a stored Job says about its gang, read in one place.
+"""Job: all information about a gang that its stored Job contains, read in one place.
 
 `read_job` is the only reader. It reads the view that the informers keep and the dict that a request returns, and both
-give equal values. Each question about a Job (is it suspended, who answers for it, has its outcome been delivered) has
-exactly one answer, a property of `Job`. How far the gang is follows from them in `gang.state.phase`.
+give equal values. Each fact about a Job (whether it is suspended, which task instance is responsible for it, whether
+its outcome has been delivered) is one property of `Job`. `gang.state.phase` computes the phase from these properties.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import JobAnnotations, JobStatus
 
 REASON_HALTED: Final = "Halted"
-"""Reason of a halt whose note gives no other."""
+"""Reason of a halt whose note has no reason."""
 _KEEP_SUSPENDED: Final = "keep_suspended"
-"""The parameter by which a user asks that the submission does not start the Job."""
+"""Name of the parameter that keeps the submission from starting the Job."""
 
 
 def read_job(stored: JobView | Mapping[str, Any]) -> Job:
     """Read a Job, from a view or from an object as the server sends it.
 
     Raises:
-        msgspec.ValidationError: a field has another type than Kubernetes gives it.
+        msgspec.ValidationError: A field does not have the type that Kubernetes defines.
     """
     return Job(stored if isinstance(stored, JobView) else view(JobView, dict(stored)))
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A Job at one moment. Two values are equal if all fields that are read are equal."""
+    """A Job at one moment. Two values are equal if all fields that the views contain are equal."""
 
     view: JobView
 
@@ -52,7 +52,7 @@ class Job:
 
     @property
     def generation(self) -> int:
-        """Number of the version of the spec, from 1; 0 if the object does not say."""
+        """`metadata.generation`, the version of the spec, from 1; 0 if the object does not have it."""
         return self.view.metadata.generation
 
     @property
@@ -67,7 +67,7 @@ class Job:
 
     @property
     def trigger_id(self) -> str | None:
-        """Id of the submission, which the client chose or which was derived from the task."""
+        """Id of the submission, which the client chose or which is derived from the task."""
         return self._annotations.trigger_id
 
     @property
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def field_digests(self) -> dict[str, str]:
-        """Digest of each parameter that was given at the submission; empty if the Job does not say."""
+        """Digest of each parameter that was given at the submission; empty if the Job does not have the annotation."""
         try:
             given = json.loads(self._annotations.spec_fields or "null")
         except ValueError:
@@ -91,28 +91,28 @@ class Job:
 
     @property
     def decision(self) -> str | None:
-        """How the pods are placed, in the form of `gang.policy.Decision`."""
+        """How the pods are placed, in the format of `gang.render.policy.PlacementDecision`."""
         return self._annotations.gang
 
     @property
     def disruptions(self) -> int:
-        """How many attempts in a row were lost to disruptions before this one."""
+        """Number of consecutive attempts before this one that ended by a disruption."""
         return _number(self._annotations.disruptions) or 0
 
     # -- ownership ---------------------------------------------------------------------------------------------------
 
     @property
     def claim(self) -> str | None:
-        """Id of the task instance that answers for the gang."""
+        """Id of the task instance that is responsible for the gang."""
         return self._annotations.claim
 
     def holds_claim(self, claim: str) -> bool:
-        """Whether the task instance with this id answers for the gang."""
+        """Return whether the task instance with this id is responsible for the gang."""
         return self._annotations.claim == claim
 
     @property
     def is_dropped(self) -> bool:
-        """The submission was deleted and the Job was kept. The Job belongs to nobody."""
+        """The submission was deleted and the Job was kept. No task instance is responsible for the Job."""
         return self.view.metadata.labels.dropped is not None
 
     # -- size and counters -------------------------------------------------------------------------------------------
@@ -124,62 +124,62 @@ class Job:
 
     @property
     def completions(self) -> int | None:
-        """`spec.completions`; `None` for a Job of no fixed number of completions."""
+        """`spec.completions`; `None` for a Job without a fixed number of completions."""
         return self.view.spec.completions
 
     @property
     def ranks(self) -> int:
-        """How many ranks run side by side: parallelism, but no more than completions."""
+        """Number of ranks that run at the same time: parallelism, but not more than completions."""
         completions = self.completions
         return self.parallelism if completions is None else min(self.parallelism, completions)
 
     @property
     def workers(self) -> int:
-        """How many ranks the gang has in all."""
+        """Total number of ranks of the gang."""
         return self.completions or self.parallelism or 1
 
     @property
     def status(self) -> JobStatus:
-        """The Job controller's counters, times and conditions."""
+        """Counters, times and conditions that the Job controller writes."""
         return self.view.status
 
     @property
     def started_ranks(self) -> int:
-        """How many ranks have started, as far as the Job's counters tell: those that are ready or have ended."""
+        """Number of ranks that have started by the counters of the Job, which count ready pods and ended pods."""
         status = self.status
         return status.ready + status.succeeded + status.failed
 
     @property
     def has_pods_left(self) -> bool:
-        """Some pod still runs or is being deleted, by the Job's counters."""
+        """A pod still runs or is being deleted, by the counters of the Job."""
         return self.status.active + self.status.terminating > 0
 
     # -- times, by the server's clock --------------------------------------------------------------------------------
 
     @property
     def created_at(self) -> datetime | None:
-        """When the Job was created. Every Job of an API server says so."""
+        """Time of creation. Every Job that an API server returns has this time."""
         return self.view.metadata.creation_timestamp
 
     @property
     def started_at(self) -> datetime | None:
-        """When the Job controller started the Job, or resumed it last."""
+        """Time at which the Job controller started the Job or last resumed it."""
         return self.status.start_time
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the Job completed or failed."""
+        """Time at which the Job completed or failed."""
         failed = self.failed
         return self.status.completion_time or (failed.last_transition_time if failed else None)
 
     @property
     def deletion_requested_at(self) -> datetime | None:
-        """When deletion was asked for; `None` if it was not."""
+        """Time at which the deletion of the Job was requested; `None` if it was not."""
         return deletion_requested_at(self.view.metadata)
 
     @property
     def delivered_at(self) -> datetime | None:
-        """When the outcome was handed to Airflow; `None` if it was not, or if the mark is no time."""
+        """Time at which the outcome was delivered to Airflow; `None` if it was not, or if the mark is not a time."""
         try:
             return datetime.fromisoformat(self._annotations.delivered or "")
         except ValueError:
@@ -199,7 +199,7 @@ class Job:
 
     @property
     def is_ended(self) -> bool:
-        """The Job controller has given its verdict: no pod of the Job runs, and none will."""
+        """The Job has completed or failed: no pod of the Job runs, and the Job controller creates no other pod."""
         return self.complete is not None or self.failed is not None
 
     @property
@@ -209,17 +209,18 @@ class Job:
 
     @property
     def interim_condition(self) -> Condition | None:
-        """What announces the verdict (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still run."""
+        """The condition that announces the end (`SuccessCriteriaMet` by KEP-3998, or `FailureTarget`). Pods may still
+        run."""
         return condition(self.status.conditions, "SuccessCriteriaMet") or self.failure_target
 
     @property
     def is_being_deleted(self) -> bool:
-        """Deletion was asked for, and finalizers keep the Job."""
+        """The deletion of the Job was requested, and finalizers keep the Job."""
         return self.view.metadata.deletion_timestamp is not None
 
     @property
     def is_delivered(self) -> bool:
-        """The outcome was handed to Airflow."""
+        """The outcome was delivered to Airflow."""
         return self._annotations.delivered is not None
 
     @property
@@ -229,7 +230,7 @@ class Job:
 
     @property
     def halt_note(self) -> str | None:
-        """Why the gang was halted."""
+        """Reason and message of the halt; `None` if the gang was not halted."""
         return self._annotations.halted
 
     @property
@@ -239,19 +240,19 @@ class Job:
 
     @property
     def halt_cause(self) -> tuple[str, str]:
-        """Reason and message of `halt_note`; the reason is `Halted` where the note begins with none."""
+        """Reason and message of `halt_note`. The reason is `Halted` if the note does not start with a reason."""
         note = self.halt_note or ""
         reason, colon, message = note.partition(": ")
         return (reason, message) if colon and " " not in reason else (REASON_HALTED, note)
 
     @property
     def is_suspended(self) -> bool:
-        """`spec.suspend` is true. The Job controller may not have noticed yet, see `suspended`."""
+        """`spec.suspend` is true. The Job controller may not have processed it yet, see `suspended`."""
         return self.view.spec.suspend
 
     @property
     def suspended(self) -> Condition | None:
-        """The condition `Suspended`, if it is true: the Job controller has noticed `spec.suspend`."""
+        """The condition `Suspended`, if it is true: the Job controller has processed `spec.suspend`."""
         return condition(self.status.conditions, "Suspended")
 
     @property
@@ -266,26 +267,27 @@ class Job:
 
     @property
     def is_kept_suspended(self) -> bool:
-        """The user asked by `keep_suspended` that the submission does not start the Job."""
+        """The user set `keep_suspended`, so the submission does not start the Job."""
         return _KEEP_SUSPENDED in self.field_digests
 
     @property
     def is_started_by_others(self) -> bool:
-        """Not the submission starts the Job, but Kueue or the user."""
+        """Kueue or the user starts the Job, and the submission does not."""
         return self.is_queued_by_kueue or self.is_kept_suspended
 
     @property
     def has_run(self) -> bool:
-        """The Job controller has started the Job at some time."""
+        """The Job controller has started the Job at least once."""
         status = self.status
         counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
         return status.start_time is not None or any(counters)
 
     @property
     def never_ran(self) -> bool:
-        """The Job is as it was created: suspended, and nothing was ever started by it.
+        """The Job is suspended and the Job controller never started it.
 
-        False for a Job in a queue: Kueue may have stopped it after it ran, and the server keeps no trace of that.
+        The property is False for a Job in a queue: Kueue may have stopped the Job after it ran, and the API server does
+        not show that.
         """
         return self.is_suspended and not self.has_run and not self.is_queued_by_kueue
 

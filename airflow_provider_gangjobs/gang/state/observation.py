@@ -1,8 +1,8 @@
-"""Observation: (Job, pods, PodGroup, events) as they are seen now -> phase, counts, times, what is waited for, verdict.
+"""Observation: the state of a gang at one moment, computed from its Job, pods, PodGroup and events.
 
-A pure function without memory. Every time is the server's, so a restarted observer says the same.
-Phases only move forward, with one exception that is the cluster's own: a queue that suspends a
-running gang sends it back to `queued`. What each phase means stands in `gang.state.phase`.
+The functions are pure and have no memory. All times are the server's, so a restarted triggerer computes the same
+observation. Phases only move forward, with one exception: a queue that suspends a running gang moves the gang back to
+`queued`. `gang.state.phase` defines the phases.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of a gang at one moment."""
+    """State of a gang at one moment."""
 
     ref: GangRef
     phase: Phase
     began: Mapping[Phase, datetime]
-    """When each phase began that the gang has reached, as far as the cluster tells."""
+    """Time at which each phase began that the gang has reached, as far as the objects in the cluster contain it."""
     counts: Counts
     wait: Wait
     verdict: Verdict | None = None
 
     @property
     def since(self) -> datetime | None:
-        """When the present phase began."""
+        """Time at which the present phase began."""
         return self.began.get(self.phase)
 
     @property
     def waiting_for(self) -> str:
-        """What it waits for, in a sentence; empty if nothing can be said."""
+        """Sentence on what the gang waits for; empty if this is unknown."""
         return self.wait.text
 
     @property
     def line(self) -> str:
-        """One line for a log: `assembling: 8 pods, 3 placed. Insufficient nvidia.com/gpu on 3 of 3 nodes`."""
-        numbers = _NUMBERS.get(self.phase, _no_numbers)(self.counts)
-        said = ". ".join(filter(None, (numbers, self.wait.text)))
-        return f"{self.phase}: {said}" if said else str(self.phase)
+        """Line for a log, for example `assembling: 8 pods, 3 placed. Insufficient nvidia.com/gpu on 3 of 3 nodes`."""
+        numbers = _FORMAT_COUNTS.get(self.phase, _format_nothing)(self.counts)
+        details = ". ".join(filter(None, (numbers, self.wait.text)))
+        return f"{self.phase}: {details}" if details else str(self.phase)
 
 
 def observe(
@@ -70,10 +70,10 @@ def observe(
     *,
     events: Sequence[EventView] = (),
 ) -> Observation:
-    """Say where a gang stands.
+    """Observe a gang. Pods of other Jobs are ignored.
 
-    `job=None` must mean that the server has no such Job. Pods of another Job are left out.
-    `events` are those of the Job and its pods, if somebody fetched them; only evidence comes from them.
+    :param job: The Job; `None` only if the API server has no Job with this name.
+    :param events: Events of the Job and its pods, if they were fetched. They only add evidence to the cause of a wait.
     """
     return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, events=events)
 
@@ -86,13 +86,13 @@ def observe_indexed(
     *,
     events: Sequence[EventView] = (),
 ) -> Observation:
-    """The same, of pods that are counted already."""
-    ours = job if job is not None and job.ref.uid == ref.uid else None
+    """Observe a gang whose pods are already indexed. See `observe`."""
+    own_job = job if job is not None and job.ref.uid == ref.uid else None
     verdict = judge(job, ref)
-    counts = pods.counts(ours)
-    phase = phase_of(ours, counts)
-    began = _times(phase, ours, pods, counts, verdict)
-    wait = _wait(phase, WaitInputs(ours, pods, podgroup, counts, events), verdict)
+    counts = pods.counts(own_job)
+    phase = phase_of(own_job, counts)
+    began = _times(phase, own_job, pods, counts, verdict)
+    wait = _wait(phase, WaitInputs(own_job, pods, podgroup, counts, events), verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 
 
@@ -104,7 +104,7 @@ def _times(
         began[Phase.SUBMITTED] = job.created_at
         began[Phase.QUEUED] = job.suspended.last_transition_time if job.suspended else None
         if phase is Phase.QUEUED:
-            # A Job in a queue is queued from its creation, before the Job controller has looked at it.
+            # A Job in a queue is queued from its creation, before the Job controller has processed it.
             began[Phase.QUEUED] = began[Phase.QUEUED] or (None if job.has_run else job.created_at)
         else:
             began[Phase.ASSEMBLING] = job.started_at
@@ -116,66 +116,68 @@ def _times(
         began[PHASE_OF_VERDICT[verdict.kind]] = verdict.at
     elif job is not None and phase is Phase.FAILED:
         began[Phase.FAILED] = job.suspended.last_transition_time if job.suspended else None
-    return {step: at for step, at in began.items() if at is not None}
+    return {reached: at for reached, at in began.items() if at is not None}
 
 
-def _wait(phase: Phase, seen: WaitInputs, verdict: Verdict | None) -> Wait:
-    if verdict is None and seen.job is not None and seen.job.ends_by_halt:
-        return explain_suspension(seen.job)
+def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
+    if verdict is None and inputs.job is not None and inputs.job.ends_by_halt:
+        return explain_suspension(inputs.job)
     match phase:
         case Phase.SUBMITTED | Phase.QUEUED:
-            assert seen.job is not None, "a Job that is gone is in none of these phases"
-            return explain_suspension(seen.job) if seen.job.is_suspended or phase is Phase.QUEUED else _UNSEEN
+            assert inputs.job is not None, "a gang without a Job is in none of these phases"
+            return (
+                explain_suspension(inputs.job) if inputs.job.is_suspended or phase is Phase.QUEUED else _NOT_PROCESSED
+            )
         case Phase.ASSEMBLING:
-            return explain_assembly(seen)
+            return explain_assembly(inputs)
         case Phase.RUNNING:
             return Wait(WaitCause.RANKS)
         case Phase.FINISHING:
-            return _finishing(seen, verdict)
+            return _finishing(inputs, verdict)
         case _:
-            return Wait(WaitCause.NOTHING, _said(verdict))
+            return Wait(WaitCause.NOTHING, _reason_and_message(verdict))
 
 
-_UNSEEN: Final = Wait(WaitCause.CONTROLLER, "Waits for the Job controller to look at the Job")
+_NOT_PROCESSED: Final = Wait(WaitCause.CONTROLLER, "Waits for the Job controller to process the Job")
 
 
-def _finishing(seen: WaitInputs, verdict: Verdict | None) -> Wait:
+def _finishing(inputs: WaitInputs, verdict: Verdict | None) -> Wait:
     if verdict is not None:
-        return Wait(WaitCause.HARVEST, _said(verdict))
-    decided = seen.job.interim_condition if seen.job else None
-    return Wait(WaitCause.ENDING, decided.reason if decided else "")
+        return Wait(WaitCause.HARVEST, _reason_and_message(verdict))
+    condition = inputs.job.interim_condition if inputs.job else None
+    return Wait(WaitCause.ENDING, condition.reason if condition else "")
 
 
-def _said(verdict: Verdict | None) -> str:
+def _reason_and_message(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     return ": ".join(filter(None, (verdict.reason, verdict.message)))
 
 
-def _while_assembling(counts: Counts) -> str:
+def _format_assembling(counts: Counts) -> str:
     ranks = pluralize(counts.ranks, "pod")
     pods = ranks if counts.created >= counts.ranks else f"{counts.created} of {ranks}"
     started = f", {counts.started} started" if counts.started else ""
     return f"{pods}, {counts.placed or 'none'} placed{started}"
 
 
-def _while_running(counts: Counts) -> str:
+def _format_running(counts: Counts) -> str:
     return f"{min(counts.started, counts.ranks)}/{counts.ranks} ranks"
 
 
-def _at_the_end(counts: Counts) -> str:
+def _format_ended(counts: Counts) -> str:
     held = f", {pluralize(counts.held, 'pod')} not recorded yet" if counts.held else ""
     return f"{pluralize(counts.succeeded, 'rank')} succeeded, {counts.failed} failed{held}"
 
 
-def _no_numbers(counts: Counts) -> str:
+def _format_nothing(counts: Counts) -> str:
     return ""
 
 
-_NUMBERS: Final = {
-    Phase.ASSEMBLING: _while_assembling,
-    Phase.RUNNING: _while_running,
-    Phase.FINISHING: _at_the_end,
-    Phase.SUCCEEDED: _at_the_end,
-    Phase.FAILED: _at_the_end,
+_FORMAT_COUNTS: Final = {
+    Phase.ASSEMBLING: _format_assembling,
+    Phase.RUNNING: _format_running,
+    Phase.FINISHING: _format_ended,
+    Phase.SUCCEEDED: _format_ended,
+    Phase.FAILED: _format_ended,
 }

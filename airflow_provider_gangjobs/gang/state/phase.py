@@ -1,9 +1,9 @@
-"""Phase: how far a gang is. `phase_of` is the only function that says so.
+"""Phase: the progress of a gang. `phase_of` is the only function that computes it.
 
-The log of the trigger, events, the record of a submission and the page in Airflow's UI all ask it. The first row of
-this table that fits decides:
+The log of the trigger, events, the record of a submission and the page in Airflow's UI all use it. The first row of
+this table that applies decides:
 
-    what the server shows                                            phase
+    state of the Job                                                 phase
     ---------------------------------------------------------------  -----------------------------------------
     no Job, or a Job with another uid                                deleted
     Complete, also if the Job is being deleted                       succeeded
@@ -19,17 +19,17 @@ this table that fits decides:
     all ranks have started                                           running
     some rank has not started                                        assembling
 
-Where a row says succeeded, failed or deleted, and pods are known that still wait for their harvest, the phase is
-finishing. Only a reader of pods can know that.
+If a row gives succeeded, failed or deleted, and known pods still wait for their harvest, the phase is finishing. Only
+callers that pass the pods get this phase.
 
-Why the readers had to be brought together, and how:
+Explanations:
 
-* A Complete Job that is being deleted has succeeded. Deletion, for example by the TTL controller, does not undo what
-  the gang did. That the Job is about to go is told by `SubmissionRecord.state`.
-* A halted gang has failed, although its Job is suspended as a queued one is: nothing lets it run again.
-* A suspended Job that never ran is submitted until the Job controller has looked at it, and queued from then on.
-  If Kueue or the user starts the Job, it is queued at once: its submission has done its part.
-* Whether all ranks have started is counted from pods where they are known, and from the Job's own counters otherwise.
+* A Complete Job that is being deleted has succeeded. A deletion, for example by the TTL controller, does not change the
+  outcome of the gang. `SubmissionRecord.state` shows that the Job is being deleted.
+* A halted gang has failed, although its Job is suspended like the Job of a queued gang. No controller resumes it.
+* A suspended Job that never ran is submitted until the Job controller has processed it, and then it is queued. If Kueue
+  or the user starts the Job, the Job is queued at once, because its submission is complete.
+* The number of started ranks comes from the pods if they are known, and from the counters of the Job otherwise.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """How far a gang is. A contract: in logs and events, never renamed."""
+    """Progress of a gang. The values are part of logs and events and are never renamed."""
 
     SUBMITTED = "submitted"
     """The Job exists, and the Job controller has not started it."""
     QUEUED = "queued"
     """The Job is suspended and may run later."""
     ASSEMBLING = "assembling"
-    """The Job has started, and not all ranks run."""
+    """The Job has started, and not all ranks have started."""
     RUNNING = "running"
     """All ranks have started."""
     FINISHING = "finishing"
-    """How the gang ends is decided, and pods still end or wait for their harvest."""
+    """The end of the gang is decided. Pods still run or wait for their harvest."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     """The Job failed, or the gang was halted."""
     DELETED = "deleted"
-    """The Job is gone, replaced, or being deleted before it ended."""
+    """The Job is gone or replaced, or it is being deleted before it ended."""
 
 
 FINAL_PHASES: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.DELETED})
@@ -74,10 +74,10 @@ PHASE_OF_VERDICT: Final = {
 
 
 def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
-    """Say how far a gang is.
+    """Return the phase of a gang.
 
-    :param job: The gang's own Job; `None` if the server has none of this uid.
-    :param pods: What is counted of the gang's pods; `None` if they are not known, then the Job's counters stand in.
+    :param job: The Job of the gang; `None` if the API server has no Job with its UID.
+    :param pods: Counts of the gang's pods; `None` if the pods are not known. The counters of the Job then replace them.
     """
     held = pods.held if pods else 0
     if job is None:

@@ -1,4 +1,4 @@
-"""Pod index: the pods of one gang, counted as they change, so a look at 100,000 pods costs only what has changed.
+"""Pod index: the pods of one gang and their counts. An update costs only as much as the pods that have changed.
 
 The index depends only on the latest view of each pod, not on the order of changes.
 """
@@ -28,7 +28,7 @@ class PodIndex:
 
     def __init__(self, ref: GangRef, pods: Iterable[PodView] = ()) -> None:
         self._ref = ref
-        self._facts: dict[str, PodState] = {}
+        self._states: dict[str, PodState] = {}
         # Ranks with a pod in this state.
         self._created = RankSet()
         self._placed = RankSet()
@@ -39,7 +39,7 @@ class PodIndex:
         self._held = 0
         self._terminating = 0
         self._all_started: tuple[int, datetime | None] | None = None
-        self._done: tuple[str, tuple[range, ...]] = ("", ())
+        self._completed: tuple[str, tuple[range, ...]] = ("", ())
         self.troubled: dict[str, PodView] = {}
         """Pods with a container that cannot be created, by uid."""
         self.refusals: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class PodIndex:
         self.update(pods)
 
     def __len__(self) -> int:
-        return len(self._facts)
+        return len(self._states)
 
     def update(self, pods: Iterable[PodView]) -> None:
         """Add or replace pods by their latest views."""
@@ -57,7 +57,7 @@ class PodIndex:
                 self.remove([pod])
                 continue
             uid = pod.metadata.uid
-            before, now = self._facts.get(uid), pod_state(pod)
+            before, now = self._states.get(uid), pod_state(pod)
             self._note_trouble(uid, pod)
             if now == before:
                 continue
@@ -68,7 +68,7 @@ class PodIndex:
             else:
                 self._remove(before)
                 self._add(now)
-            self._facts[uid] = now
+            self._states[uid] = now
             if before is None or before.started != now.started or before.rank != now.rank:
                 self._all_started = None
 
@@ -76,7 +76,7 @@ class PodIndex:
         """Remove pods that do not exist any more."""
         for pod in pods:
             uid = pod.metadata.uid
-            before = self._facts.pop(uid, None)
+            before = self._states.pop(uid, None)
             if before is not None:
                 self._remove(before)
                 self._all_started = None
@@ -84,7 +84,8 @@ class PodIndex:
 
     @property
     def uids(self) -> AbstractSet[str]:
-        return self._facts.keys()
+        """UIDs of all pods."""
+        return self._states.keys()
 
     @property
     def succeeded(self) -> int:
@@ -98,22 +99,23 @@ class PodIndex:
 
     @property
     def has_one_pod_a_rank(self) -> bool:
-        return len(self._facts) == len(self._created)
+        """Each rank has exactly one pod."""
+        return len(self._states) == len(self._created)
 
     def has_just_ranks(self, ranks: int) -> bool:
-        """The ranks of the pods are exactly the ranks from 0 to this number, exclusively."""
+        """Return whether the ranks of the pods are exactly the ranks from 0 to `ranks` - 1."""
         return self._created.is_exactly(ranks)
 
     def counts(self, job: Job | None) -> Counts:
         """Return the numbers of ranks and pods in each state, from the pods and the Job."""
         ended = job.status.succeeded + job.status.failed if job else 0
-        started_ever = max(self._and_done(self._started, job), ended + len(self._running))
+        started_ever = max(self._with_completed(self._started, job), ended + len(self._running))
         ranks = job.ranks if job else len(self._created)
         at_least = min(started_ever, ranks)
         return Counts(
             ranks=ranks,
-            created=max(self._and_done(self._created, job), at_least),
-            placed=max(self._and_done(self._placed, job), at_least),
+            created=max(self._with_completed(self._created, job), at_least),
+            placed=max(self._with_completed(self._placed, job), at_least),
             started=started_ever,
             running=len(self._running),
             succeeded=job.status.succeeded if job else 0,
@@ -123,12 +125,12 @@ class PodIndex:
         )
 
     def all_started_at(self, ranks: int) -> datetime | None:
-        """Return when the last of `ranks` ranks started, or the last of those whose pods still exist."""
+        """Return the time at which the last of `ranks` ranks started, or the last rank whose pods still exist."""
         if self._all_started is None or self._all_started[0] != ranks:
             if self.has_one_pod_a_rank and len(self._started) <= ranks:
-                at = max((one.started for one in self._facts.values() if one.started is not None), default=None)
+                at = max((one.started for one in self._states.values() if one.started is not None), default=None)
             else:
-                at = all_started_at(self._facts.values(), ranks)
+                at = all_started_at(self._states.values(), ranks)
             self._all_started = ranks, at
         return self._all_started[1]
 
@@ -141,9 +143,13 @@ class PodIndex:
         self._change(one, None)
 
     def _change(self, before: PodState | None, now: PodState | None) -> None:
-        """Count the change of one pod that keeps its rank. Most changes concern one property."""
-        for ranks, so in ((self._placed, _is_placed), (self._started, _has_started), (self._running, _is_running)):
-            was, is_now = before is not None and so(before), now is not None and so(now)
+        """Update the counts after the change of one pod that keeps its rank. Most changes concern one property."""
+        for ranks, is_in_state in (
+            (self._placed, _is_placed),
+            (self._started, _has_started),
+            (self._running, _is_running),
+        ):
+            was, is_now = before is not None and is_in_state(before), now is not None and is_in_state(now)
             if now is not None and is_now and not was:
                 ranks.add(now.rank)
             elif before is not None and was and not is_now:
@@ -171,14 +177,14 @@ class PodIndex:
             _count(self.refusals, now, 1)
             self._refusals[uid] = now
 
-    def _and_done(self, ranks: RankSet, job: Job | None) -> int:
+    def _with_completed(self, ranks: RankSet, job: Job | None) -> int:
         """Return the number of these ranks and of the ranks that the Job has completed, whose pods may be gone."""
         done = job.status.completed_indexes if job else ""
         if job is None or not done or len(ranks) >= (job.completions or 0):
             return len(ranks)  # a list of 50,000 parts is parsed only if it can change the result
-        if done != self._done[0]:
-            self._done = done, parse_spans(done)
-        return ranks.union_size(self._done[1])
+        if done != self._completed[0]:
+            self._completed = done, parse_spans(done)
+        return ranks.union_size(self._completed[1])
 
 
 def _is_placed(one: PodState) -> bool:

@@ -1,8 +1,8 @@
-"""What a single pod of a gang says about itself: rank, owner, start, whether it has ended, whether it is held.
+"""Functions of a single pod: its rank, owner and start, whether it has ended, and whether the finalizer holds it.
 
-The rule that makes the harvest correct is `has_ended`: a pod's status is final when its phase is
-terminal, or when it is being deleted and was never bound to a node. The absence of the Job
-controller's tracking finalizer proves nothing: it also goes while a pod still runs (KEP-2307).
+`has_ended` makes the harvest correct: the status of a pod is final if its phase is terminal, or if the pod is being
+deleted and was never bound to a node. A pod without the Job controller's tracking finalizer has not always ended,
+because the Job controller also removes the finalizer from running pods (KEP-2307).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ IMAGE_REASONS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
 CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_TROUBLES: Final = IMAGE_REASONS | CONFIG_REASONS
+_TROUBLE_REASONS: Final = IMAGE_REASONS | CONFIG_REASONS
 
-# A container that never started has the zero of its runtime's clock as its start.
+# A container that never started has the zero time of its runtime as its start.
 _ZERO_TIMES_END: Final = datetime(1971, 1, 1, tzinfo=UTC)
 
 
 def rank_of(pod: PodView) -> int | None:
-    """Completion index of the pod, `None` if its Job has none."""
+    """Return the completion index of the pod; `None` if its Job has no indexes."""
     return _number(pod.metadata.annotations.completion_index)
 
 
 def attempt_of(pod: PodView) -> int | None:
-    """Attempt of the gang that the pod belongs to."""
+    """Return the number of the attempt to which the pod belongs; `None` if the label is missing."""
     return _number(pod.metadata.labels.attempt)
 
 
@@ -51,9 +51,9 @@ def _number(text: str | None) -> int | None:
 
 
 def owner_uid(pod: PodView) -> str | None:
-    """UID of the pod's Job, or `None` if the pod does not tell.
+    """Return the UID of the pod's Job; `None` if the pod has neither the label nor the owner reference.
 
-    The label stays when the Job is deleted with its pods orphaned; the owner reference does not.
+    If the Job is deleted and its pods are orphaned, the label stays and the owner reference is removed.
     """
     labels = pod.metadata.labels
     by_label = labels.controller_uid or labels.controller_uid_before_1_27
@@ -65,35 +65,39 @@ def owner_uid(pod: PodView) -> str | None:
 
 
 def pods_of(ref: GangRef, pods: Iterable[PodView]) -> list[PodView]:
-    """The pods that belong to this very Job."""
+    """Return the pods that belong to the Job with this UID."""
     return [pod for pod in pods if is_of(ref, pod)]
 
 
 def is_of(ref: GangRef, pod: PodView) -> bool:
-    """It belongs to this very Job. A pod that does not tell its owner is taken at its gang label."""
+    """Return whether the pod belongs to the Job with this UID.
+
+    A pod without the UID of its owner counts as a pod of the Job, because the caller selected it by the gang label.
+    """
     owner = owner_uid(pod)
     return owner == ref.uid or owner is None
 
 
 def is_terminal(pod: PodView) -> bool:
-    """Its containers have ended and its status is final."""
+    """Return whether all containers have ended and the status is final."""
     return pod.status.phase in PHASES_TERMINAL
 
 
 def has_ended(pod: PodView) -> bool:
-    """Its status will not change any more: it is terminal, or deleted before it was bound to a node."""
+    """Return whether the status is final: the pod is terminal, or it was deleted before it was bound to a node."""
     return is_terminal(pod) or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)
 
 
 def is_held(pod: PodView) -> bool:
-    """Our finalizer keeps it."""
+    """Return whether the harvest finalizer keeps the pod."""
     return FINALIZER_HARVEST in pod.metadata.finalizers
 
 
 def deletion_requested_at(meta: Meta) -> datetime | None:
-    """When deletion was asked for: `deletionTimestamp` is that time plus the grace period.
+    """Return the time at which deletion was requested: `deletionTimestamp` minus the grace period.
 
-    Of a held pod that its kubelet has done with (its grace period is 0 then) it is a later time: that of its removal.
+    The kubelet deletes a held pod again with a grace period of 0 when its containers have ended. For such a pod, the
+    function returns the time of this later request.
     """
     if meta.deletion_timestamp is None:
         return None
@@ -101,24 +105,24 @@ def deletion_requested_at(meta: Meta) -> datetime | None:
 
 
 def main_container(pod: PodView) -> ContainerStatus | None:
-    """Status of the container that is the rank: the annotated one, else the first of the spec."""
+    """Return the status of the main container: the annotated container, or else the first one in the spec."""
     statuses = pod.status.container_statuses
-    wanted = pod.metadata.annotations.default_container
-    if not wanted and pod.spec.containers:
-        wanted = pod.spec.containers[0].name
+    name = pod.metadata.annotations.default_container
+    if not name and pod.spec.containers:
+        name = pod.spec.containers[0].name
     for status in statuses:
-        if status.name == wanted:
+        if status.name == name:
             return status
     return statuses[0] if statuses else None
 
 
 def has_started(pod: PodView) -> bool:
-    """The rank's program has begun, now or earlier."""
+    """Return whether the program of the rank has started, now or before a restart."""
     return started_at(pod) is not None or pod.status.phase == "Succeeded"
 
 
 def started_at(pod: PodView) -> datetime | None:
-    """When the rank's program started first, as far as the pod still tells; `None` if it never did."""
+    """Return the first start of the rank's program that the pod status contains; `None` if it never started."""
     status = main_container(pod)
     if status is None:
         return pod.status.start_time if pod.status.phase in {"Running", "Succeeded"} else None
@@ -127,29 +131,29 @@ def started_at(pod: PodView) -> datetime | None:
 
 
 def _start(state: ContainerState) -> datetime | None:
-    told = state.running or state.terminated
-    start = told.started_at if told else None
+    entry = state.running or state.terminated
+    start = entry.started_at if entry else None
     return start if start and start >= _ZERO_TIMES_END else None
 
 
 def finished_at(pod: PodView) -> datetime | None:
-    """When its last container ended."""
+    """Return the time at which the last container ended; `None` if no container has ended."""
     ends = [ended.finished_at for status in pod.status.container_statuses if (ended := ended_state(status))]
     return max((end for end in ends if end and end >= _ZERO_TIMES_END), default=None)
 
 
 def ended_state(status: ContainerStatus) -> Terminated | None:
-    """How a container ended, now or before its restart."""
+    """Return how a container ended, now or before its last restart; `None` if it has not ended."""
     return status.state.terminated or status.last_state.terminated
 
 
 def has_container_trouble(pod: PodView) -> bool:
-    """A container of it cannot be made, at least for now."""
-    return container_waits(pod, _TROUBLES) is not None
+    """Return whether a container cannot be created now. The kubelet may retry."""
+    return container_waits(pod, _TROUBLE_REASONS) is not None
 
 
 def container_waits(pod: PodView, reasons: frozenset[str]) -> tuple[str, Waiting] | None:
-    """The first container that waits for one of these reasons."""
+    """Return the name and state of the first container that waits for one of these reasons; `None` if there is none."""
     for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
         for status in statuses:
             waiting = status.state.waiting
@@ -159,7 +163,10 @@ def container_waits(pod: PodView, reasons: frozenset[str]) -> tuple[str, Waiting
 
 
 def refusal(pod: PodView) -> str:
-    """Why the scheduler could not place it, in its words; empty if it could, or has not tried."""
+    """Return the message of the scheduler about a pod that it could not place.
+
+    The message is empty if the pod has a node, or if the scheduler has not tried to place the pod.
+    """
     if pod.spec.node_name:
         return ""
     scheduled = (item for item in pod.status.conditions if item.type == "PodScheduled" and item.status == "False")

@@ -1,9 +1,9 @@
-"""Progress: how many ranks exist, have a node, have started, have ended; and what of a pod counts for that.
+"""Progress: the number of ranks in each state, and the state of one pod.
 
-A rank is a completion index; several pods may have tried it, and it has got as far as the farthest
-of them. Pods of a Job without indexes are ranks of their own. Job counters are not a count of pods
-(deleted and duplicate ones are never counted), so `succeeded` and `failed` are the Job's own words,
-and the rest is counted from pods.
+A rank is a completion index. If a rank has several pods, the pod that has progressed most decides. Each pod of a Job
+without indexes is a rank. The counters of a Job are not a count of pods, because the Job controller does not count pods
+that were deleted and pods that are duplicates. `succeeded` and `failed` come from the Job, and all other numbers come
+from the pods.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class Counts:
     """Numbers of ranks, except `held` and `terminating`, which are pods."""
 
     ranks: int = 0
-    """How many run side by side when all is well."""
+    """Number of ranks that run at the same time if no rank fails."""
     created: int = 0
     placed: int = 0
     started: int = 0
-    """Now or ever."""
+    """Ranks that have started, now or earlier."""
     running: int = 0
     succeeded: int = 0
     failed: int = 0
     held: int = 0
-    """Pods with our finalizer, ended or not."""
+    """Pods that have the harvest finalizer, ended or not."""
     terminating: int = 0
-    """Pods being deleted."""
+    """Pods that are being deleted."""
 
 
 class PodState(msgspec.Struct, frozen=True, gc=False):
-    """What counts of one pod. A gang may have 100,000 of them."""
+    """State of one pod, as far as it changes the counts. A gang may have 100,000 pods."""
 
     rank: Hashable
-    """Its completion index, or its uid if it has none."""
+    """Completion index of the pod, or its UID if it has no index."""
     is_placed: bool
     started: datetime | None
     has_started: bool
@@ -56,7 +56,7 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
 
 
 def pod_state(pod: PodView) -> PodState:
-    """Look at one pod."""
+    """Return the state of one pod."""
     rank = podutil.rank_of(pod)
     started = podutil.started_at(pod)
     has_succeeded = pod.status.phase == "Succeeded"
@@ -72,10 +72,14 @@ def pod_state(pod: PodView) -> PodState:
     )
 
 
-def all_started_at(facts: Iterable[PodState], ranks: int) -> datetime | None:
-    """When the last of `ranks` ranks started first; of fewer, if the pods of the others are gone."""
+def all_started_at(states: Iterable[PodState], ranks: int) -> datetime | None:
+    """Return the time at which the last of `ranks` ranks started for the first time.
+
+    If pods of some ranks are gone, the function considers the ranks whose pods exist. It returns `None` if there are
+    none.
+    """
     first: dict[Hashable, datetime] = {}
-    for one in facts:
-        if one.started is not None and (one.rank not in first or one.started < first[one.rank]):
-            first[one.rank] = one.started
+    for state in states:
+        if state.started is not None and (state.rank not in first or state.started < first[state.rank]):
+            first[state.rank] = state.started
     return max(sorted(first.values())[: max(ranks, 1)], default=None)

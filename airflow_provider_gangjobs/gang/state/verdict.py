@@ -1,8 +1,8 @@
-"""Verdict: the one answer to how the Job ended. It is given once and never taken back.
+"""Verdict: how a Job ended. The verdict on a Job never changes.
 
-Only `Complete` or `Failed` on the Job with the expected uid decides. `SuccessCriteriaMet` and
-`FailureTarget` are previews: counters may still change and pods may still run (KEP-2307).
-A Job that is gone, or that stands there with another uid, is an answer of its own.
+Only the conditions `Complete` and `Failed` of the Job with the expected UID decide. `SuccessCriteriaMet` and
+`FailureTarget` are interim conditions: counters may still change and pods may still run (KEP-2307). A Job that is gone
+and a Job that has another UID are verdicts too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REASON_REPLACED: Final = "JobReplaced"
 
 
 class VerdictKind(StrEnum):
-    """How a Job ended."""
+    """Kind of a verdict. The values are part of events."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -33,57 +33,59 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the Job ended, in the Job controller's words where there are any."""
+    """How the Job ended, with the reason and message of the Job controller if there are any."""
 
     kind: VerdictKind
     reason: str = ""
     message: str = ""
     at: datetime | None = None
-    """When, by the server's clock; `None` if nobody saw it."""
+    """Time of the end by the server's clock; `None` if it is unknown."""
     completed_indexes: str = ""
     other_uid: str = ""
-    """Of a Job that was replaced: the uid of the Job that has its name now."""
+    """UID of the Job that has the name now, if the Job was replaced."""
 
     @property
     def job_is_there(self) -> bool:
-        """The Job still stands, and with it what it owns."""
+        """The Job still exists, and so do the objects that it owns."""
         return self.kind in {VerdictKind.SUCCEEDED, VerdictKind.FAILED}
 
 
 def judge(job: Job | None, ref: GangRef) -> Verdict | None:
-    """The verdict over the Job as it is seen, or `None` while it is open.
+    """Return the verdict on a Job, or `None` if the Job has not ended.
 
-    `job=None` must mean that the server has no such Job, not that it could not be asked.
+    :param job: The Job; `None` only if the API server has no Job with this name. After a failed read the verdict is
+        unknown, and the function must not be called.
     """
     if job is None:
         return Verdict(VerdictKind.DELETED, REASON_DELETED, f"Job {ref} with uid {ref.uid} is gone")
     if job.ref.uid != ref.uid:
         other = job.ref.uid
-        said = f"Job {ref} now has uid {other}, not {ref.uid}"
-        return Verdict(VerdictKind.REPLACED, REASON_REPLACED, said, other_uid=other)
-    return _conditions_say(job) or _deletion_says(job, ref)
+        message = f"Job {ref} now has uid {other}, not {ref.uid}"
+        return Verdict(VerdictKind.REPLACED, REASON_REPLACED, message, other_uid=other)
+    return _verdict_by_conditions(job) or _verdict_by_deletion(job, ref)
 
 
-def _conditions_say(job: Job) -> Verdict | None:
-    for found, ended in ((job.complete, VerdictKind.SUCCEEDED), (job.failed, VerdictKind.FAILED)):
-        if found is not None and not _came_from_deletion(found, ended, job):
-            at = (job.status.completion_time if ended is VerdictKind.SUCCEEDED else None) or found.last_transition_time
-            return Verdict(ended, found.reason, found.message, at, job.status.completed_indexes)
+def _verdict_by_conditions(job: Job) -> Verdict | None:
+    for found, kind in ((job.complete, VerdictKind.SUCCEEDED), (job.failed, VerdictKind.FAILED)):
+        if found is not None and not _came_from_deletion(found, kind, job):
+            at = (job.status.completion_time if kind is VerdictKind.SUCCEEDED else None) or found.last_transition_time
+            return Verdict(kind, found.reason, found.message, at, job.status.completed_indexes)
     return None
 
 
-def _came_from_deletion(found: Condition, ended: VerdictKind, job: Job) -> bool:
-    """A failure noted after deletion began: pods that deletion killed are counted as failed by then."""
-    asked = job.deletion_requested_at
-    if asked is None or found.last_transition_time is None or ended is VerdictKind.SUCCEEDED:
+def _came_from_deletion(found: Condition, kind: VerdictKind, job: Job) -> bool:
+    """The Job failed after its deletion was requested. The Job controller counts pods that the deletion ends as
+    failed."""
+    requested = job.deletion_requested_at
+    if requested is None or found.last_transition_time is None or kind is VerdictKind.SUCCEEDED:
         return False
-    return found.last_transition_time > asked
+    return found.last_transition_time > requested
 
 
-def _deletion_says(job: Job, ref: GangRef) -> Verdict | None:
-    asked = job.deletion_requested_at
-    if asked is None:
+def _verdict_by_deletion(job: Job, ref: GangRef) -> Verdict | None:
+    requested = job.deletion_requested_at
+    if requested is None:
         return None
     return Verdict(
-        VerdictKind.DELETED, REASON_DELETED, f"Job {ref} is being deleted", asked, job.status.completed_indexes
+        VerdictKind.DELETED, REASON_DELETED, f"Job {ref} is being deleted", requested, job.status.completed_indexes
     )

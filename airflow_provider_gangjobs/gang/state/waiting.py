@@ -1,7 +1,7 @@
-"""What a gang that does not run yet waits for: a cause, and the evidence in the cluster's own words.
+"""Waiting: the cause for which a gang that does not run yet waits, with the evidence from the cluster.
 
-A table of rules over what is seen, the most fatal first. Pods that the scheduler holds back until
-the whole gang exists have no condition and no event at all (PreEnqueue), so silence is evidence too.
+A table of rules finds the cause. The most severe cause comes first. Pods that the scheduler keeps out of its queue
+until the whole gang exists have no condition and no event (PreEnqueue), so the absence of both is evidence too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import EventView, PodGroupView, PodView
 
 EVIDENCE_CHARACTERS_MAX: Final = 256
-"""Of a message of the cluster; schedulers list every node's reason."""
+"""Limit of a message from the cluster, because schedulers list the reasons of every node."""
 
 
 class WaitCause(StrEnum):
-    """What a phase waits for. A contract: reported in events, never renamed."""
+    """Cause for which a phase waits. The values are part of events and are never renamed."""
 
     CONTROLLER = "controller"
     SUBMISSION = "submission"
@@ -47,7 +47,7 @@ class WaitCause(StrEnum):
 
 @dataclass(frozen=True)
 class WaitInputs:
-    """Everything the rules may look at."""
+    """Objects from which the rules find the cause."""
 
     job: Job | None
     pods: PodIndex
@@ -58,52 +58,54 @@ class WaitInputs:
 
 @dataclass(frozen=True)
 class Wait:
-    """A cause with its evidence, a sentence or none."""
+    """A cause, and a sentence with its evidence; the sentence may be empty."""
 
     cause: WaitCause
     text: str = ""
 
 
 def explain_suspension(job: Job) -> Wait:
-    """Who is to unsuspend the Job."""
+    """Return why a Job is suspended, and who resumes it."""
     if job.is_halted:
-        return Wait(WaitCause.HALTED, f"It was halted: {job.halt_note}")
+        return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
     if job.queue:
         return Wait(WaitCause.QUEUE, f"Waits for admission by Kueue queue {job.queue}")
     if job.is_suspended and job.is_kept_suspended:
-        return Wait(WaitCause.SUBMISSION, "The Job is suspended until its user lets it run, as keep_suspended asks for")
+        return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
     if job.is_suspended:
         return Wait(WaitCause.SUBMISSION, "The Job is suspended: its submission is not complete")
     return Wait(WaitCause.CONTROLLER, "Waits for the Job controller to resume it")
 
 
-def explain_assembly(seen: WaitInputs) -> Wait:
-    """Why not all ranks run yet: the first rule that finds something."""
+def explain_assembly(inputs: WaitInputs) -> Wait:
+    """Return why not all ranks have started, by the first rule that finds a cause."""
     for cause, rule in _RULES:
-        text = rule(seen)
+        text = rule(inputs)
         if text is not None:
             return Wait(cause, text)
-    return Wait(WaitCause.STARTING, _starting(seen.counts))
+    return Wait(WaitCause.STARTING, _describe_start(inputs.counts))
 
 
-def _image(seen: WaitInputs) -> str | None:
-    return _container_trouble(
-        seen.pods.troubled.values(), podutil.IMAGE_REASONS, of=lambda image: f' of image "{image}"' if image else ""
+def _find_image_trouble(inputs: WaitInputs) -> str | None:
+    return _find_container_trouble(
+        inputs.pods.troubled.values(), podutil.IMAGE_REASONS, of=lambda image: f' of image "{image}"' if image else ""
     )
 
 
-def _config(seen: WaitInputs) -> str | None:
-    return _container_trouble(seen.pods.troubled.values(), podutil.CONFIG_REASONS, of=lambda image: "")
+def _find_config_trouble(inputs: WaitInputs) -> str | None:
+    return _find_container_trouble(inputs.pods.troubled.values(), podutil.CONFIG_REASONS, of=lambda image: "")
 
 
-def _container_trouble(pods: Iterable[PodView], reasons: frozenset[str], *, of: Callable[[str], str]) -> str | None:
+def _find_container_trouble(
+    pods: Iterable[PodView], reasons: frozenset[str], *, of: Callable[[str], str]
+) -> str | None:
     found = [(pod, *waits) for pod in pods if (waits := podutil.container_waits(pod, reasons))]
     if not found:
         return None
     pod, container, waiting = min(found, key=lambda item: _rank_order(item[0]))
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     what = f"{waiting.reason}{of(_image_of(pod, container))}"
-    return f"{what} at {_who(pod)}{more}: {to_line(waiting.message)}".rstrip(": ")
+    return f"{what} at {_name_pod(pod)}{more}: {to_line(waiting.message)}".rstrip(": ")
 
 
 def _image_of(pod: PodView, container: str) -> str:
@@ -115,9 +117,9 @@ _NAMED_IMAGE: Final = re.compile(rf'(?:{"|".join(sorted(podutil.IMAGE_REASONS))}
 
 
 def parse_image(text: str) -> str:
-    """Return the image that the evidence of `Cause.IMAGE` names; empty if it names none.
+    """Return the image in the evidence of `WaitCause.IMAGE`; empty if the evidence has no image.
 
-    The note on a halted Job holds the evidence as text only, and a later follower has nothing else.
+    The note on a halted Job contains the evidence as text only, and a triggerer that restarts has no other source.
     """
     found = _NAMED_IMAGE.search(text)
     return found[1] if found else ""
@@ -128,65 +130,69 @@ def _rank_order(pod: PodView) -> tuple[int, str]:
     return -1 if rank is None else rank, pod.metadata.name
 
 
-def _who(pod: PodView) -> str:
+def _name_pod(pod: PodView) -> str:
     rank = podutil.rank_of(pod)
     return f"pod {pod.metadata.name}" if rank is None else f"rank {rank}"
 
 
-def _pods_missing(seen: WaitInputs) -> str | None:
-    missing = seen.counts.ranks - seen.counts.created
+def _find_missing_pods(inputs: WaitInputs) -> str | None:
+    missing = inputs.counts.ranks - inputs.counts.created
     if missing <= 0:
         return None
-    refused = [event for event in seen.events if event.reason == "FailedCreate"]
+    refused = [event for event in inputs.events if event.reason == "FailedCreate"]
     if not refused:
         return f"{pluralize(missing, 'pod')} not created yet"
     last = max(refused, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
     return f"{pluralize(missing, 'pod')} could not be created: {to_line(last.message)}"
 
 
-def _unschedulable(seen: WaitInputs) -> str | None:
-    refusals = seen.pods.refusals
+def _find_refusal(inputs: WaitInputs) -> str | None:
+    refusals = inputs.pods.refusals
     if refusals:
-        # Since 1.36 most pods only say that the gang lacks others; the cause is told by those that no node took.
+        # Since 1.36 the message of most pods only says that other pods of the gang are missing. The messages about
+        # nodes contain the cause.
         causes = {message: count for message, count in refusals.items() if _NODES.search(message)}
-        heard = causes or refusals
-        return summarize_scheduler_message(min(heard, key=lambda message: (-heard[message], message)))
-    if seen.podgroup is None:
+        messages = causes or refusals
+        return summarize_scheduler_message(min(messages, key=lambda message: (-messages[message], message)))
+    if inputs.podgroup is None:
         return None
-    refused = (item for item in seen.podgroup.status.conditions if item.status == "False" and item.message)
+    refused = (item for item in inputs.podgroup.status.conditions if item.status == "False" and item.message)
     return next((summarize_scheduler_message(item.message) for item in refused), None)
 
 
-def _scheduler_silent(seen: WaitInputs) -> str | None:
-    if seen.counts.placed >= seen.counts.ranks:
+def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
+    if inputs.counts.placed >= inputs.counts.ranks:
         return None
-    gang = seen.podgroup.spec.scheduling_policy.gang if seen.podgroup else None
+    gang = inputs.podgroup.spec.scheduling_policy.gang if inputs.podgroup else None
     return (
         f"The scheduler waits until {gang.min_count} pods can be placed at once" if gang else "Waits for the scheduler"
     )
 
 
 _RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] = (
-    (WaitCause.IMAGE, _image),
-    (WaitCause.CONFIG, _config),
-    (WaitCause.PODS_MISSING, _pods_missing),
-    (WaitCause.UNSCHEDULABLE, _unschedulable),
-    (WaitCause.SCHEDULER, _scheduler_silent),
+    (WaitCause.IMAGE, _find_image_trouble),
+    (WaitCause.CONFIG, _find_config_trouble),
+    (WaitCause.PODS_MISSING, _find_missing_pods),
+    (WaitCause.UNSCHEDULABLE, _find_refusal),
+    (WaitCause.SCHEDULER, _find_scheduler_silence),
 )
 
 
-def _starting(counts: Counts) -> str:
-    return f"{pluralize(counts.ranks - counts.started, 'rank')} starting: images are pulled, containers created"
+def _describe_start(counts: Counts) -> str:
+    return f"{pluralize(counts.ranks - counts.started, 'rank')} starting: nodes pull images and create containers"
 
 
 # The scheduler's summary: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
-# What follows the first sentence is about preemption.
+# The text after the first sentence is about preemption.
 _NODES: Final = re.compile(r"\d+/(?P<nodes>\d+) nodes are available: (?P<reasons>.*?)(?:\. .*|\.)?$", re.DOTALL)
 _REASON: Final = re.compile(r"^(?P<count>\d+) (?:node\(s\) )?(?P<what>.+)$", re.DOTALL)
 
 
 def summarize_scheduler_message(message: str) -> str:
-    """`Insufficient nvidia.com/gpu on 3 of 3 nodes` out of a scheduler's message; one of another form is cut only."""
+    """Return a short form of a scheduler's message, for example `Insufficient nvidia.com/gpu on 3 of 3 nodes`.
+
+    A message in an unknown format is cut at `EVIDENCE_CHARACTERS_MAX`.
+    """
     found = _NODES.search(message)
     if found is None:
         return to_line(message)
@@ -198,11 +204,11 @@ def summarize_scheduler_message(message: str) -> str:
 
 
 def pluralize(count: int, what: str) -> str:
-    """`1 pod`, `2 pods`."""
+    """Return a count with its noun, for example `1 pod` or `2 pods`."""
     return f"{count} {what}{'s'[: count != 1]}"
 
 
 def to_line(message: str) -> str:
-    """The message on one line, cut at `EVIDENCE_CHARACTERS_MAX`."""
+    """Return the message on one line, cut at `EVIDENCE_CHARACTERS_MAX`."""
     line = " ".join(message.split())
     return cut_end(line, EVIDENCE_CHARACTERS_MAX)

@@ -1,1 +1,1 @@
-"""Checks of a request, one file per subject, each a function from a parsed to problems."""
+"""Validation of a spec, with one module per subject. Each check takes a `ParsedSpec` and yields problems."""

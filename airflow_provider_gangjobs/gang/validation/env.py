@@ -1,6 +1,6 @@
-"""Environment variables: texts, each once, none of those that a gang sets.
+"""Environment variables: every value is text, every name is unique, and no variable of the gang is set.
 
-Kubernetes takes text only, and YAML 1.1 makes booleans, octal and sexagesimal numbers of unquoted text.
+Kubernetes accepts text only. YAML 1.1 reads some unquoted texts as booleans, octal numbers or sexagesimal numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS: Final = frozenset({"name", "value", "valueFrom", "$patch"})
 
 
 def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
-    """The `env` parameter, and the env of every container as it was written."""
+    """Check the `env` parameter, and env, command and args of every container that the user wrote."""
     env = parsed.spec.env
     if isinstance(env, Mapping):
         for name, value in env.items():
@@ -29,9 +29,9 @@ def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
             yield from _value_of_mapping(parsed, f"env.{name}", value)
     elif env is not None:
         yield from _list(parsed, "env", env)
-    for path, container in parsed.written_containers():
+    for path, container in parsed.user_containers():
         yield from _list(parsed, f"{path}.env", container.get("env") or ())
-    for path, container in parsed.written_containers():
+    for path, container in parsed.user_containers():
         for field in ("command", "args"):
             for index, item in enumerate(container.get(field) or ()):
                 if not isinstance(item, str):
@@ -41,14 +41,14 @@ def check_env(parsed: ParsedSpec) -> Iterator[Problem]:
 def _value_of_mapping(parsed: ParsedSpec, path: str, value: Any) -> Iterator[Problem]:
     if isinstance(value, Mapping):
         if set(value) != {"valueFrom"} or not isinstance(value["valueFrom"], Mapping):
-            yield Problem(path, f"is a dict of {', '.join(map(str, value)) or 'nothing'}", _SOURCE)
+            yield Problem(path, f"is a dict of {', '.join(map(str, value)) or 'nothing'}", _VALUE_REMEDY)
     elif value is None:
         yield Problem(path, "is None", 'Leave it out, or write "" for an empty text')
     elif not isinstance(value, str):
         yield parsed.user_manifest.not_text_problem(path, value)
 
 
-_SOURCE: Final = 'Give text, or {"valueFrom": {"secretKeyRef": ...}} and the like'
+_VALUE_REMEDY: Final = 'Give text, or {"valueFrom": {"secretKeyRef": ...}} or another source'
 
 
 def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
@@ -63,7 +63,7 @@ def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> It
             yield parsed.user_manifest.not_text_problem(f"{at}.name", name)
             continue
         if name in seen:
-            yield Problem(at, f"gives {name} a second time", "Keep one of the two")
+            yield Problem(at, f"defines {name} a second time", "Keep one of the two")
         seen.add(name)
         yield from _name(parsed, at, name)
         value = item.get("value")
@@ -72,13 +72,15 @@ def _list(parsed: ParsedSpec, path: str, env: Sequence[Mapping[str, Any]]) -> It
         if value is not None and "valueFrom" in item:
             yield Problem(at, f"gives {name} both a value and a source", "Keep value or valueFrom")
         if unknown := sorted(set(item) - _FIELDS):
-            yield Problem(at, f"has {', '.join(unknown)}, which env knows not", _SOURCE)
+            yield Problem(
+                at, f"has {', '.join(unknown)}, which is not a field of an environment variable", _VALUE_REMEDY
+            )
 
 
 def _name(parsed: ParsedSpec, path: str, name: Any) -> Iterator[Problem]:
     if wrong := names.problem_with_env_name(name):
         yield Problem(path, wrong, "Rename the variable")
     elif name in {ENV_RESULT_PATH, ENV_FILES}:
-        yield Problem(path, f"{name} is set for every rank", "Remove it")
+        yield Problem(path, f"{name} is set by the provider for every rank", "Remove it")
     elif name in RENDEZVOUS_ENV and rendezvous_of(parsed.spec, parsed.shape):
         yield Problem(path, f"{name} is set by the rendezvous", "Remove it, or set rendezvous=False")

@@ -1,4 +1,4 @@
-"""The Job itself: that it is one, that its shape can be a gang, and that its numbers make sense."""
+"""Checks of the Job: its kind, its shape, its numbers, and its containers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INDEXED_PARALLELISM_MAX: Final = 100_000
-"""The API server's own limit for Indexed Jobs."""
+"""Limit of the API server for Indexed Jobs."""
 JOB_BYTES_MAX: Final = 1024 * 1024
-"""etcd takes 1.5 MiB by default, managedFields and status included."""
+"""etcd accepts 1.5 MiB by default, which includes managedFields and status."""
 
 _SERVER_FIELDS: Final = (
     "uid",
@@ -34,7 +34,7 @@ _PORTS: Final = range(1, 65536)
 
 
 def check_kind(parsed: ParsedSpec) -> Iterator[Problem]:
-    """The manifest is a batch/v1 Job to be created, not another object and not a copy of a live one."""
+    """Check that the manifest is a batch/v1 Job, and not a copy of a Job from the API server."""
     manifest = parsed.manifest
     if parsed.spec.manifest is None:
         if parsed.spec.image is None:
@@ -54,7 +54,7 @@ def check_kind(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Counts and times are in range."""
+    """Check that counts and times are in range."""
     spec = parsed.spec
     for parameter, least in _AT_LEAST.items():
         value = getattr(spec, parameter)
@@ -76,7 +76,7 @@ def check_numbers(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Values out of a list."""
+    """Check values that must be one of a list."""
     spec, mode = parsed.spec, parsed.manifest.get("spec", {}).get("completionMode", INDEXED)
     if spec.gang not in list(GangPolicy):
         yield Problem("gang", f"is {spec.gang!r}", f"Choose one of {', '.join(GangPolicy)}")
@@ -89,7 +89,7 @@ def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
-    """A required gang has the shape of one (KEP-5547), and ranks can only meet if they are numbered."""
+    """Check that a required gang has a valid shape (KEP-5547), and that a rendezvous has ranks."""
     shape, job = parsed.shape, parsed.manifest.get("spec", {})
     must_be_gang = parsed.spec.gang == GangPolicy.REQUIRED and not shape.user_gang_link and not is_single_pod(shape)
     if must_be_gang and (reason := ineligibility_reason(shape)):
@@ -99,23 +99,26 @@ def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
             'Give workers, completionMode: Indexed and backoffLimit: 0, or set gang="preferred" or "off"',
         )
     if "scheduling" in job and shape.user_gang_link and parsed.pod.get("schedulingGroup"):
-        yield Problem("manifest.spec.scheduling", "stands beside the pods' schedulingGroup", "Keep one of the two")
+        yield Problem(
+            "manifest.spec.scheduling", "is given together with the pods' schedulingGroup", "Keep one of the two"
+        )
     if rendezvous_of(parsed.spec, shape) and not shape.indexed:
         yield Problem("rendezvous", "needs ranks, and completionMode is NonIndexed", "Set completionMode: Indexed")
 
 
 def check_restart_policy(parsed: ParsedSpec) -> Iterator[Problem]:
-    """A Job's pods never restart for ever, and a gang's rank is not restarted alone."""
+    """Check that the restart policy is valid for a Job, and that the kubelet does not restart one rank of a gang
+    alone."""
     policy = parsed.pod.get("restartPolicy", "Never")
     path = f"{TEMPLATE}.spec.restartPolicy"
     if policy not in {"Never", "OnFailure"}:
         yield Problem(path, f"is {policy!r}, which a Job may not have", "Set it to Never")
     elif policy == "OnFailure" and parsed.spec.gang == GangPolicy.REQUIRED and not is_single_pod(parsed.shape):
-        yield Problem(path, "is OnFailure: a rank restarted alone has lost its peers", "Set it to Never")
+        yield Problem(path, "is OnFailure, and a rank that restarts alone has lost its peers", "Set it to Never")
 
 
 def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
-    """There is a container; every one has an image, and its name is its own."""
+    """Check that the pod has a container, and that every container has an image and a unique name."""
     if not parsed.pod.get("containers"):
         yield Problem(f"{TEMPLATE}.spec.containers", "has none left", "Do not remove all of them by pod_overrides")
     seen: set[object] = set()
@@ -129,7 +132,7 @@ def check_containers(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_size(parsed: ParsedSpec) -> Iterator[Problem]:
-    """The Job as a whole fits into etcd."""
+    """Check that the whole Job fits into etcd."""
     size = len(json.dumps([parsed.manifest, parsed.template], default=str))
     if size > JOB_BYTES_MAX:
         yield Problem(

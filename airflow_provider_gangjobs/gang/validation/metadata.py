@@ -1,7 +1,7 @@
 """Names, labels, annotations and finalizers.
 
-A pod template's finalizers and some of its labels are accepted with the Job and refused with every pod,
-so that the Job hangs with nothing but FailedCreate events. They are checked here.
+The API server accepts a Job whose pod template has invalid finalizers or labels, and refuses every pod of the Job. Such
+a Job hangs with FailedCreate events, so this module checks the pod template.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 _RESERVED_POD_LABELS: Final = frozenset({"controller-uid", "job-name"})
 _RESERVED_POD_PREFIX: Final = "batch.kubernetes.io/"
-_ANNOTATIONS_OURS_BYTES: Final = 8 * 1024
-"""Kept free for our own annotations."""
+_PROVIDER_ANNOTATIONS_BYTES: Final = 8 * 1024
+"""Space that is reserved for the annotations of the provider."""
 
 
 def check_names(parsed: ParsedSpec) -> Iterator[Problem]:
-    """The Job's name leaves room for digest and attempt, and everything named is nameable."""
+    """Check that all names are valid, and that the Job's name has space for the digest and the attempt."""
     spec, metadata = parsed.spec, parsed.manifest.get("metadata", {})
     if spec.name is not None:
         yield from _slug("name", spec.name)
     elif "name" in metadata:
         yield from _slug("manifest.metadata.name", metadata["name"])
     elif "generateName" in metadata:
-        yield Problem("manifest.metadata.generateName", "would give each try another name", "Use metadata.name")
+        yield Problem("manifest.metadata.generateName", "gives each try another name", "Use metadata.name")
     if spec.name is not None and "generateName" in metadata:
-        yield Problem("manifest.metadata.generateName", "stands beside name", "Remove it")
+        yield Problem("manifest.metadata.generateName", "is given together with name", "Remove it")
     yield from _named(names.problem_with_dns_label, _label_names(parsed))
     yield from _named(names.problem_with_dns_subdomain, _subdomain_names(parsed))
 
@@ -75,10 +75,10 @@ def _named(rule: Callable[[Any], str | None], values: Iterator[tuple[str, Any]])
 
 
 def check_labels(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Labels, annotations and finalizers, wherever they were written."""
+    """Check labels, annotations and finalizers in the parameters, the manifest and the overrides."""
     yield from _labels(parsed, "labels", parsed.spec.labels, of_pods=True)
     yield from _annotations(parsed, "annotations", parsed.spec.annotations)
-    written = [("manifest", parsed.manifest, False), *((p, t, True) for p, t in parsed.written_templates())]
+    written = [("manifest", parsed.manifest, False), *((p, t, True) for p, t in parsed.user_templates())]
     for path, thing, of_pods in written:
         metadata = thing.get("metadata") or {}
         at = f"{path}.metadata"
@@ -88,10 +88,10 @@ def check_labels(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def check_placement(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Node selectors and tolerations hold text, as nodes' labels and taints do."""
+    """Check that node selectors and tolerations contain text, as the labels and taints of nodes do."""
     yield from _selector(parsed, "node_selector", parsed.spec.node_selector or {})
     yield from _tolerations(parsed, "tolerations", parsed.spec.tolerations or ())
-    for path, template in parsed.written_templates():
+    for path, template in parsed.user_templates():
         pod = template.get("spec") or {}
         yield from _selector(parsed, f"{path}.spec.nodeSelector", pod.get("nodeSelector") or {})
         yield from _tolerations(parsed, f"{path}.spec.tolerations", pod.get("tolerations") or ())
@@ -120,14 +120,14 @@ def _annotations(parsed: ParsedSpec, path: str, annotations: Mapping[str, Any]) 
             size += len(key.encode()) + len(value.encode())
         elif value is not None:
             yield parsed.user_manifest.not_text_problem(at, value)
-    room = names.ANNOTATIONS_BYTES_MAX - _ANNOTATIONS_OURS_BYTES
-    if size > room:
-        yield Problem(path, f"has {size} bytes in all, {room} are allowed", "Use files for large text")
+    limit = names.ANNOTATIONS_BYTES_MAX - _PROVIDER_ANNOTATIONS_BYTES
+    if size > limit:
+        yield Problem(path, f"has {size} bytes in total, and {limit} are allowed", "Use files for large text")
 
 
 def _key(path: str, key: str) -> Iterator[Problem]:
     if key.startswith(f"{PREFIX}/"):
-        yield Problem(path, f"lies in {PREFIX}/, which this provider writes", "Use a prefix of your own")
+        yield Problem(path, f"has the prefix {PREFIX}/, which is reserved for the provider", "Use a prefix of your own")
     elif wrong := names.problem_with_qualified_name(key):
         yield Problem(path, wrong, "Rename it")
 
@@ -136,9 +136,9 @@ def _finalizers(path: str, finalizers: Any) -> Iterator[Problem]:
     for index, name in enumerate(finalizers):
         at = f"{path}[{index}]"
         if isinstance(name, str) and name.startswith(f"{PREFIX}/"):
-            yield Problem(at, f"lies in {PREFIX}/, which this provider writes", "Remove it")
+            yield Problem(at, f"has the prefix {PREFIX}/, which is reserved for the provider", "Remove it")
         elif wrong := names.problem_with_finalizer(name):
-            yield Problem(at, wrong, "The server would take the Job and refuse every pod")
+            yield Problem(at, wrong, "The API server accepts the Job and then refuses every pod")
 
 
 def _selector(parsed: ParsedSpec, path: str, selector: Mapping[str, Any]) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What the checks look at: a spec with its manifest read and its template merged, once."""
+"""Parsed spec: the input of the checks, with the manifest parsed and the pod template merged once."""
 
 from __future__ import annotations
 
@@ -20,50 +20,52 @@ TEMPLATE = "spec.template"
 
 @dataclass(frozen=True)
 class ParsedSpec:
-    """A spec on its way to becoming a Job. All but `source` expect that the structure was found sound."""
+    """A spec with its parsed manifest. All properties except `user_manifest` require that the structural checks
+    passed."""
 
     spec: GangSpec
 
     @cached_property
     def user_manifest(self) -> UserManifest:
-        """The manifest as it was written."""
+        """The manifest, with the text and line of its scalars."""
         return parse_manifest(self.spec.manifest)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The manifest as data; empty without one."""
+        """The manifest as data; empty if the spec has no manifest."""
         return self.user_manifest.data
 
     @cached_property
     def shape(self) -> Shape:
-        """How many pods, and in what form."""
+        """Shape of the gang."""
         return shape_of(self.spec, self.manifest)
 
     @cached_property
     def template(self) -> dict[str, Any]:
-        """The pod template as the user asked for it: manifest, parameters and overrides together."""
+        """The pod template that is merged from the manifest, the parameters and the overrides."""
         merged: dict[str, Any] = copy_without_nulls(user_template(self.spec, self.manifest))
         return merged
 
     @property
     def pod(self) -> dict[str, Any]:
-        """The pods' spec as the user asked for it."""
+        """The pod spec in the merged template."""
         return dict(self.template.get("spec", {}))
 
     def containers(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every container of the merged template, with its path."""
+        """Yield every container of the merged template with its path."""
         for kind in ("initContainers", "containers"):
             for index, container in enumerate(self.pod.get(kind, [])):
                 yield f"{TEMPLATE}.spec.{kind}[{index}]", container
 
-    def written_templates(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The pod templates as they were written, each with its path: the manifest's and the overrides."""
+    def user_templates(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the pod templates that the user wrote, each with its path: the manifest's template and the
+        overrides."""
         yield "manifest.spec.template", self.manifest.get("spec", {}).get("template", {})
         yield "pod_overrides", self.spec.pod_overrides or {}
 
-    def written_containers(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The containers as they were written, each with its path."""
-        for path, template in self.written_templates():
+    def user_containers(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the containers that the user wrote, each with its path."""
+        for path, template in self.user_templates():
             for kind in ("initContainers", "containers"):
                 for index, container in enumerate((template.get("spec") or {}).get(kind) or []):
                     yield f"{path}.spec.{kind}[{index}]", container

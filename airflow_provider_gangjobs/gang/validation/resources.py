@@ -1,4 +1,4 @@
-"""Resources: quantities that are quantities, limits not below requests, devices in whole numbers."""
+"""Resources: quantities are valid, limits are not below requests, and devices are whole numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Amounts = dict[str, Decimal]
 
 
 def check_resources(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Requests and limits of every container."""
+    """Check the requests and limits of every container."""
     for path, container in parsed.containers():
         resources = container.get("resources", {})
         named = path.endswith(".containers[0]") and parsed.spec.resources is not None
@@ -46,7 +46,7 @@ def _container(path: str, resources: Mapping[str, Any]) -> Iterator[Problem]:
 def _problem(path: str, part: str, name: str, value: Any) -> Problem | None:
     at = f"{path}.{part}.{name}"
     if not _is_known(name):
-        wrong = names.problem_with_qualified_name(name) if "/" in name else f"{name!r} is no resource"
+        wrong = names.problem_with_qualified_name(name) if "/" in name else f"{name!r} is not a resource"
         return Problem(at, wrong or "", _REMEDIES.get(name, "Use cpu, memory, ephemeral-storage or <domain>/<name>"))
     try:
         amount = quantity.parse(value)
@@ -71,7 +71,7 @@ def _between(path: str, requests: Amounts, limits: Amounts) -> Iterator[Problem]
 
 
 def is_extended(name: str) -> bool:
-    """Whether a resource is a device or the like, which is never divided or over-committed."""
+    """Return whether a resource is an extended resource, such as a device, which is never divided or overcommitted."""
     return "/" in name and not name.startswith(_NATIVE_DOMAIN)
 
 

@@ -1,4 +1,4 @@
-"""Structure: that lists are lists and mappings are mappings, so that everything after it may rely on it."""
+"""Structure: checks the types of all values, so that the other checks can rely on the types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.validation.parsed_spec import ParsedSpec
 
-# What is expected: `dict` or `list` of anything, a mapping of expectations, or a list whose items are expected so.
+# An expected type: `dict` or `list` with any content, a mapping of expected types, or a list with the expected type of
+# its items.
 Expected = Any
 
 _METADATA: Final = {"labels": dict, "annotations": dict, "finalizers": list, "ownerReferences": [dict]}
@@ -40,7 +41,7 @@ _JOB: Final = {"metadata": _METADATA, "spec": {"template": _TEMPLATE, "schedulin
 
 
 def check_structure(parsed: ParsedSpec) -> Iterator[Problem]:
-    """The manifest can be read, and it, the overrides and each parameter have the form they must have."""
+    """Check that the manifest can be parsed, and that manifest, overrides and parameters have the expected types."""
     yield from parsed.user_manifest.problems
     yield from _unexpected("manifest", parsed.manifest, _JOB)
     yield from _unexpected("pod_overrides", parsed.spec.pod_overrides, _TEMPLATE)

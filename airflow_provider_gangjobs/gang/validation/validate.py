@@ -1,7 +1,7 @@
-"""Validation: everything that is wrong with a request, at once, before anything is created.
+"""Validation: reports all problems of a spec at once, before any object is created.
 
-The API server refuses much of this late, when a pod is made, or one fault at a time. Each problem names
-where, what, and the remedy. A new rule is a new function in the table.
+The API server finds many of these problems late, when the Job controller creates pods, and reports them one at a time.
+Each problem has a path, a description and a remedy. To add a rule, add a function to `CHECKS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     volumes.check_files,
     job.check_size,
 )
-"""Run on what has a sound structure."""
+"""Checks of specs that passed the structural checks."""
 
 CHOICES: Final[dict[str, type[StrEnum]]] = {
     "reattach": Reattach,
@@ -46,9 +46,9 @@ CHOICES: Final[dict[str, type[StrEnum]]] = {
 
 
 def validate(spec: GangSpec) -> tuple[Problem, ...]:
-    """All that is wrong with the spec; empty if nothing is. Raises nothing.
+    """Return all problems of a spec; empty if the spec is valid. The function never raises.
 
-    What has not even the right structure is told and then left out, so that the rest is still checked.
+    Parameters that have a wrong structure are reported and then reset, so that the other parameters are still checked.
     """
     parsed = ParsedSpec(spec)
     problems = list(structure.check_structure(parsed))
@@ -56,7 +56,7 @@ def validate(spec: GangSpec) -> tuple[Problem, ...]:
         problems += job.check_kind(parsed)
     broken = {_PARAMETER.split(problem.path)[0] for problem in problems}
     sound = ParsedSpec(_without(spec, broken)) if broken else parsed
-    problems += _content(sound, untold=not broken & {"image", "manifest", "pod_overrides"})
+    problems += _check_content(sound, report_missing_image=not broken & {"image", "manifest", "pod_overrides"})
     return tuple(dict.fromkeys(problems))
 
 
@@ -68,18 +68,21 @@ def _without(spec: GangSpec, parameters: set[str]) -> GangSpec:
     return replace(spec, **{name: getattr(default, name) for name in parameters})
 
 
-def _content(parsed: ParsedSpec, *, untold: bool) -> list[Problem]:
-    """Problems of a sound parsed. A missing image is not reported when its cause has been (`untold`)."""
+def _check_content(parsed: ParsedSpec, *, report_missing_image: bool) -> list[Problem]:
+    """Return the problems of a spec that passed the structural checks.
+
+    :param report_missing_image: False if a parameter that can give the image was reset.
+    """
     try:
         _ = parsed.template
     except ValueError as exc:
         return [Problem("pod_overrides", f"cannot be merged: {exc}", "Give each item of a list its name")]
     found = chain.from_iterable(check(parsed) for check in CHECKS)
-    return [problem for problem in found if untold or not problem.path.endswith(".image")]
+    return [problem for problem in found if report_missing_image or not problem.path.endswith(".image")]
 
 
 def validate_choices(**chosen: Any) -> tuple[Problem, ...]:
-    """What is wrong with the parameters that do not shape the Job (`CHOICES`): values that are none of theirs."""
+    """Return the problems of the parameters that do not shape the Job (`CHOICES`)."""
     return tuple(
         Problem(name, f"is {value!r}", f"Choose one of {', '.join(CHOICES[name])}")
         for name, value in chosen.items()
@@ -88,10 +91,10 @@ def validate_choices(**chosen: Any) -> tuple[Problem, ...]:
 
 
 def require_valid(spec: GangSpec, **chosen: Any) -> None:
-    """Nothing, if the spec and the choices are sound.
+    """Validate a spec and the parameters that do not shape the Job.
 
     Raises:
-        InvalidGangSpec: with every problem found.
+        InvalidGangSpec: The spec or a parameter is invalid. The error has all problems.
     """
     problems = validate_choices(**chosen) + validate(spec)
     if problems:

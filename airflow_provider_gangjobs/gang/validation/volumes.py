@@ -1,4 +1,4 @@
-"""Volumes, mounts and files: each mount has its volume, each path one mount, and files fit into a ConfigMap."""
+"""Volumes, mounts and files: each mount has a volume, each path has one mount, and files fit into a ConfigMap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_volumes(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Volumes are there, once, and mounted once per path."""
+    """Check that every mounted volume exists once, and that each path is mounted once."""
     volumes = [volume.get("name") for volume in parsed.pod.get("volumes", [])]
     for name, count in Counter(map(str, volumes)).items():
         if count > 1:
@@ -35,19 +35,21 @@ def check_volumes(parsed: ParsedSpec) -> Iterator[Problem]:
 def _mount(parsed: ParsedSpec, path: str, mount: dict[str, Any], volumes: list[Any]) -> Iterator[Problem]:
     name, mounted = mount.get("name"), mount.get("mountPath")
     if not isinstance(mounted, str) or not mounted:
-        yield Problem(path, f"has no mountPath for {name!r}", "Say where to mount it")
+        yield Problem(path, f"has no mountPath for {name!r}", "Give a mountPath")
     elif parsed.spec.mounts_files and mounted.rstrip("/") == FILES_PATH:
         yield Problem(path, f"mounts {name!r} at {FILES_PATH}, where the files are", "Mount it elsewhere")
     if name not in volumes:
-        yield Problem(path, f"mounts {name!r}, and there is no such volume", "Add it to volumes, or correct the name")
+        yield Problem(path, f"mounts {name!r}, and no volume has this name", "Add it to volumes, or correct the name")
 
 
 def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
-    """Files fit into a ConfigMap, and uploads are content ids, each once."""
+    """Check that files fit into a ConfigMap, and that uploads are unique content ids."""
     yield from problems_with_files(parsed.spec.files)
     for index, content_id in enumerate(parsed.spec.uploads):
         if not is_content_id(content_id):
-            yield Problem(f"uploads[{index}]", f"is {content_id!r:.80}, no content id", "Give what `upload` returned")
+            yield Problem(
+                f"uploads[{index}]", f"is {content_id!r:.80}, which is not a content id", "Give what `upload` returned"
+            )
     if len(parsed.spec.uploads) > UPLOADS_MAX:
         yield Problem("uploads", f"are {len(parsed.spec.uploads)}, {UPLOADS_MAX} are allowed", "Upload files together")
     elif len(set(parsed.spec.uploads)) < len(parsed.spec.uploads):
@@ -55,14 +57,15 @@ def check_files(parsed: ParsedSpec) -> Iterator[Problem]:
 
 
 def problems_with_files(files: Mapping[str, Any]) -> Iterator[Problem]:
-    """File names are keys of a ConfigMap, contents are text or bytes, and together they fit."""
+    """Yield the problems of files: names that are not keys of a ConfigMap, contents of a wrong type, and too much
+    data."""
     size = 0
     for name, content in files.items():
         path = f"files.{name}"
         if wrong := names.problem_with_config_map_key(name):
-            yield Problem(path, wrong, f"Files lie flat in {FILES_PATH}: no directories")
+            yield Problem(path, wrong, f"{FILES_PATH} has no subdirectories")
         if not isinstance(content, (str, bytes)):
-            yield Problem(path, f"is {type(content).__name__}, neither text nor bytes", "Give its content")
+            yield Problem(path, f"is {type(content).__name__}, not text or bytes", "Give its content")
         else:
             encoded = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
             size += len(name.encode()) + len(encoded)

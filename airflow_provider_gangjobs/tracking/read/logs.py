@@ -1,8 +1,8 @@
-"""Logs: the last lines of the ranks that matter, as far as their nodes still have them.
+"""Logs: the last lines of the logs of selected ranks, as long as their nodes have them.
 
-No finalizer protects a log: the kubelet removes it with the containers of a deleted pod. So logs are
-best effort. What could not be read is said in the log's place, what was left out is said before the lines
-that were not, and nothing depends on either.
+Logs are best effort: the kubelet removes the log of a deleted pod with its containers, also if a finalizer holds the
+pod. If a log cannot be read, the result has the error in its place. If lines are omitted, the result says so before the
+other lines. No other function depends on logs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 TAIL_LINES: Final = 1000
 LIMIT_BYTES: Final = 256 * 1024
-"""Of the end of one rank's log. Airflow keeps the log of a task in one file."""
+"""Limit of the log of one rank, counted from its end. Airflow keeps the log of a task in one file."""
 RANKS_MAX: Final = 20
-"""With the limit above, 5 MB at most."""
+"""Limit of ranks. With the limit of bytes, the logs of all ranks have at most 5 MB."""
 READS_IN_FLIGHT_MAX: Final = 4
 FIRST_FAILURES: Final = 4
-"""How many failed ranks are read by `rank0+failed`: the first to fail says why, the others follow from it."""
+"""Number of failed ranks that `rank0+failed` reads. The first failure is usually the cause of the others."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class RankLog:
     rank: int | None
     text: str = ""
     problem: str = ""
-    """Why there is none."""
+    """The error if the log could not be read; else empty."""
     left_out: str = ""
-    """What is missing before `text`, and how to see it; empty if nothing is."""
+    """Description of the lines that are missing before `text`, and the command that shows them; empty if none is."""
 
     def lines(self) -> list[str]:
-        """For showing several ranks in one log: every line with its rank before it."""
-        who = self.pod if self.rank is None else f"rank {self.rank}"
+        """Return the lines, each with its rank as a prefix, to show the logs of several ranks in one log."""
+        source = self.pod if self.rank is None else f"rank {self.rank}"
         missing = [f"(left out: {self.left_out})"] if self.left_out else []
-        said = [*missing, *self.text.splitlines()] if not self.problem else [f"(no log: {self.problem})"]
-        return [f"[{who}] {line}" for line in said]
+        lines = [*missing, *self.text.splitlines()] if not self.problem else [f"(no log: {self.problem})"]
+        return [f"[{source}] {line}" for line in lines]
 
 
 async def read_logs(
@@ -65,9 +65,13 @@ async def read_logs(
     tail_lines: int = TAIL_LINES,
     limit_bytes: int = LIMIT_BYTES,
 ) -> list[RankLog]:
-    """The logs that the policy asks for, by rank; at most `RANKS_MAX`, failed ranks rather than others.
+    """Read the logs that the policy selects, ordered by rank. At most `RANKS_MAX` logs are read, failed ranks first.
 
-    `outcomes` say which ranks failed first. Never raises for faults of the cluster: a log says why it is missing.
+    The function does not raise errors of the cluster: a log that could not be read has the error in `problem`.
+
+    :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
+    :param tail_lines: Number of lines that are read from the end of each log.
+    :param limit_bytes: Number of bytes that are kept from the end of each log.
     """
     if policy is Logs.NONE:
         return []
@@ -75,35 +79,35 @@ async def read_logs(
         pods = await list_pods(client, ref)
     except ClusterError as exc:
         return [RankLog(pod=ref.name, rank=None, problem=str(exc))]
-    chosen = select_pods(pods, policy, outcomes)
-    gate = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
+    selected = select_pods(pods, policy, outcomes)
+    semaphore = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
 
     async def read(pod: PodView) -> RankLog:
-        async with gate:
+        async with semaphore:
             return await _read(client, pod, tail_lines=tail_lines, limit_bytes=limit_bytes)
 
-    return list(await asyncio.gather(*map(read, chosen)))
+    return list(await asyncio.gather(*map(read, selected)))
 
 
 def select_pods(pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = ()) -> list[PodView]:
-    """The pods whose logs the policy asks for, in the order of their ranks."""
+    """Return the pods whose logs the policy selects, ordered by rank."""
     started = [pod for pod in pods if has_started(pod)]
     failed = _failed(started, outcomes)
     if policy is Logs.RANK0_AND_FAILED:
         zero = [pod for pod in started if rank_of(pod) == 0] or started[:1]
-        wanted = [*failed[:FIRST_FAILURES], *zero]
+        selected = [*failed[:FIRST_FAILURES], *zero]
     else:
-        wanted = [*failed, *sorted(started, key=_by_rank)]
-    unique = list({pod.metadata.uid: pod for pod in wanted}.values())
+        selected = [*failed, *sorted(started, key=_by_rank)]
+    unique = list({pod.metadata.uid: pod for pod in selected}.values())
     return sorted(unique[:RANKS_MAX], key=_by_rank)
 
 
 def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodView]:
-    """Those that failed, the first cause first. Pods that were only deleted after it are not among them."""
+    """Return the pods that failed, the root cause first. Pods that were deleted after a failure are not included."""
     by_uid = {pod.metadata.uid: pod for pod in pods}
-    told = failures_first(outcomes, len(outcomes))
-    quiet = {OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN}
-    known = [by_uid[outcome.uid] for outcome in told if outcome.outcome not in quiet and outcome.uid in by_uid]
+    ordered = failures_first(outcomes, len(outcomes))
+    not_failed = {OutcomeKind.SUCCEEDED, OutcomeKind.DELETED, OutcomeKind.UNKNOWN}
+    known = [by_uid[outcome.uid] for outcome in ordered if outcome.outcome not in not_failed and outcome.uid in by_uid]
     uids = {outcome.uid for outcome in outcomes}
     return known + [pod for pod in pods if pod.metadata.uid not in uids and has_ended(pod) and _is_failed(pod)]
 
@@ -131,7 +135,7 @@ async def _read(client: Client, pod: PodView, *, tail_lines: int, limit_bytes: i
 
 
 def _missing(tail: LogTail) -> str:
-    """What a reader of the tail does not see, with the counts that are known."""
+    """Describe the lines that the tail does not contain, with the counts that are known."""
     the_lines = f"the last {tail.lines_read:,} lines" if tail.may_have_more else f"its {tail.lines_read:,} lines"
     missing = []
     if tail.may_have_more:

@@ -1,6 +1,7 @@
-"""Dialects: the forms in which clusters are told of a gang, best first.
+"""Dialects: the versions of the Workload API by which a cluster receives a gang.
 
-The API changed in every release, so discovery picks the form. A new one is a new file and a new row.
+The Workload API changed in every release of Kubernetes. Discovery selects the dialect. To add a dialect, add a file and
+an entry in `DISCOVERED_DIALECTS` or `OPT_IN_DIALECTS`.
 """
 
 from __future__ import annotations
@@ -22,29 +23,30 @@ DISCOVERED_DIALECTS: Final[tuple[Dialect, ...]] = (
     V1Alpha2Dialect(),
     V1Alpha1Dialect(),
 )
-"""Chosen by what the cluster serves, the first that fits."""
+"""Dialects that discovery may select, best first."""
 
 OPT_IN_DIALECTS: Final[tuple[Dialect, ...]] = (NativeDialect(),)
-"""Chosen only by name."""
+"""Dialects that are selected only by name."""
 
 DIALECT_NAMES: Final = tuple(dialect.name for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS))
 
 
 def select_dialect(served: Mapping[str, Collection[str]], name: str | None = None) -> Dialect | None:
-    """The best dialect, or the one called `name`, if the cluster serves what it needs.
+    """Return the best dialect that a cluster serves, or `None`.
 
-    `served` is version of scheduling.k8s.io -> plural names of its resources.
+    :param served: Version of scheduling.k8s.io -> plural names of the resources that the cluster serves.
+    :param name: Consider only the dialect with this name.
     """
-    offered = (
+    candidates = (
         DISCOVERED_DIALECTS if name is None else [d for d in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if d.name == name]
     )
     return next(
-        (dialect for dialect in offered if dialect.required_resources <= set(served.get(dialect.version, ()))), None
+        (dialect for dialect in candidates if dialect.required_resources <= set(served.get(dialect.version, ()))), None
     )
 
 
 def find_dialect(name: str) -> Dialect | None:
-    """The dialect called so, whether or not a cluster serves it."""
+    """Return the dialect with this name, or `None`. The function does not consider what a cluster serves."""
     return next((dialect for dialect in (*DISCOVERED_DIALECTS, *OPT_IN_DIALECTS) if dialect.name == name), None)
 
 

@@ -1,8 +1,8 @@
-"""What a dialect is: one form in which a cluster is told that pods belong together.
+"""Dialect: the protocol of one version of the Workload API.
 
-A dialect is pure data to data. It links the Job's pods to a group, renders the objects that describe
-the group, and can tell from the stored Job whether the link survived: a server whose feature is off
-drops the field without a word.
+The methods of a dialect are pure. A dialect links the pods of a Job to a scheduling group, and renders the objects that
+describe the group. It also checks whether a stored Job still has the link, because an API server whose feature gate is
+off drops the field silently.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TEMPLATE_NAME: Final = "gang"
-"""Name of the only group template in a Workload; a DNS label."""
+"""Name of the only group template in a Workload. It is a DNS label."""
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class SchedulingGroup:
-    """One gang as the scheduler sees it. Workload and PodGroup are named like the Job."""
+    """The pods that the scheduler places together. Workload and PodGroup have the name of the Job."""
 
     name: str
     namespace: str
     size: int
     min_count: int
-    """How many pods are placed together or not at all."""
+    """Number of pods that the scheduler places together or not at all."""
     priority_class: str | None = None
-    """The pods' own: from 1.37 on all pods of a group must have the group's priority (KEP-5710)."""
+    """Priority class of the pods. Since 1.37 all pods of a group must have the priority of the group (KEP-5710)."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dialect(Protocol):
-    """One row of the registry."""
+    """One version of the Workload API."""
 
     @property
     def name(self) -> str:
-        """What `Decision.detail` and the spec's `dialect` call it."""
+        """Name in `PlacementDecision.detail` and in the spec's `dialect`."""
 
     @property
     def version(self) -> str:
-        """The scheduling.k8s.io version whose objects it uses."""
+        """Version of scheduling.k8s.io whose objects the dialect uses."""
 
     @property
     def required_resources(self) -> frozenset[str]:
-        """Resources (plural names) that the cluster must serve in that version."""
+        """Plural names of the resources that the cluster must serve in this version."""
 
     @property
     def link_path(self) -> str:
-        """Where the link stands in a Job, for messages."""
+        """Path of the link in a Job, for messages."""
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """The Job with its pods linked to the group; the argument is not changed."""
+        """Return a copy of the Job whose pods are linked to the group."""
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Whether a stored Job still has the link."""
+        """Return whether a stored Job has the link."""
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """The Workload, owned by the Job; None where the Job controller makes it."""
+        """Render the Workload, owned by the Job; `None` if the Job controller creates it."""
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """The PodGroup, owned by Job and Workload; None where there is none or the Job controller makes it."""
+        """Render the PodGroup, owned by the Job and the Workload; `None` if the provider does not create one."""

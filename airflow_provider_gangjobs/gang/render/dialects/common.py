@@ -1,4 +1,4 @@
-"""What the dialects share: metadata with owners, the gang policy, and setting one field deep in a Job."""
+"""Functions that the dialects share: metadata with owners, the gang policy, and access to fields of the pod spec."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ API_GROUP = "scheduling.k8s.io"
 
 
 def controller_ref(group: SchedulingGroup) -> Object:
-    """Names the Job in a Workload. It has no uid and no version."""
+    """Render the reference to the Job in a Workload. The reference has no uid and no version."""
     return {"apiGroup": "batch", "kind": "Job", "name": group.name}
 
 
 def metadata(group: SchedulingGroup, role: Role, *owners: Object) -> Object:
-    """Metadata of a Workload or PodGroup."""
+    """Render the metadata of a Workload or PodGroup."""
     return {
         "name": group.name,
         "namespace": group.namespace,
@@ -30,22 +30,22 @@ def metadata(group: SchedulingGroup, role: Role, *owners: Object) -> Object:
 
 
 def gang_policy(group: SchedulingGroup) -> Object:
-    """All of `min_count` at once, or none."""
+    """Render the policy that places `min_count` pods at once or none."""
     return {"gang": {"minCount": group.min_count}}
 
 
 def priority(group: SchedulingGroup) -> Object:
-    """The priority class, if the pods have one."""
+    """Render the priority class; empty if the pods have none."""
     return {"priorityClassName": group.priority_class} if group.priority_class else {}
 
 
 def with_pod_field(job: Mapping[str, Any], name: str, value: Any) -> Object:
-    """A copy of the Job whose pods' spec has one more field."""
+    """Return a copy of the Job with a field set in its pod spec."""
     template = job["spec"]["template"]
     pod = {**template["spec"], name: value}
     return {**job, "spec": {**job["spec"], "template": {**template, "spec": pod}}}
 
 
 def pod_field(job: Mapping[str, Any], name: str) -> Any:
-    """A field of the pods' spec in a Job, or None."""
+    """Return a field of the pod spec of a Job, or `None`."""
     return job.get("spec", {}).get("template", {}).get("spec", {}).get(name)

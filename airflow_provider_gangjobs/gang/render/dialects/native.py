@@ -1,7 +1,8 @@
-"""Kubernetes 1.37, on request: `Job.spec.scheduling`, from which the Job controller makes the objects.
+"""Kubernetes 1.37, opt-in: `Job.spec.scheduling`, from which the Job controller creates the objects.
 
-Never together with a `schedulingGroup`. Where the gate is off in the controller the field is kept and
-nothing acts on it, which the API cannot tell; so this dialect is used only when asked for.
+A Job must not have this field together with a `schedulingGroup`. If the feature gate is off in the Job controller, the
+API server keeps the field and no controller acts on it. The API does not show this, so discovery never selects this
+dialect.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NativeDialect:
-    """The Job says it itself."""
+    """The Job itself has the scheduling policy."""
 
     name: str = "native"
     version: str = "v1beta1"
@@ -27,18 +28,18 @@ class NativeDialect:
     link_path: str = "spec.scheduling"
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """The Job with its scheduling policy."""
+        """Return a copy of the Job with the scheduling policy."""
         return {**job, "spec": {**job["spec"], "scheduling": {"schedulingPolicy": gang_policy(group)}}}
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Whether the policy is still there."""
+        """Return whether a stored Job has the policy."""
         policy = job.get("spec", {}).get("scheduling", {}).get("schedulingPolicy", {})
         return bool(policy.get("gang", {}).get("minCount") == group.min_count)
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """None: the Job controller's."""
+        """Return `None`: the Job controller creates the object."""
         return None
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """None: the Job controller's."""
+        """Return `None`: the Job controller creates the object."""
         return None

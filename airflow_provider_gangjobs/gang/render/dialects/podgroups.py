@@ -1,6 +1,6 @@
-"""Kubernetes 1.36 and later: a Workload holds templates, and a PodGroup object stands for the group.
+"""Kubernetes 1.36 and later: a Workload holds templates, and a PodGroup object represents the group.
 
-The releases differ in their version and in how a PodGroup names its template.
+The releases differ in the API version and in the field by which a PodGroup refers to its template.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PodGroupDialect:
-    """`spec.schedulingGroup` of the pods names the PodGroup."""
+    """The pods refer to the PodGroup by `spec.schedulingGroup`."""
 
     version: str
     required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
@@ -35,20 +35,23 @@ class PodGroupDialect:
 
     @property
     def name(self) -> str:
-        """The version is the name."""
+        """The API version, which is also the name of the dialect."""
         return self.version
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """The Job whose pods refer to the PodGroup. This also keeps the Job controller from making its own."""
+        """Return a copy of the Job whose pods refer to the PodGroup.
+
+        The reference also prevents the Job controller from creating its own PodGroup.
+        """
         return with_pod_field(job, "schedulingGroup", {"podGroupName": group.name})
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Whether the reference is still there."""
+        """Return whether a stored Job has the reference."""
         stored = pod_field(job, "schedulingGroup") or {}
         return bool(stored.get("podGroupName") == group.name)
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """The Workload with its one template."""
+        """Render the Workload, which has one template."""
         template = {"name": TEMPLATE_NAME, "schedulingPolicy": gang_policy(group), **priority(group)}
         return {
             "apiVersion": f"{API_GROUP}/{self.version}",
@@ -58,7 +61,7 @@ class PodGroupDialect:
         }
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """The PodGroup, with the policy of its template."""
+        """Render the PodGroup, which repeats the policy of its template."""
         owners = (
             owned_by_job(group.name, job_uid),
             owned_by(f"{API_GROUP}/{self.version}", "Workload", group.name, workload_uid),
@@ -75,5 +78,5 @@ class PodGroupDialect:
         }
 
     def template_reference(self, group: SchedulingGroup) -> Object:
-        """How a PodGroup of this version names its template."""
+        """Return the field by which a PodGroup of this version refers to its template."""
         return {"workloadRef": {"workloadName": group.name, "templateName": TEMPLATE_NAME}}

@@ -1,7 +1,7 @@
-"""Kubernetes 1.35: groups are written inside the Workload, and there is no PodGroup object.
+"""Kubernetes 1.35: the Workload contains the groups, and no PodGroup object exists.
 
-A gang that does not fit holds what it has got for five minutes and starves its neighbours, which
-1.36 no longer does.
+A gang that does not fit keeps the nodes that it got for five minutes, and other gangs wait. Kubernetes 1.36 and later
+do not have this behavior.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class V1Alpha1Dialect:
-    """`spec.workloadRef` of the pods names the Workload and the group in it."""
+    """The pods refer to the Workload and to the group in it by `spec.workloadRef`."""
 
     name: str = "v1alpha1"
     version: str = "v1alpha1"
@@ -35,16 +35,16 @@ class V1Alpha1Dialect:
     link_path: str = "spec.template.spec.workloadRef"
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
-        """The Job whose pods refer to the group inside the Workload."""
-        return with_pod_field(job, "workloadRef", _link(group))
+        """Return a copy of the Job whose pods refer to the group in the Workload."""
+        return with_pod_field(job, "workloadRef", _workload_ref(group))
 
     def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
-        """Whether the reference is still there."""
+        """Return whether a stored Job has the reference."""
         stored = pod_field(job, "workloadRef") or {}
-        return all(stored.get(name) == value for name, value in _link(group).items())
+        return all(stored.get(name) == value for name, value in _workload_ref(group).items())
 
     def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
-        """The Workload with its one group."""
+        """Render the Workload, which has one group."""
         return {
             "apiVersion": f"{API_GROUP}/{self.version}",
             "kind": "Workload",
@@ -56,9 +56,9 @@ class V1Alpha1Dialect:
         }
 
     def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
-        """None: 1.35 has no such object."""
+        """Return `None`: Kubernetes 1.35 has no PodGroup objects."""
         return None
 
 
-def _link(group: SchedulingGroup) -> Object:
+def _workload_ref(group: SchedulingGroup) -> Object:
     return {"name": group.name, "podGroup": TEMPLATE_NAME}

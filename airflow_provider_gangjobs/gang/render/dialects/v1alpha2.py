@@ -1,4 +1,4 @@
-"""Kubernetes 1.36: the Workload must exist before a PodGroup that refers to it."""
+"""Kubernetes 1.36: a Workload must exist before a PodGroup refers to it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from airflow_provider_gangjobs.gang.render.dialects.podgroups import PodGroupDia
 
 @dataclass(frozen=True)
 class V1Alpha2Dialect(PodGroupDialect):
-    """`spec.podGroupTemplateRef.workload` of the PodGroup names its template."""
+    """The PodGroup refers to its template by `spec.podGroupTemplateRef.workload`."""
 
     version: str = "v1alpha2"
 
     def template_reference(self, group: SchedulingGroup) -> Object:
-        """The form of 1.36."""
+        """Return the field by which a PodGroup of 1.36 refers to its template."""
         return {
             "podGroupTemplateRef": {"workload": {"workloadName": group.name, "podGroupTemplateName": TEMPLATE_NAME}}
         }
