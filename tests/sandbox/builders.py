@@ -1,4 +1,4 @@
-"""A whole embedded cluster in virtual time, with a hand that plays its nodes."""
+"""An embedded cluster in virtual time. Tests play the role of its kubelets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS_MAX = 5_000
 
 
 class RefusingRegistry:
-    """A registry whose writes fail while `refuses` says so, as if the server had died before or after applying them."""
+    """A registry whose writes fail while `refuses` returns true, as if the server crashed before or after the write."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -49,8 +49,8 @@ class RefusingRegistry:
         return write
 
 
-class Disturbed:
-    """A controller that lets somebody else act wherever its sync gives way, as the event loop does."""
+class InterruptedController:
+    """A controller that lets other writers act at each point where its sync yields, as the event loop does."""
 
     def __init__(self, controller: Controller, between: Callable[[], None]) -> None:
         self._controller = controller
@@ -68,9 +68,10 @@ class Disturbed:
 
 
 class Bench:
-    """Registry, controllers and scheduler; `run` lets time pass, everything else happens at once.
+    """Registry, controllers and scheduler. `run` advances the time; all other calls happen at once.
 
-    The node lifecycle is off unless asked for: nodes here do not report. `between` is called wherever a sync gives way.
+    The node lifecycle controller is disabled by default, because these nodes do not report. `between` is called at each
+    point where a sync yields.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Bench:
         self.manager = self._manager()
 
     def restart_controllers(self) -> None:
-        """As if the controllers' process had died: all they knew is lost."""
+        """Restart the controllers without their state, as after a crash of their process."""
         self.manager.close()
         self.manager = self._manager()
 
@@ -104,17 +105,17 @@ class Bench:
             controllers = [controller for controller in controllers if controller.name != "node-lifecycle"]
         if self._schedules:
             controllers.append(Scheduler(registry, self.clock))
-        self._running = [Disturbed(controller, lambda: self.between()) for controller in controllers]
+        self._running = [InterruptedController(controller, lambda: self.between()) for controller in controllers]
         return ControllerManager(registry, self.clock, self._running)
 
     def syncs(self, name: str) -> int:
-        """How often the controller of this name has looked at something."""
+        """Return the number of syncs of this controller."""
         return next(one.syncs for one in self._running if one.name == name)
 
     # Time
 
     def run(self, seconds: float = 2.0) -> None:
-        """Handle everything that falls due within this time."""
+        """Handle everything that becomes due within this time."""
         end = self.clock.now() + timedelta(seconds=seconds)
         for _ in range(STEPS_MAX):
             if self.manager.step():
@@ -129,7 +130,7 @@ class Bench:
     # Objects
 
     def node(self, name: str = "node-1", *, cpu: str = "4", **more: Any) -> Obj:
-        """A node that is fit for pods; `more` are resources (with _ for nothing) or labels, taints, unschedulable."""
+        """Create a ready node. `more` are resources (with _ in their names), labels, taints, or unschedulable."""
         labels, taints = more.pop("labels", {}), more.pop("taints", None)
         spec = {"taints": taints, "unschedulable": more.pop("unschedulable", None)}
         resources = {"cpu": cpu, "memory": "16Gi", "pods": "110", **more.pop("resources", {})}
@@ -143,7 +144,7 @@ class Bench:
         return self.registry.create(PODS, body, NAMESPACE)
 
     def job(self, name: str = "train", *, workers: int | None = 2, cpu: str | None = None, **spec: Any) -> Obj:
-        """An Indexed Job of so many workers that fails with its first pod; `spec` adds and replaces."""
+        """Create an Indexed Job that fails with its first failed pod. `spec` adds and replaces fields."""
         template = {"metadata": {}, "spec": {"restartPolicy": "Never", "containers": [container(cpu)]}}
         template["metadata"] = spec.pop("pod_metadata", {})
         template["spec"] |= spec.pop("pod_spec", {})
@@ -155,7 +156,7 @@ class Bench:
         return self.registry.create(JOBS, body, NAMESPACE)
 
     def gang(self, name: str = "train", *, workers: int = 2, min_count: int | None = None, **spec: Any) -> Obj:
-        """A Job with the group that its pods name, in the form of the release."""
+        """Create a Job and the group that its pods refer to, in the form of the release."""
         release = self.registry.release
         policy = {"gang": {"minCount": min_count or workers}}
         if release.has_pod_groups:
@@ -170,10 +171,10 @@ class Bench:
         pod_spec = {**spec.pop("pod_spec", {}), **link}
         return self.job(name, workers=workers, pod_spec=pod_spec, **spec)
 
-    # Looking
+    # Queries
 
     def pods(self, job: str | None = None) -> list[Obj]:
-        """Pods, of one Job or all, in order of index and then of creation."""
+        """Return the pods of one Job or all pods, in order of index and then of creation."""
         selector = f"batch.kubernetes.io/job-name={job}" if job else None
         return sorted(self.registry.list(PODS, NAMESPACE, selector), key=lambda pod: (index_of(pod), revision(pod)))
 
@@ -181,28 +182,28 @@ class Bench:
         return [pod for pod in self.pods(job) if not is_terminal(pod) and not is_deleting(pod)]
 
     def bound(self, job: str | None = None) -> list[str]:
-        """Names of the nodes of the pods that have one."""
+        """Return the names of the nodes to which the pods are bound."""
         return [pod["spec"]["nodeName"] for pod in self.pods(job) if pod["spec"].get("nodeName")]
 
     def status(self, job: str = "train") -> Obj:
         return self.registry.get(JOBS, job, NAMESPACE).get("status") or {}
 
     def conditions(self, job: str = "train") -> list[str]:
-        """Types of the conditions that hold, in order."""
+        """Return the types of the true conditions, in order."""
         return [one["type"] for one in self.status(job).get("conditions", ()) if one["status"] == "True"]
 
     def condition(self, job: str, kind: str) -> tuple[str, str]:
-        """Reason and message."""
+        """Return the reason and message of the condition."""
         (found,) = [one for one in self.status(job)["conditions"] if one["type"] == kind]
         return found["reason"], found["message"]
 
     def events(self, name: str, *, kind: str | None = None) -> list[tuple[str, str]]:
-        """Reason and message of the events about the objects of this name, in order."""
+        """Return reason and message of the events about the objects of this name, in order."""
         found = [event for event in self.registry.list(EVENTS) if event["involvedObject"]["name"] == name]
         found = [event for event in found if kind in (None, event["type"])]
         return [(event["reason"], event["message"]) for event in sorted(found, key=revision)]
 
-    # The nodes' part
+    # Actions of kubelets
 
     def start(self, pod: Obj) -> Obj:
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": timestamp(self.clock.now())}
@@ -215,7 +216,7 @@ class Bench:
         return self._end(pod, "Failed", exit_code, **status)
 
     def stop_deleted(self, pods: Iterable[Obj] | None = None) -> None:
-        """What kubelets do with pods that are being deleted: end them, then confirm the deletion."""
+        """End the pods that are being deleted and confirm the deletion, as kubelets do."""
         for pod in list(self.pods() if pods is None else pods):
             if is_deleting(pod):
                 if not is_terminal(pod):
@@ -223,7 +224,7 @@ class Bench:
                 self.confirm(pod)
 
     def confirm(self, pod: Obj) -> None:
-        """Delete without grace; finalizers still hold the pod."""
+        """Delete the pod without a grace period. Finalizers still keep the pod."""
         if self.registry.find(PODS, NAMESPACE, pod["metadata"]["name"]):
             self.registry.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_period_s=0)
 
@@ -257,7 +258,7 @@ def index_of(pod: Obj) -> int:
 
 
 def revision(obj: Obj) -> int:
-    """Later changes have higher ones."""
+    """Return the revision of the object. Later changes have higher revisions."""
     return int(obj["metadata"]["resourceVersion"])
 
 

@@ -1,4 +1,4 @@
-"""Pods and their parts with defaults, said in few words."""
+"""Builds pods and their parts with defaults."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _numbers = itertools.count(1)
 
 
 def container(*command: str, name: str = "main", **fields: Any) -> dict[str, Any]:
-    """A container that runs a command."""
+    """Build a container that runs a command."""
     return {"name": name, "image": "example/image:1", "command": list(command), **fields}
 
 
 def pod(*containers: dict[str, Any], name: str = "train-0", **fields: Any) -> dict[str, Any]:
-    """A pod as the API server stores it; `fields` go to its metadata or its spec, by their name."""
+    """Build a pod as the API server stores it. `fields` go to its metadata or its spec, by their name."""
     metadata_fields = {"labels", "annotations", "namespace", "uid", "finalizers"}
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}-{next(_numbers)}"}
     metadata |= {key: value for key, value in fields.items() if key in metadata_fields}

@@ -1,4 +1,4 @@
-"""An API server with nodes that really run pods, without scheduler and controllers: tests bind pods themselves."""
+"""An API server and nodes that run real pods, without scheduler and controllers. Tests bind pods themselves."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TOKEN = "secret"
 
 @dataclass
 class NodeCluster:
-    """What a test sees: the stored objects, and the nodes."""
+    """Access to the stored objects and to the nodes for a test."""
 
     registry: Registry
     url: str
     nodes: list[Node] = field(default_factory=list)
 
     def create(self, pod: dict[str, Any], node: str = "node-1") -> str:
-        """Store a pod that is bound to a node; returns its name."""
+        """Store a pod that is bound to a node. Returns its name."""
         pod["metadata"].pop("uid", None)
         pod["spec"].setdefault("nodeName", node)
         self.registry.create(PODS, pod)
@@ -51,7 +51,7 @@ class NodeCluster:
         return found
 
     def state(self, name: str, container: str = "main") -> dict[str, Any]:
-        """The present state of a container, `{}` before the node has said anything."""
+        """Return the current state of a container, or `{}` before the node has reported one."""
         return self.container(name, container).get("state") or {}
 
     def container(self, name: str, container: str = "main") -> dict[str, Any]:
@@ -64,15 +64,15 @@ class NodeCluster:
         return [(item["reason"], item["message"]) for item in found if item["involvedObject"]["name"] == name]
 
     async def phase(self, name: str, *phases: str) -> dict[str, Any]:
-        """Wait for one of the phases; returns the status."""
+        """Wait for one of the phases. Returns the status."""
         await until(lambda: self.status(name)["phase"] in phases, what=f"{name} in {phases}")
         return self.status(name)
 
     async def ended(self, name: str) -> dict[str, Any]:
         return await self.phase(name, "Succeeded", "Failed")
 
-    async def waits(self, name: str, reason: str, container: str = "main") -> str:
-        """Wait for a reason of waiting; returns its message."""
+    async def wait_for_reason(self, name: str, reason: str, container: str = "main") -> str:
+        """Wait until the container waits for this reason. Returns the message."""
 
         def waiting() -> dict[str, Any]:
             found: dict[str, Any] = self.state(name, container).get("waiting") or {}
@@ -81,18 +81,18 @@ class NodeCluster:
         await until(lambda: waiting().get("reason") == reason and waiting().get("message"), what=f"waiting: {reason}")
         return str(waiting()["message"])
 
-    async def gone(self, name: str) -> None:
+    async def wait_until_removed(self, name: str) -> None:
         await until(lambda: not self.exists(name), what=f"{name} gone")
 
-    async def says(self, name: str, text: str, container: str = "main") -> None:
-        """Wait until the container has written exactly this: it has come so far in its program."""
+    async def wait_for_output(self, name: str, text: str, container: str = "main") -> None:
+        """Wait until the output of the container is exactly this text."""
 
-        async def said() -> bool:
+        async def has_written() -> bool:
             started = "running" in self.state(name, container)
             return started and await self.log(name, container) == text
 
         async with asyncio.timeout(TIMEOUT_S):
-            while not await said():  # noqa: ASYNC110 - the container is another process
+            while not await has_written():  # noqa: ASYNC110 - the container is another process
                 await asyncio.sleep(0.02)
 
     async def log(self, name: str, container: str = "main", **options: Any) -> str:
@@ -109,7 +109,7 @@ async def api_server(registry: Registry | None = None) -> AsyncIterator[NodeClus
 
 @asynccontextmanager
 async def running_node(cluster: NodeCluster, client: ApiClient, node: Node) -> AsyncIterator[Node]:
-    """A node that has registered; cancelled and waited for at the end."""
+    """Run a registered node. It is cancelled and awaited at the end."""
     task = asyncio.create_task(node.run())
     cluster.nodes.append(node)
     try:
@@ -128,7 +128,7 @@ async def running_node(cluster: NodeCluster, client: ApiClient, node: Node) -> A
 async def node_cluster(
     folder: Path, *, nodes: int = 1, registry: Registry | None = None, **config: Any
 ) -> AsyncIterator[NodeCluster]:
-    """API server and nodes `node-1`, `node-2` ... with a shared network."""
+    """Run an API server and the nodes `node-1`, `node-2` ... with a shared network."""
     settings = {"retry_s": 0.05, "crash_backoff_s": 0.05, **config}
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(api_server(registry))

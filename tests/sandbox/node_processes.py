@@ -1,4 +1,4 @@
-"""Real container processes for tests: specs with defaults, and a look at what is left of them."""
+"""Real container processes for tests: builds their specs and finds their remaining processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 
 def spec(folder: Path, *command: str, **fields: Any) -> Spec:
-    """A container process whose files are in a folder of its own."""
+    """Build the spec of a container process with its own folder."""
     directory = folder / f"run-{next(_numbers)}"
     (directory / "root").mkdir(parents=True)
     env = {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
@@ -47,7 +47,7 @@ async def log_of(of: Spec, **options: Any) -> str:
 
 
 def records_of(of: Spec) -> list[list[str]]:
-    """The log's records without their times: stream, tag, text."""
+    """Return the log records without their times: stream, tag, text."""
     return [line.split(" ", 3)[1:] for line in Path(of.directory, LOG_FILE).read_text().splitlines()]
 
 
@@ -56,20 +56,20 @@ def parent_of(pid: int) -> int:
 
 
 async def until(holds: Callable[[], object], *, what: str = "condition") -> None:
-    """Wait for a condition."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + TIMEOUT_S
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not come true in {TIMEOUT_S:.0f} s"
         await asyncio.sleep(0.02)
 
 
-def unslept_s() -> int:
-    """A number of seconds that no other process sleeps, to know one's own by."""
+def unique_sleep_s() -> int:
+    """Return a number of seconds that no other process sleeps, so that a test can identify its own processes."""
     return 10**9 + uuid.uuid4().int % 10**9
 
 
 def processes_with(marker: str) -> list[str]:
-    """Command lines of living processes that contain the text, but not of this one."""
+    """Return the command lines of other living processes that contain the text."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

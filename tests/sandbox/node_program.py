@@ -1,4 +1,4 @@
-"""A node in a process of its own, for tests that kill it: `python node_program.py URL TOKEN FOLDER [outlive]`."""
+"""Runs a node in its own process, for tests that kill it: `python node_program.py URL TOKEN FOLDER [outlive]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults on demand: what the client meets, and whether the server carried the request out."""
+"""Fault injection: what the client receives, and whether the server executes the request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OBJ = {"metadata": {"name": "a"}}
 
 
 class Bench:
-    """A served API with faults, a client, and the registry behind it."""
+    """A served API with fault injection, a client, and the registry."""
 
     def __init__(self, registry: Registry, faults: Faults, http: httpx.AsyncClient) -> None:
         self.registry, self.faults, self.http = registry, faults, http
@@ -54,20 +54,20 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 @pytest.mark.parametrize(("code", "reason"), [(410, "Expired"), (500, "InternalError"), (503, "ServiceUnavailable")])
-async def test_refusal_is_not_carried_out(bench: Bench, code: int, reason: str) -> None:
+async def test_refused_request_is_not_executed(bench: Bench, code: int, reason: str) -> None:
     bench.arm(FaultKind.STATUS, code=code)
     response = await bench.http.post(PATH, json=OBJ)
     assert (response.status_code, response.json()["reason"], bench.has_object) == (code, reason, False)
 
 
-async def test_refusal_can_say_when_to_come_back(bench: Bench) -> None:
+async def test_refusal_can_have_retry_after(bench: Bench) -> None:
     bench.arm(FaultKind.STATUS, code=429, retry_after_s=7)
     response = await bench.http.get(PATH)
     assert (response.status_code, response.headers["Retry-After"]) == (429, "7")
     assert response.json()["details"]["retryAfterSeconds"] == 7
 
 
-async def test_refusal_after_the_fact_is_carried_out(bench: Bench) -> None:
+async def test_request_refused_afterwards_is_executed(bench: Bench) -> None:
     bench.arm(FaultKind.STATUS_AFTER, code=504)
     response = await bench.http.post(PATH, json=OBJ)
     assert (response.status_code, bench.has_object) == (504, True)
@@ -81,34 +81,34 @@ async def test_connection_breaks_before_or_after_the_write(bench: Bench, kind: F
     assert bench.has_object is applied
 
 
-async def test_fault_is_used_up(bench: Bench) -> None:
+async def test_fault_expires_after_its_count(bench: Bench) -> None:
     bench.arm(FaultKind.STATUS, times=2)
     codes = [(await bench.http.get(PATH)).status_code for _ in range(3)]
     assert codes == [500, 500, 200]
 
 
-async def test_fault_waits_for_its_turn(bench: Bench) -> None:
+async def test_fault_can_skip_requests(bench: Bench) -> None:
     bench.arm(FaultKind.STATUS, skip=1)
     codes = [(await bench.http.get(PATH)).status_code for _ in range(3)]
     assert codes == [200, 500, 200]
 
 
-async def test_fault_hits_only_what_it_is_meant_for(bench: Bench) -> None:
+async def test_fault_applies_only_to_matching_requests(bench: Bench) -> None:
     bench.arm(FaultKind.STATUS, method="GET", path="pods", query="watch=", times=None)
     assert (await bench.http.get(PATH)).status_code == 200
     assert (await bench.http.get("/api/v1/pods")).status_code == 200
     assert (await bench.http.get("/api/v1/pods?watch=1")).status_code == 500
 
 
-async def test_delay_carries_out_late(bench: Bench) -> None:
+async def test_delayed_request_is_executed_late(bench: Bench) -> None:
     bench.arm(FaultKind.DELAY, delay_s=0.05)
-    begun = asyncio.get_running_loop().time()
+    started = asyncio.get_running_loop().time()
     assert (await bench.http.post(PATH, json=OBJ)).status_code == 201
-    assert asyncio.get_running_loop().time() - begun >= 0.05
+    assert asyncio.get_running_loop().time() - started >= 0.05
 
 
-async def test_half_open_watch_is_silent(bench: Bench) -> None:
-    """The connection stands, and nothing comes although there is something to tell."""
+async def test_half_open_watch_delivers_nothing(bench: Bench) -> None:
+    """The connection stays open, but delivers no events."""
     bench.arm(FaultKind.HALF_OPEN, query="watch=")
     bench.registry.create("configmaps", OBJ)
     async with bench.http.stream("GET", PATH, params={"watch": "1"}) as response:
@@ -118,7 +118,7 @@ async def test_half_open_watch_is_silent(bench: Bench) -> None:
                 await anext(response.aiter_lines())
 
 
-async def test_half_open_answer_is_silent(bench: Bench) -> None:
+async def test_half_open_response_delivers_nothing(bench: Bench) -> None:
     bench.arm(FaultKind.HALF_OPEN)
     asking = asyncio.create_task(bench.http.post(PATH, json=OBJ))
     await until(lambda: bench.has_object)
@@ -153,11 +153,11 @@ async def test_faults_are_managed_over_http(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "wanted", [{}, {"kind": "none"}, {"kind": "status", "odd": 1}, {"kind": "status", "path": "("}]
 )
-async def test_what_is_no_fault_is_refused(bench: Bench, wanted: dict[str, Any]) -> None:
+async def test_invalid_fault_is_refused(bench: Bench, wanted: dict[str, Any]) -> None:
     assert (await bench.http.post("/sandbox/faults", json=wanted)).status_code == 400
 
 
-async def test_managing_needs_the_token() -> None:
+async def test_managing_faults_requires_the_token() -> None:
     app = create_app(Registry(), token="secret")
     async with serving(app) as address, client(address.url) as http:
         assert (await http.get("/sandbox/faults")).status_code == 401

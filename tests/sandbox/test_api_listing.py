@@ -1,4 +1,4 @@
-"""Pages whose moment is over, which no client can bring about on purpose; lists so long that others write meanwhile."""
+"""Pages of expired revisions, and lists so long that other writers change objects while they are sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def page(registry: Registry, **query: str) -> Page:
     return run_to_completion(page_of(registry.store, target, query))
 
 
-def test_page_of_a_forgotten_moment_is_expired(registry: Registry) -> None:
+def test_page_of_a_dropped_revision_is_expired(registry: Registry) -> None:
     first = page(registry, limit="2")
     registry.create(CONFIGMAPS, {"metadata": {"name": "late"}})
     registry.store.forget(CONFIGMAPS)
@@ -45,19 +45,19 @@ def test_page_of_a_forgotten_moment_is_expired(registry: Registry) -> None:
     assert (caught.value.code, caught.value.reason) == (410, "Expired")
 
 
-def test_exact_version_that_is_forgotten_is_expired(registry: Registry) -> None:
+def test_exact_revision_that_was_dropped_is_expired(registry: Registry) -> None:
     version = str(registry.store.revision - 1)
     registry.store.forget(CONFIGMAPS)
     with pytest.raises(StatusError, match="provided list is too old"):
         page(registry, resourceVersion=version, resourceVersionMatch="Exact")
 
 
-def test_last_page_has_no_next(registry: Registry) -> None:
+def test_last_page_has_no_continue_token(registry: Registry) -> None:
     assert page(registry, limit="4").next is None
 
 
-def test_selected_pages_do_not_count_what_remains(registry: Registry) -> None:
-    """The server would have to look at everything to know."""
+def test_filtered_pages_have_no_remaining_item_count(registry: Registry) -> None:
+    """The server would have to scan all objects to know the number."""
     assert page(registry, limit="1", labelSelector="!none").remaining is None
     assert page(registry, limit="1").remaining == 3
 
@@ -71,7 +71,7 @@ def many(registry: Registry) -> None:
 
 
 async def disturb(registry: Registry) -> None:
-    """Change objects, and make and delete some, whenever others give way."""
+    """Change, create and delete objects whenever another task yields."""
     number = 0
     while True:
         number += 1
@@ -81,7 +81,7 @@ async def disturb(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?labelSelector=!absent"], ids=["all", "selected"])
-async def test_long_list_is_of_one_moment(registry: Registry, query: str) -> None:
+async def test_long_list_shows_one_revision(registry: Registry, query: str) -> None:
     many(registry)
     app = create_app(registry, token=None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://sandbox") as http:
@@ -94,7 +94,7 @@ async def test_long_list_is_of_one_moment(registry: Registry, query: str) -> Non
     assert registry.store.revision > moment, "others had their turn"
 
 
-async def test_collection_is_deleted_though_some_of_it_goes_meanwhile(registry: Registry) -> None:
+async def test_collection_is_deleted_while_others_delete_from_it(registry: Registry) -> None:
     many(registry)
 
     async def delete_one_by_one() -> None:

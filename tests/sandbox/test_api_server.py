@@ -1,4 +1,4 @@
-"""Serving: ports, TLS, kubeconfig, stopping; and what the log subresource passes on."""
+"""Serving: ports, TLS, kubeconfig and shutdown, and the parameters of the log subresource."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_port_is_free_again_after_stopping() -> None:
         assert again.port == port
 
 
-async def test_port_that_is_taken_is_told() -> None:
+async def test_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         async with serving(create_app(Registry(), token=None), port=taken.getsockname()[1]):
             pass
@@ -42,17 +42,17 @@ async def test_port_that_is_taken_is_told() -> None:
 
 @in_virtual_time
 async def test_stopping_does_not_wait_for_watches() -> None:
-    """A watch would go on for half an hour."""
+    """A watch could last for half an hour."""
     loop = asyncio.get_running_loop()
     async with client("") as http, serving(create_app(Registry(), token=None)) as address:
         url = f"{address.url}/api/v1/pods?watch=1"
         async with http.stream("GET", url) as response:
             assert response.status_code == 200
-            begun = loop.time()
-    assert loop.time() - begun < 1
+            started = loop.time()
+    assert loop.time() - started < 1
 
 
-async def test_protobuf_body_is_refused_with_what_to_do_instead() -> None:
+async def test_protobuf_body_is_refused_with_advice() -> None:
     async with serving(create_app(Registry(), token=None)) as address, client(address.url) as http:
         headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
         response = await http.post("/api/v1/namespaces", content=b"k8s\x00", headers=headers)
@@ -71,14 +71,14 @@ async def test_certificate_is_trusted_by_its_own_client_only() -> None:
                 await http.get("/readyz")
 
 
-def test_kept_certificate_is_the_same_next_time(tmp_path: Path) -> None:
+def test_stored_certificate_is_reused(tmp_path: Path) -> None:
     path = tmp_path / "certificate.pem"
     first = tls.kept(path)
     assert tls.kept(path) == first
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_secrets_do_not_show(tmp_path: Path) -> None:
+def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
     assert "PRIVATE KEY" not in repr(tls.kept(tmp_path / "c.pem"))
 
 
@@ -99,8 +99,8 @@ def test_kubeconfig_replaces_a_readable_one_privately(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-class Tape:
-    """A log source that says what it was asked for, and one more line when it is told to."""
+class RecordingLogSource:
+    """A log source that returns its arguments, and one more line on request."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
@@ -117,8 +117,8 @@ class Tape:
 
 
 @pytest.fixture
-async def logged() -> AsyncIterator[tuple[httpx.AsyncClient, Tape, Registry]]:
-    tape, registry = Tape(), Registry()
+async def logged() -> AsyncIterator[tuple[httpx.AsyncClient, RecordingLogSource, Registry]]:
+    tape, registry = RecordingLogSource(), Registry()
     spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "x"}]}
     registry.create("pods", {"metadata": {"name": "a"}, "spec": spec})
     async with serving(create_app(registry, token=None, logs=tape)) as address, client(address.url) as http:
@@ -133,7 +133,9 @@ def start(registry: Registry, **state: Any) -> None:
     registry.patch("pods", "a", "default", {"status": status}, subresource="status")
 
 
-async def test_log_of_a_container_that_waits_is_refused(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+async def test_log_of_a_container_that_waits_is_refused(
+    logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry],
+) -> None:
     http, _, registry = logged
     start(registry, state={"waiting": {"reason": "ImagePullBackOff"}})
     response = await http.get(LOG)
@@ -141,7 +143,7 @@ async def test_log_of_a_container_that_waits_is_refused(logged: tuple[httpx.Asyn
     assert response.json()["message"] == 'container "main" in pod "a" is waiting to start: ImagePullBackOff'
 
 
-async def test_log_options_reach_the_source(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+async def test_log_options_reach_the_source(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:
     http, tape, registry = logged
     start(registry, state={"running": {}})
     response = await http.get(
@@ -159,7 +161,7 @@ async def test_log_options_reach_the_source(logged: tuple[httpx.AsyncClient, Tap
     }
 
 
-async def test_followed_log_comes_as_it_is_written(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+async def test_followed_log_is_streamed(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:
     http, tape, registry = logged
     start(registry, state={"running": {}})
     async with http.stream("GET", LOG, params={"follow": "true"}) as response:
@@ -169,14 +171,14 @@ async def test_followed_log_comes_as_it_is_written(logged: tuple[httpx.AsyncClie
         assert await anext(lines) == "two"
 
 
-async def test_log_that_is_not_there_is_refused(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+async def test_missing_log_is_refused(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:
     http, _, registry = logged
     start(registry, state={"running": {}})
     response = await http.get(LOG, params={"tailLines": "0"})
     assert (response.status_code, "no log file" in response.json()["message"]) == (400, True)
 
 
-async def test_log_before_the_last_restart_needs_one(logged: tuple[httpx.AsyncClient, Tape, Registry]) -> None:
+async def test_previous_log_requires_a_restart(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:
     http, tape, registry = logged
     start(registry, state={"running": {}})
     assert (await http.get(LOG, params={"previous": "true"})).status_code == 400
@@ -185,8 +187,8 @@ async def test_log_before_the_last_restart_needs_one(logged: tuple[httpx.AsyncCl
     assert tape.asked["previous"] is True
 
 
-async def test_client_that_leaves_in_the_middle_is_no_error() -> None:
-    """Nothing is done with a request that was not sent to its end."""
+async def test_disconnect_during_a_request_is_not_an_error() -> None:
+    """A request whose body is incomplete is not executed."""
     registry = Registry()
     parts = iter([{"type": "http.request", "body": b'{"metadata"', "more_body": True}, {"type": "http.disconnect"}])
     headers = [(b"content-type", b"application/json"), (b"content-length", b"100")]

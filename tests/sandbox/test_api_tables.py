@@ -1,4 +1,4 @@
-"""Rows of `kubectl get`: ages, and what a pod's containers come to in one word."""
+"""The rows of `kubectl get`: ages, and the status of a pod in one word."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CREATED = "2026-01-01T11:59:00Z"
         (252_288_000, "8y"),
     ],
 )
-def test_age_in_at_most_two_units(seconds: int, text: str) -> None:
+def test_age_has_at_most_two_units(seconds: int, text: str) -> None:
     assert human(seconds) == text
 
 
-def test_age_of_nothing_is_unknown() -> None:
+def test_missing_timestamp_has_unknown_age() -> None:
     assert since(None, NOW) == "<unknown>"
 
 
@@ -152,7 +152,7 @@ def test_pod_group_row(condition: dict[str, Any] | None, shown: str) -> None:
     assert layout_of(PODGROUPS).cells(obj, NOW)[:4] == ["g", "Gang", "w", shown]
 
 
-def test_node_row_tells_that_it_takes_no_pods() -> None:
+def test_node_row_shows_scheduling_disabled() -> None:
     obj = {
         "metadata": {"name": "n", "labels": {"node-role.kubernetes.io/worker": ""}},
         "spec": {"unschedulable": True},

@@ -1,4 +1,4 @@
-"""Watches from the inside: falling behind, sharing, ending."""
+"""The implementation of watches: slow readers, shared encoding, and the end of a watch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def names(events: list[dict[str, Any]]) -> list[str]:
     return [event["object"]["metadata"]["name"] for event in events]
 
 
-async def test_version_that_is_forgotten_is_told_in_the_stream(registry: Registry, hub: WatchHub) -> None:
+async def test_dropped_revision_is_reported_in_the_stream(registry: Registry, hub: WatchHub) -> None:
     for number in range(8):
         write(registry, f"c{number}")
     events = [event async for event in watched(registry, hub, resourceVersion="1")]
@@ -60,8 +60,8 @@ async def test_version_that_is_forgotten_is_told_in_the_stream(registry: Registr
     assert status["message"].startswith("too old resource version: 1 (")
 
 
-async def test_reader_that_falls_behind_is_told_so(registry: Registry, hub: WatchHub) -> None:
-    """Nothing is queued for it: it reads on in the history, as far as that goes."""
+async def test_slow_reader_gets_expired_error(registry: Registry, hub: WatchHub) -> None:
+    """No events are queued for the reader: it reads from the history as long as the history has them."""
     write(registry, "first")
     stream = watched(registry, hub)
     assert names([await anext(stream)]) == ["first"]
@@ -70,7 +70,7 @@ async def test_reader_that_falls_behind_is_told_so(registry: Registry, hub: Watc
     assert (await anext(stream))["object"]["reason"] == "Expired"
 
 
-async def test_reader_that_falls_behind_a_little_misses_nothing(registry: Registry, hub: WatchHub) -> None:
+async def test_slightly_slow_reader_misses_nothing(registry: Registry, hub: WatchHub) -> None:
     write(registry, "first")
     stream = watched(registry, hub)
     await anext(stream)
@@ -79,13 +79,13 @@ async def test_reader_that_falls_behind_a_little_misses_nothing(registry: Regist
     assert names([await anext(stream) for _ in range(4)]) == ["c0", "c1", "c2", "c3"]
 
 
-async def test_version_of_another_life_is_expired(registry: Registry, hub: WatchHub) -> None:
-    """A server that lost its state must not let its old clients wait for a version that never comes."""
+async def test_revision_of_lost_state_is_expired(registry: Registry, hub: WatchHub) -> None:
+    """A server that lost its state must not let clients wait for a revision that will not come."""
     events = [event async for event in watched(registry, hub, resourceVersion="1000")]
     assert [event["object"]["code"] for event in events] == [410]
 
 
-async def test_bookmarks_move_on_with_other_resources(registry: Registry, hub: WatchHub) -> None:
+async def test_bookmarks_advance_with_other_resources(registry: Registry, hub: WatchHub) -> None:
     stream = watched(registry, hub, bookmark_s=0.01, allowWatchBookmarks="true", resourceVersion="1")
     registry.create("secrets", {"metadata": {"name": "s"}})
     bookmark = await anext(stream)
@@ -95,8 +95,8 @@ async def test_bookmarks_move_on_with_other_resources(registry: Registry, hub: W
     )
 
 
-async def test_bookmark_does_not_pass_what_was_not_told(registry: Registry, hub: WatchHub) -> None:
-    """Resuming from any bookmark, together with the events after it, misses nothing."""
+async def test_bookmark_does_not_skip_undelivered_events(registry: Registry, hub: WatchHub) -> None:
+    """A client that resumes from any bookmark misses no event."""
     stream = watched(registry, hub, bookmark_s=0.001, allowWatchBookmarks="true", resourceVersion="1")
     seen: list[int] = []
     for number in range(20):
@@ -124,7 +124,7 @@ async def test_closing_the_hub_ends_all_watches(registry: Registry, hub: WatchHu
     assert hub.count() == 0
 
 
-async def test_watch_that_is_left_is_forgotten(registry: Registry, hub: WatchHub) -> None:
+async def test_abandoned_watch_is_unsubscribed(registry: Registry, hub: WatchHub) -> None:
     write(registry, "a")
     stream = watched(registry, hub)
     await anext(stream)

@@ -15,7 +15,7 @@ from tests.timeouts import TIMEOUT_S
 
 
 class Recorder:
-    """A controller that notes its keys, and fails on demand."""
+    """A controller that records its keys, and fails on demand."""
 
     name = "recorder"
 
@@ -50,7 +50,7 @@ def config_map(registry, name):
     registry.create(CONFIGMAPS, {"metadata": {"name": name}}, "default")
 
 
-def test_key_comes_when_it_is_due(clock):
+def test_key_is_returned_when_due(clock):
     queue = WorkQueue(clock)
     queue.add("a", after_s=5)
     assert queue.pop() is None
@@ -70,7 +70,7 @@ def test_earlier_time_wins(clock):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5))))
-def test_keys_come_in_order_of_their_times(additions):
+def test_keys_are_returned_in_order_of_due_times(additions):
     clock = VirtualClock()
     queue = WorkQueue(clock)
     earliest = {}
@@ -93,7 +93,7 @@ def test_failures_back_off_until_forgotten(clock):
     assert queue.retry("a") == 1
 
 
-def test_step_says_whether_it_did_anything(registry, clock):
+def test_step_returns_whether_it_handled_keys(registry, clock):
     manager = ControllerManager(registry, clock, [Recorder(clock)])
     assert manager.step() is False
     config_map(registry, "a")
@@ -101,7 +101,7 @@ def test_step_says_whether_it_did_anything(registry, clock):
     assert manager.step() is False
 
 
-def test_next_due_is_the_earliest_of_all(registry, clock):
+def test_next_due_is_the_earliest_due_time(registry, clock):
     first, second = Recorder(clock), Recorder(clock)
     manager = ControllerManager(registry, clock, [first, second])
     assert manager.next_due() is None
@@ -137,7 +137,7 @@ def test_same_failure_is_logged_once(registry, clock, caplog):
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["broken", "otherwise"]
 
 
-def test_closed_manager_sees_nothing(registry, clock):
+def test_closed_manager_receives_no_events(registry, clock):
     controller = Recorder(clock)
     manager = ControllerManager(registry, clock, [controller])
     manager.close()

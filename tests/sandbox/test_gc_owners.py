@@ -1,4 +1,4 @@
-"""The garbage collector: what goes with its owner, what waits, what stays."""
+"""The garbage collector: which dependents are deleted, which block, and which stay."""
 
 import pytest
 from hypothesis import given, settings
@@ -49,7 +49,7 @@ def release(bench, name):
     bench.run()
 
 
-def test_background_deletion_takes_all_generations(bench):
+def test_background_deletion_deletes_all_generations(bench):
     top = config_map(bench, "top")
     middle = config_map(bench, "middle", ref(top))
     config_map(bench, "leaf", ref(middle))
@@ -66,7 +66,7 @@ def test_object_stays_with_its_last_owner(bench):
     assert left(bench) == []
 
 
-def test_orphans_stay_and_forget_their_owner(bench):
+def test_orphans_stay_without_owner_reference(bench):
     top = config_map(bench, "top")
     config_map(bench, "child", ref(top))
     delete(bench, "top", "Orphan")
@@ -92,8 +92,8 @@ def test_foreground_owner_does_not_wait_for_others(bench):
     assert is_deleting(find(bench, "child"))
 
 
-def _looks_at_foreground_deletion(count):
-    """How often the collector looks at something while so many dependents, which are held, go one by one."""
+def _syncs_of_foreground_deletion(count):
+    """Return the number of syncs of the collector while `count` dependents with finalizers are removed one by one."""
     bench = Bench(schedules=False)
     top = config_map(bench, "top")
     for number in range(count):
@@ -108,11 +108,11 @@ def _looks_at_foreground_deletion(count):
     return bench.syncs("garbage-collector") - before
 
 
-def test_foreground_deletion_looks_at_each_dependent_a_few_times():
-    assert _looks_at_foreground_deletion(40) <= 5 * _looks_at_foreground_deletion(10), "four times as many, four times"
+def test_foreground_deletion_syncs_per_dependent_are_bounded():
+    assert _syncs_of_foreground_deletion(40) <= 5 * _syncs_of_foreground_deletion(10), "four times as many, four times"
 
 
-def test_foreground_goes_through_all_generations(bench):
+def test_foreground_deletion_includes_all_generations(bench):
     top = config_map(bench, "top")
     middle = config_map(bench, "middle", ref(top, blocks=True))
     config_map(bench, "leaf", ref(middle, blocks=True), finalizers=[HOLD])
@@ -122,7 +122,7 @@ def test_foreground_goes_through_all_generations(bench):
     assert left(bench) == []
 
 
-def test_foreground_leaves_what_another_owner_keeps(bench):
+def test_foreground_deletion_keeps_objects_with_another_owner(bench):
     top, other = config_map(bench, "top"), config_map(bench, "other")
     config_map(bench, "shared", ref(top, blocks=True), ref(other))
     delete(bench, "top", "Foreground")
@@ -134,21 +134,21 @@ def test_foreground_leaves_what_another_owner_keeps(bench):
     [{"uid": "00000000-0000-0000-0000-000000000000"}, {"name": "renamed"}, {"kind": "Secret"}],
     ids=["absent uid", "other name", "other kind"],
 )
-def test_object_of_an_owner_that_never_was_is_collected(bench, changes):
+def test_object_of_a_nonexistent_owner_is_collected(bench, changes):
     top = config_map(bench, "top")
     config_map(bench, "child", ref(top, **changes))
     bench.run()
     assert left(bench) == ["top"]
 
 
-def test_owner_of_an_unknown_kind_is_taken_to_exist(bench):
+def test_owner_of_an_unknown_kind_is_assumed_to_exist(bench):
     top = config_map(bench, "top")
     config_map(bench, "child", ref(top, apiVersion="example.com/v1", kind="Widget", uid="u"))
     bench.run()
     assert left(bench) == ["child", "top"]
 
 
-def test_owner_in_another_namespace_is_no_owner(bench):
+def test_owner_in_another_namespace_is_ignored(bench):
     bench.registry.create("namespaces", {"metadata": {"name": "elsewhere"}})
     top = config_map(bench, "top", namespace="elsewhere")
     config_map(bench, "child", ref(top))
@@ -156,7 +156,7 @@ def test_owner_in_another_namespace_is_no_owner(bench):
     assert left(bench) == []
 
 
-def test_held_object_waits_for_its_finalizer(bench):
+def test_object_with_finalizer_is_not_removed(bench):
     top = config_map(bench, "top")
     config_map(bench, "child", ref(top), finalizers=[HOLD])
     delete(bench, "top")
@@ -179,8 +179,8 @@ def test_new_object_of_the_same_name_is_not_the_owner(bench):
     st.lists(st.tuples(st.sets(st.integers(0, 5)), st.booleans()), min_size=1, max_size=6),
     st.sampled_from(["Background", "Foreground"]),
 )
-def test_exactly_what_lost_every_owner_goes(shape, propagation):
-    """Object n may be owned by those before it; the first is deleted."""
+def test_objects_without_owners_are_deleted(shape, propagation):
+    """Each object may be owned by earlier ones. The first object is deleted."""
     bench = Bench(schedules=False)
     made, owners_by_name = [], {}
     for position, (wanted, blocks) in enumerate(shape):

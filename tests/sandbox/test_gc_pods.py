@@ -31,7 +31,7 @@ def test_deleted_pod_without_node_is_failed_by_podgc(bench):
     assert pod_named(bench, "p") is None
 
 
-def test_pods_of_a_gone_node_end_after_quarantine(bench):
+def test_pods_of_a_missing_node_are_deleted_after_quarantine(bench):
     bench.node()
     bench.pod("p", spec={"nodeName": "node-1"}, finalizers=[HARVEST])
     bench.registry.delete(NODES, "node-1")
@@ -45,7 +45,7 @@ def test_pods_of_a_gone_node_end_after_quarantine(bench):
     assert is_deleting(pod)
 
 
-def test_pods_of_a_node_out_of_service_end_once_they_are_deleted(bench):
+def test_terminating_pods_on_out_of_service_nodes_are_removed(bench):
     bench.node(taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}])
     bench.registry.patch(NODES, "node-1", None, UNSEEN, PatchKind.MERGE, subresource="status")
     bench.pod("p", spec={"nodeName": "node-1", "tolerations": [{"operator": "Exists"}]}, finalizers=[HARVEST])
@@ -56,7 +56,7 @@ def test_pods_of_a_node_out_of_service_end_once_they_are_deleted(bench):
     assert pod_named(bench, "p")["status"]["phase"] == "Failed"
 
 
-def test_pods_of_a_node_that_came_back_stay(bench):
+def test_pods_of_a_returning_node_stay(bench):
     bench.node()
     bench.pod("p", spec={"nodeName": "node-1"})
     bench.registry.delete(NODES, "node-1")
@@ -66,7 +66,7 @@ def test_pods_of_a_node_that_came_back_stay(bench):
     assert pod_named(bench, "p")["status"]["phase"] == "Pending"
 
 
-def test_oldest_finished_pods_over_the_limit_go():
+def test_oldest_finished_pods_above_the_limit_are_deleted():
     bench = Bench(schedules=False, settings=ControllerSettings(finished_pods_max=2))
     for number in range(4):
         bench.succeed(bench.pod(f"p-{number}"))
@@ -83,7 +83,7 @@ def test_idle_cluster_has_nothing_due(bench):
 
 
 @pytest.mark.parametrize("end", ["succeed", "fail"])
-def test_finished_job_goes_when_its_ttl_is_over(bench, end):
+def test_finished_job_is_deleted_after_its_ttl(bench, end):
     bench.job(workers=1, ttlSecondsAfterFinished=60)
     bench.run()
     getattr(bench, end)(bench.pods()[0])
@@ -94,7 +94,7 @@ def test_finished_job_goes_when_its_ttl_is_over(bench, end):
     assert bench.pods() == []
 
 
-def test_ttl_deletion_waits_for_held_pods(bench):
+def test_ttl_deletion_waits_for_pods_with_finalizers(bench):
     bench.job(workers=1, ttlSecondsAfterFinished=0, pod_metadata={"finalizers": [HARVEST]})
     bench.run()
     bench.succeed(bench.pods()[0])
@@ -122,7 +122,7 @@ def delete_group(bench):
     return bench.registry.find(PODGROUPS, NAMESPACE, "train")
 
 
-def test_unused_pod_group_goes_at_once(bench):
+def test_unused_pod_group_is_removed_at_once(bench):
     bench.gang(suspend=True)
     bench.run()
     assert delete_group(bench) is None

@@ -43,7 +43,7 @@ def test_pod_carries_index_hostname_and_owner(bench):
     ]
 
 
-def test_pod_learns_its_index_by_environment(bench):
+def test_pod_gets_its_index_in_the_environment(bench):
     bench.job(workers=1)
     bench.run()
     (variable,) = bench.pods("train")[0]["spec"]["containers"][0]["env"]
@@ -65,7 +65,7 @@ def test_long_job_name_leaves_room_for_index(bench):
     assert bench.pods()[0]["metadata"]["name"].startswith("a" * 55 + "-0-")
 
 
-def test_status_tells_active_and_start(bench):
+def test_status_has_active_count_and_start_time(bench):
     bench.job(workers=2)
     bench.run()
     assert bench.status() == {
@@ -157,7 +157,7 @@ def test_failed_follows_only_when_no_pod_terminates(bench):
     assert (bench.status()["failed"], bench.status()["terminating"]) == (2, 0)
 
 
-def test_foreign_finalizer_is_copied_and_left_alone(bench):
+def test_foreign_finalizer_is_copied_and_kept(bench):
     bench.job(workers=1, pod_metadata={"finalizers": [HARVEST]})
     bench.run()
     assert finalizers(bench.pods("train")[0]) == [HARVEST, TRACKING]
@@ -176,7 +176,7 @@ def test_job_created_suspended_starts_nothing(bench):
     assert bench.events("train") == [("Suspended", "Job suspended")]
 
 
-def test_resumed_job_starts_its_clock_anew(bench):
+def test_resumed_job_resets_its_start_time(bench):
     bench.job(suspend=True)
     bench.run(60)
     resume(bench)
@@ -223,7 +223,7 @@ def test_deadline_does_not_run_while_suspended(bench):
     assert bench.conditions() == []
 
 
-def test_scaled_down_job_gives_up_pending_pods_first(bench):
+def test_scaled_down_job_deletes_pending_pods_first(bench):
     bench.job(workers=None, completions=10, parallelism=3)
     bench.run()
     running = bench.pods("train")[0]
@@ -242,7 +242,7 @@ def test_second_pod_of_an_index_is_removed(bench):
     assert [index_of(pod) for pod in bench.live_pods()] == [0, 1]
 
 
-def test_elastic_job_drops_indexes_over_its_size(bench):
+def test_elastic_job_deletes_indexes_above_its_size(bench):
     bench.job(workers=4)
     bench.run()
     bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 2, "completions": 2}})
@@ -250,14 +250,14 @@ def test_elastic_job_drops_indexes_over_its_size(bench):
     assert [index_of(pod) for pod in bench.live_pods("train")] == [0, 1]
 
 
-def test_managed_by_another_is_left_alone(bench):
+def test_job_managed_by_another_controller_is_ignored(bench):
     bench.job(managedBy="kueue.x-k8s.io/multikueue")
     bench.run()
     assert bench.pods("train") == []
     assert bench.status() == {}
 
 
-def test_refused_pod_is_told_once_a_sync(bench):
+def test_refused_pod_is_reported_once_per_sync(bench):
     bench.job(workers=4, pod_metadata={"finalizers": ["not a name"]})
     bench.run(0)
     (reason, message), *_ = bench.events("train")

@@ -1,4 +1,4 @@
-"""Others write in the middle of a sync: at every place where it gives way, in turn, one of them does."""
+"""Other writers act in the middle of a sync, at each point where the sync yields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORKERS = 3
 
 
 def touch(bench):
-    """A write that makes the sync's status write a conflict."""
+    """Write to the Job, so that the status write of the sync conflicts."""
     bench.registry.patch(JOBS, "train", NAMESPACE, {"metadata": {"labels": {"touched": "yes"}}})
 
 
@@ -44,7 +44,7 @@ DISTURBANCES = [touch, suspend, lose_a_pod, end_a_pod, delete_job, replace_job]
 
 
 class Once:
-    """Acts at the given place where a sync gives way, and says whether it came to that."""
+    """Acts once, at the given yield point of a sync, and records whether the point was reached."""
 
     def __init__(self, bench, place, act):
         self.left, self.act, self.bench = place, act, bench
@@ -69,7 +69,7 @@ def drive_to_the_end(bench):
 
 
 def check_end(bench):
-    """Every pod was counted once or belongs to nobody, and the Job, if there is one, is complete."""
+    """Every pod was counted once or has no owner, and an existing Job is complete."""
     assert not [pod for pod in bench.pods() if TRACKING in finalizers(pod)]
     if bench.registry.find(JOBS, NAMESPACE, "train"):
         assert bench.conditions()[-1] == "Complete"
@@ -81,7 +81,7 @@ def check_end(bench):
 
 
 @pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda act: act.__name__)
-def test_write_in_the_middle_of_a_sync_loses_and_doubles_nothing(disturb):
+def test_write_during_a_sync_neither_loses_nor_duplicates_counts(disturb):
     place = 0
     while True:
         bench = Bench(schedules=False)
@@ -100,7 +100,7 @@ def test_write_in_the_middle_of_a_sync_loses_and_doubles_nothing(disturb):
     assert place > WORKERS, "the sync gives way at least once for each pod"
 
 
-def test_conflict_is_tried_again_and_not_told(caplog):
+def test_conflict_is_retried_and_not_logged(caplog):
     bench = Bench(schedules=False)
     bench.job(workers=WORKERS)
     Once(bench, 0, touch)

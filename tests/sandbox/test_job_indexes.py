@@ -29,11 +29,11 @@ def test_union_holds_what_either_holds(left, right):
     assert all((index in union) == (index in left | right) for index in range(32))
 
 
-def test_indexes_over_completions_are_left_out():
+def test_indexes_above_completions_are_ignored():
     assert str(Indexes.parse("0-5,8,9-12", 10)) == "0-5,8,9"
 
 
-def test_corrupt_part_is_left_out():
+def test_corrupt_part_is_ignored():
     assert str(Indexes.parse("0,x,3-,4", 10)) == "0,4"
 
 
@@ -44,6 +44,6 @@ def test_lowest_free_indexes_are_found(taken, count, completions):
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "two", "٣"], ids=repr)
-def test_annotation_that_is_no_number_is_no_index(text):
+def test_invalid_index_annotation_is_ignored(text):
     pod = {"metadata": {"annotations": {"batch.kubernetes.io/job-completion-index": text}}}
     assert index_of(pod) is None

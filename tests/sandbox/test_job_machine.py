@@ -1,6 +1,6 @@
-"""Pods end in any order and by any hand, finalizers of others are held, writes fail: each pod is counted exactly once.
+"""Each pod is counted exactly once, in any order of pod ends, deletions, finalizer removals and failed writes.
 
-Safety is checked while the faults go on; then they stop, and the Job must end with every counter final.
+Safety is checked while faults occur. Then the faults stop, and the Job must end with final counters.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ POLICIES = ("TerminatingOrFailed", "Failed")
 
 
 class CountedOnce(RuleBasedStateMachine):
-    """Chooses what happens to the pods of one Job on one node."""
+    """Draws the events for the pods of one Job on one node."""
 
     @initialize(
         workers=st.integers(1, 4),
         indexed=st.booleans(),
         limit=st.sampled_from([0, 2, 100]),
         policy=st.sampled_from(POLICIES),
-        held=st.booleans(),
+        with_finalizer=st.booleans(),
     )
-    def submit(self, workers, indexed, limit, policy, held):
+    def submit(self, workers, indexed, limit, policy, with_finalizer):
         self.bench = Bench(schedules=False)
         self.bench.node()
         self.indexed, self.policy = indexed, policy
         sized = {"workers": workers} if indexed else {"workers": None, "completions": workers, "parallelism": workers}
-        metadata = {"finalizers": [HARVEST]} if held else {}
+        metadata = {"finalizers": [HARVEST]} if with_finalizer else {}
         spec = {"backoffLimit": limit, "podReplacementPolicy": policy, "pod_metadata": metadata}
         self.bench.job(**sized, **spec, pod_spec={"nodeName": "node-1"})
         self.ended: dict[str, str] = {}
@@ -60,7 +60,7 @@ class CountedOnce(RuleBasedStateMachine):
         return ("before", "after", None)[self.budget % 3]
 
     def _between(self):
-        """Somebody else acts in the middle of a sync."""
+        """Another writer acts in the middle of a sync."""
         if self.disturbance is None:
             return
         self.turns_left -= 1
@@ -69,7 +69,7 @@ class CountedOnce(RuleBasedStateMachine):
             act()
 
     def _watch(self, event):
-        """Record what a reader of the API could have seen."""
+        """Record what a client of the API could have seen."""
         if event.resource is JOBS:
             uncounted = event.obj["status"].get("uncountedTerminatedPods", {})
             for outcome, uids in self.listed.items():
@@ -79,7 +79,7 @@ class CountedOnce(RuleBasedStateMachine):
             self.indexes[uid] = index_of(event.obj)
             if is_terminal(event.obj):
                 self.ended[uid] = event.obj["status"]["phase"]
-            # Taking the last finalizer of a pod that is being deleted removes it: the event shows it as it was.
+            # The removal of the last finalizer of a terminating pod removes the pod. The event has its last state.
             if event.type == "DELETED" or TRACKING not in finalizers(event.obj):
                 self.untracked.add(uid)
 
@@ -161,11 +161,11 @@ class CountedOnce(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "bench"):
-            self._heal()
+            self._stop_faults()
             self._check_end()
 
-    def _heal(self):
-        """The faults stop: pods succeed, nodes answer, the Job runs."""
+    def _stop_faults(self):
+        """The faults stop: pods succeed, nodes respond, and the Job is not suspended."""
         self.budget, self.disturbance = 0, None
         self.bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"suspend": False}})
         for _ in range(20):

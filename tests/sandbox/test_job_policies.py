@@ -24,14 +24,14 @@ def seconds_until_next_pod(bench, *, limit=1000):
 def test_each_failure_doubles_the_wait(bench):
     bench.job(workers=1, backoffLimit=6)
     bench.run()
-    waits = []
+    delays_s = []
     for _ in range(4):
         bench.fail(bench.live_pods("train")[0])
-        waits.append(seconds_until_next_pod(bench))
-    assert waits == [10, 20, 40, 80]
+        delays_s.append(seconds_until_next_pod(bench))
+    assert delays_s == [10, 20, 40, 80]
 
 
-def test_success_forgets_earlier_failures(bench):
+def test_success_resets_the_failure_count(bench):
     bench.job(workers=None, completions=3, parallelism=1, backoffLimit=6)
     bench.run()
     bench.fail(bench.live_pods("train")[0])
@@ -42,7 +42,7 @@ def test_success_forgets_earlier_failures(bench):
     assert seconds_until_next_pod(bench) == 10
 
 
-def test_failures_over_the_limit_fail_the_job(bench):
+def test_failures_above_the_limit_fail_the_job(bench):
     bench.job(workers=1, backoffLimit=1)
     bench.run()
     bench.fail(bench.live_pods("train")[0])
@@ -122,7 +122,7 @@ def test_replacement_inherits_the_failure_count(bench):
         assert pod["metadata"]["annotations"][FAILURES] == expected
 
 
-def test_wait_is_counted_for_each_index(bench):
+def test_backoff_is_separate_for_each_index(bench):
     per_index(bench, limit=5)
     fail_index(bench, 0)
     (first,) = [pod for pod in bench.live_pods("train") if index_of(pod) == 1]
@@ -181,7 +181,7 @@ def test_ignored_failure_is_not_counted(bench):
     assert bench.conditions() == []
 
 
-def test_fail_index_rule_spends_the_whole_limit(bench):
+def test_fail_index_rule_uses_up_the_limit(bench):
     per_index(bench, limit=5, podFailurePolicy=rule("FailIndex", **ON_42))
     fail_index(bench, 0, 42)
     assert bench.status()["failedIndexes"] == "0"

@@ -1,4 +1,4 @@
-"""KEP-2307: a pod is counted exactly once, whatever dies when."""
+"""KEP-2307: a pod is counted exactly once, even if the controller crashes after any write."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def tracked(bench):
     return [pod for pod in bench.pods() if TRACKING in finalizers(pod)]
 
 
-def test_uid_is_listed_before_its_finalizer_goes(bench):
+def test_uid_is_listed_before_its_finalizer_is_removed(bench):
     bench.job(workers=None, completions=2, parallelism=2)
     bench.run()
     seen = []
@@ -97,7 +97,7 @@ def test_one_refused_release_keeps_the_others_counted(bench):
     assert bench.status()["succeeded"] == 3
 
 
-def test_pods_of_a_deleted_job_are_let_go(bench):
+def test_pods_of_a_deleted_job_are_released(bench):
     bench.job(workers=2, pod_metadata={"finalizers": [HARVEST]})
     bench.run()
     for pod in bench.pods():
@@ -129,7 +129,7 @@ def test_matching_pod_without_owner_is_adopted(bench):
     assert len(bench.live_pods()) == 2
 
 
-def test_pod_that_is_not_selected_any_more_is_given_up(bench):
+def test_pod_that_is_no_longer_selected_is_disowned(bench):
     bench.job(workers=1)
     bench.run()
     (pod,) = bench.pods()
@@ -143,8 +143,8 @@ def test_pod_that_is_not_selected_any_more_is_given_up(bench):
 
 
 @pytest.mark.parametrize("what", ["the pod is deleted", "the Job changes"])
-def test_late_pod_of_a_finished_job_is_let_go_on_occasion(bench, what):
-    """As the real one does: seen on 1.36, where the pod keeps its finalizer until then."""
+def test_late_pod_of_a_finished_job_is_released_with_the_next_change(bench, what):
+    """Kubernetes 1.36 behaves the same: the pod keeps its finalizer until then."""
     bench.job(workers=1)
     bench.run()
     owner = bench.pods()[0]["metadata"]["ownerReferences"]
@@ -168,8 +168,8 @@ def test_pod_of_another_controller_keeps_the_finalizer(bench):
     assert len(tracked(bench)) == 1
 
 
-def test_ended_pod_that_vanished_is_counted_from_the_list(bench):
-    """The finalizer of another went first, so the pod disappears together with the tracking finalizer."""
+def test_removed_pod_is_counted_from_the_uncounted_list(bench):
+    """The pod's other finalizer is removed first, so the pod is removed together with the tracking finalizer."""
     bench.job(workers=None, completions=1, parallelism=1)
     bench.run()
     bench.succeed(bench.pods()[0])
@@ -179,8 +179,8 @@ def test_ended_pod_that_vanished_is_counted_from_the_list(bench):
     assert bench.status()["succeeded"] == 1
 
 
-def test_forced_away_pod_is_not_counted(bench):
-    """Whoever takes the finalizer by hand takes the count."""
+def test_pod_without_its_finalizer_is_not_counted(bench):
+    """A user who removes the tracking finalizer removes the pod from the count."""
     bench.job(workers=1, backoffLimit=6)
     bench.run()
     bench.release(bench.pods()[0], TRACKING)

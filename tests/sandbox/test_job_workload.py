@@ -1,4 +1,4 @@
-"""KEP-5547 as 1.36 and 1.37 do it: Workload and PodGroup that the Job controller makes itself."""
+"""KEP-5547 in 1.36 and 1.37: the Job controller creates Workload and PodGroup itself."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_group_is_owned_by_job_and_workload(old):
     ],
     ids=["one worker", "not indexed", "less parallel", "own group"],
 )
-def test_other_shapes_are_left_alone_in_136(old, shape):
+def test_other_shapes_get_no_gang_in_136(old, shape):
     old.job(**shape)
     old.run()
     assert objects(old) == ([], [])
@@ -100,8 +100,8 @@ def test_foreign_workload_of_the_name_disables_the_gang(old):
     assert groups_of_pods(old) == {None}
 
 
-def test_job_name_that_is_no_template_name_gets_no_pods(old):
-    """The template is called <job>-pgt-0, a DNS label; over 57 characters the Workload is refused for ever."""
+def test_job_name_that_is_too_long_for_a_template_gets_no_pods(old):
+    """The template is named <job>-pgt-0, which must be a DNS label: a longer job name than 57 is always refused."""
     old.job("a" * 58, workers=2)
     old.run(120)
     assert old.pods() == []
@@ -129,7 +129,7 @@ def test_job_without_scheduling_is_basic_in_137(new):
     assert len(new.bound("train")) == 4
 
 
-def test_controlled_job_is_left_alone_in_137(new):
+def test_controlled_job_is_ignored_in_137(new):
     parent = {"apiVersion": "example.com/v1", "kind": "Set", "name": "p", "uid": "u", "controller": True}
     new.job(workers=2, metadata={"ownerReferences": [parent]}, scheduling=GANG)
     new.run()
@@ -147,7 +147,7 @@ def test_size_of_an_elastic_gang_follows_the_job(new):
     assert workload["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] == 3
 
 
-def test_deleting_the_job_takes_its_objects(new):
+def test_deleting_the_job_deletes_its_objects(new):
     new.job(workers=2, scheduling=GANG)
     new.run()
     new.registry.delete(JOBS, "train", NAMESPACE, propagation="Background")
@@ -157,7 +157,7 @@ def test_deleting_the_job_takes_its_objects(new):
     assert objects(new) == ([], [])
 
 
-def test_gate_that_is_off_makes_nothing():
+def test_disabled_gate_creates_nothing():
     bench = Bench("1.37")
     bench.job(workers=2, scheduling=GANG)
     bench.run()

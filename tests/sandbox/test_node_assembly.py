@@ -1,4 +1,4 @@
-"""From a container's spec to what the shim is told."""
+"""Translates containers of a pod spec into shim specs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRIVATE, REWRITTEN = Isolation.NAMESPACES, Isolation.REWRITTEN_PATHS
 
 
 def assembled(folder: Path, of: dict[str, Any], isolation: Isolation = PRIVATE) -> Spec:
-    """A container of a pod with one volume, `data`; its run is in `<folder>/run`."""
+    """Build the shim spec for a container of a pod with the volume `data`. The run is in `<folder>/run`."""
     (folder / "data").mkdir(exist_ok=True)
     context = ContainerContext(facts(), PodFolder(folder, "u"), "pod-0", isolation, {"data": str(folder / "data")})
     return build_spec(of, context, Sources("default"), folder / "run")
@@ -48,7 +48,7 @@ def test_container_without_command_is_refused(tmp_path: Path) -> None:
         pytest.param("/data/run", REWRITTEN, "{folder}/data/run", id="in a volume, rewritten"),
     ],
 )
-def test_working_folder_is_there(working_dir: str | None, isolation: Isolation, expected: str, tmp_path: Path) -> None:
+def test_working_directory_exists(working_dir: str | None, isolation: Isolation, expected: str, tmp_path: Path) -> None:
     made = container("true", volumeMounts=[{"name": "data", "mountPath": "/data"}])
     made |= {"workingDir": working_dir} if working_dir else {}
     spec = assembled(tmp_path, made, isolation)
@@ -73,7 +73,7 @@ def test_rewriting_reaches_command_environment_and_imports(tmp_path: Path) -> No
     assert spec.env["PYTHONPATH"].endswith(f"/resolver:{tmp_path}/data/lib")
 
 
-def test_part_of_a_volume_may_be_mounted(tmp_path: Path) -> None:
+def test_sub_path_mounts_a_part_of_a_volume(tmp_path: Path) -> None:
     mounts = [{"name": "data", "mountPath": "/a", "subPath": "x/y"}]
     mounts.append({"name": "data", "mountPath": "/b", "subPathExpr": "$(WHO)", "readOnly": True})
     spec = assembled(tmp_path, container("true", volumeMounts=mounts, env=[{"name": "WHO", "value": "me"}]))

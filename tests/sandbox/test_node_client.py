@@ -1,4 +1,4 @@
-"""The node's client: how it signs in, what it does when the server goes away or forgets."""
+"""The node's client: authentication, and watches of a server that restarts or drops its history."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_refusal_is_a_status_error() -> None:
         assert (raised.value.code, raised.value.reason) == (401, "Unauthorized")
 
 
-async def test_no_answer_is_unreachable() -> None:
+async def test_missing_response_is_unreachable() -> None:
     async with ApiClient("http://127.0.0.1:1") as client:
         with pytest.raises(UnreachableError, match="GET /api/v1/pods: ConnectError"):
             await client.get(core_path("pods"))
@@ -84,7 +84,7 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 class Follower:
-    """Collects what `list_and_watch` yields about ConfigMaps."""
+    """Collects what `list_and_watch` yields for ConfigMaps."""
 
     def __init__(self, client: ApiClient) -> None:
         self.seen: list[str] = []
@@ -116,7 +116,7 @@ async def test_watch_shows_every_change() -> None:
         await follower.stop()
 
 
-async def test_forgotten_version_means_to_list_again() -> None:
+async def test_expired_version_causes_a_new_list() -> None:
     async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
         follower = Follower(client)
         await until(lambda: follower.seen == ["listed "])
@@ -126,7 +126,7 @@ async def test_forgotten_version_means_to_list_again() -> None:
         await follower.stop()
 
 
-async def test_absent_server_is_waited_for() -> None:
+async def test_unreachable_server_is_retried() -> None:
     async with api_server() as cluster:
         registry, url = cluster.registry, cluster.url
     async with ApiClient(url, token=TOKEN) as client:
@@ -149,7 +149,7 @@ def encoded(data: bytes) -> str:
 
 
 def certificate(name: str, issuer: Issued | None = None) -> Issued:
-    """A key and a certificate, signed by the issuer or by itself."""
+    """Create a key and a certificate that is signed by the issuer, or self-signed."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -184,7 +184,7 @@ class Issued:
 
 
 async def test_certificates_in_the_kubeconfig_are_used(tmp_path: Path) -> None:
-    """The server has a certificate of its own authority, and asks for one, as a control plane does."""
+    """As in a real control plane, the server's CA is private, and clients need a certificate."""
     authority = certificate("authority")
     server, user = certificate("server", authority), certificate("user", authority)
     for name, data in {"ca": authority.pem, "cert": server.pem, "key": server.key_pem}.items():

@@ -1,4 +1,4 @@
-"""Node lifecycle: silent nodes, their taints, and the eviction of their pods."""
+"""Node lifecycle: nodes that stop reporting, their taints, and the eviction of their pods."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def taint_pairs(bench):
     return [(taint["key"], taint["effect"]) for taint in node(bench)["spec"].get("taints", ())]
 
 
-def test_silent_node_becomes_unreachable(bench):
+def test_node_without_reports_becomes_unreachable(bench):
     bench.run(49)
     assert ready_status(bench) == "True"
     bench.run(2)
@@ -63,7 +63,7 @@ def test_renewed_lease_keeps_the_node(bench):
     assert taint_pairs(bench) == []
 
 
-def test_node_that_reports_again_is_clean(bench):
+def test_node_that_reports_again_loses_its_taints(bench):
     bench.run(60)
     report(bench)
     bench.run()
@@ -104,7 +104,7 @@ def test_node_that_returns_in_time_keeps_its_pods(bench):
     assert not is_deleting(bench.pods()[0])
 
 
-def test_tolerating_pod_stays_for_ever(bench):
+def test_tolerating_pod_is_never_evicted(bench):
     forever = [{"operator": "Exists"}]
     bench.pod("p", spec={"nodeName": "node-1", "tolerations": forever})
     bench.run(10_000)
@@ -117,7 +117,7 @@ def test_finished_pod_is_not_evicted(bench):
     assert not is_deleting(bench.pods()[0])
 
 
-def test_gone_pod_is_not_missed(bench):
+def test_removed_pod_needs_no_eviction(bench):
     bench.pod("p", spec={"nodeName": "node-1"})
     bench.run(60)
     bench.registry.delete(PODS, "p", NAMESPACE, grace_period_s=0)
@@ -138,6 +138,6 @@ def test_gone_pod_is_not_missed(bench):
     ],
     ids=["equal", "other value", "any value", "everything", "other effect", "other key", "no key"],
 )
-def test_toleration_covers_its_taint(toleration, tolerates):
+def test_toleration_matches_taint(toleration, tolerates):
     taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
     assert taints.tolerates(toleration, taint) is tolerates

@@ -1,4 +1,4 @@
-"""What a container's environment and volumes are made of: tables over pure functions."""
+"""The environment and the volumes of containers, as tables over pure functions."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_environment_takes_all_sources_in_order() -> None:
         ({"fileKeyRef": {"key": "a"}}, "unsupported valueFrom: fileKeyRef"),
     ],
 )
-def test_missing_source_is_told_in_kubelet_words(item: dict[str, dict[str, str]], message: str) -> None:
+def test_missing_source_has_the_kubelets_message(item: dict[str, dict[str, str]], message: str) -> None:
     made = container("true", env=[{"name": "A", "valueFrom": item}])
     with pytest.raises(SourceMissingError) as raised:
         container_environment(made, facts(), SOURCES)
@@ -208,7 +208,7 @@ def test_references_name_what_to_fetch() -> None:
         ),
     ],
 )
-def test_volume_holds_what_its_source_says(volume: dict, files: dict[str, bytes], tmp_path: Path) -> None:
+def test_volume_has_the_content_of_its_source(volume: dict, files: dict[str, bytes], tmp_path: Path) -> None:
     context = VolumeContext(facts(), SOURCES, {"vault": "jwt"})
     folder = Path(place_volume({"name": "v", **volume}, str(tmp_path / "v"), context))
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -235,7 +235,7 @@ def test_volume_files_have_their_mode(tmp_path: Path) -> None:
         ({"persistentVolumeClaim": {"claimName": "c"}}, UnsupportedVolumeError, "is of type persistentVolumeClaim"),
     ],
 )
-def test_volume_that_cannot_be_made_says_why(volume: dict, error: type, message: str, tmp_path: Path) -> None:
+def test_unavailable_volume_names_the_reason(volume: dict, error: type, message: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=message):
         place_volume({"name": "v", **volume}, str(tmp_path / "v"), VolumeContext(facts(), SOURCES, {}))
 

@@ -1,4 +1,4 @@
-"""Reading logs: the last lines, since a time, with times, cut, and as they grow."""
+"""Log options: the last lines, lines since a time, timestamps, byte limits, and following."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_following_ends_with_the_container(tmp_path: Path) -> None:
     assert b"".join(pieces) == b"one\ntwo\n"
 
 
-async def test_following_goes_on_after_rotation(tmp_path: Path) -> None:
+async def test_following_continues_after_rotation(tmp_path: Path) -> None:
     path, ended, pieces = str(tmp_path / "log"), asyncio.Event(), []
 
     async def follow() -> None:

@@ -31,7 +31,7 @@ def member(rank: int = 0, **fields) -> PodName:
 
 
 def live_lines(path: Path) -> list[str]:
-    """What a reader takes from the file."""
+    """Return the valid lines of the file."""
     return [line.rstrip() for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
 
 
@@ -57,12 +57,12 @@ def test_reader_in_namespace_may_use_short_names() -> None:
     )
 
 
-def test_reader_elsewhere_must_name_the_namespace() -> None:
+def test_reader_in_another_namespace_must_name_the_namespace() -> None:
     line = hosts_line(member(), ["train"], reader_namespace="other")
     assert line == "127.64.0.1 train.default train.default.svc train.default.svc.cluster.local"
 
 
-def test_pod_knows_itself_by_its_host_name() -> None:
+def test_pod_resolves_its_own_host_name() -> None:
     header = hosts_header(member(), [{"ip": "10.0.0.1", "hostnames": ["db", "database"]}])
     assert header[-2:] == ["127.64.0.1 train-0.train.default.svc.cluster.local train-0", "10.0.0.1 db database"]
 
@@ -102,7 +102,7 @@ def test_table_keeps_readers_up_to_date(tmp_path: Path) -> None:
     table.remove_reader("u0")
 
 
-def test_new_reader_sees_what_is_known(tmp_path: Path) -> None:
+def test_new_reader_gets_all_names(tmp_path: Path) -> None:
     table = NameTable()
     table.set_service("default", "train", SERVICE)
     table.publish(member(3))
@@ -126,7 +126,7 @@ def test_readiness_changes_names(tmp_path: Path) -> None:
 
 
 def test_hosts_file_is_changed_in_place(tmp_path: Path) -> None:
-    """Its inode is bound into containers, and whoever has it open must not see it shrink."""
+    """Containers have a bind mount of the inode, and readers of an open file must not see the file shrink."""
     path = tmp_path / "hosts"
     file = HostsFile(str(path), ["127.0.0.1 localhost"])
     inode = path.stat().st_ino
@@ -138,7 +138,7 @@ def test_hosts_file_is_changed_in_place(tmp_path: Path) -> None:
     assert (path.stat().st_ino, path.stat().st_size) == (inode, size)
 
 
-def test_line_that_does_not_fit_goes_to_the_end(tmp_path: Path) -> None:
+def test_line_that_does_not_fit_is_appended(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     file = HostsFile(str(path))
     file.update({"a": "127.64.0.1 a"})
@@ -174,7 +174,7 @@ def test_released_address_is_not_reused_at_once() -> None:
     assert pool.allocate() != first
 
 
-def test_reserved_address_is_not_given_out() -> None:
+def test_reserved_address_is_not_allocated() -> None:
     following = AddressPool("x", distinct=True).allocate()
     pool = AddressPool("x", distinct=True)
     pool.reserve(following)
@@ -190,8 +190,8 @@ def test_without_distinct_addresses_pods_share_one() -> None:
     assert {pool.allocate(), pool.allocate()} == {"127.0.0.1"}
 
 
-def test_line_becomes_live_by_its_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader between any two writes sees the old line, none, or the new one."""
+def test_first_byte_of_a_reused_line_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two writes, a reader sees the old line, no line, or the new line."""
     path = tmp_path / "hosts"
     file = HostsFile(str(path))
     file.update({"a": "127.64.0.1 first-name-that-is-long"})

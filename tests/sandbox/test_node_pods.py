@@ -1,4 +1,4 @@
-"""Pods on a node, end to end: a real API server, real processes, both kinds of isolation."""
+"""Pods on a node, end to end: a real API server, real processes, and both kinds of isolation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gangjobs_sandbox.node.isolation import Isolation, probe
 from gangjobs_sandbox.resources import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import node_cluster
-from tests.sandbox.node_processes import processes_with, unslept_s, until
+from tests.sandbox.node_processes import processes_with, unique_sleep_s, until
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def python(program: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=["best", "rewritten-paths"])
 async def isolation(request: pytest.FixtureRequest, tmp_path: Path) -> Isolation:
-    """The best kind that this machine offers, and the one that every machine has."""
+    """The best isolation of this machine, and the isolation that every machine supports."""
     if request.param == "rewritten-paths":
         return Isolation.REWRITTEN_PATHS
     best = (await probe(tmp_path / "probe")).isolation
@@ -75,7 +75,7 @@ async def test_node_is_described(tmp_path: Path) -> None:
         await until(lambda: cluster.registry.find("leases", "kube-node-lease", "node-1"))
 
 
-async def test_pod_gets_its_surroundings(isolation: Isolation, tmp_path: Path) -> None:
+async def test_pod_gets_environment_volumes_and_files(isolation: Isolation, tmp_path: Path) -> None:
     async with node_cluster(tmp_path, isolation=isolation) as cluster:
         registry = cluster.registry
         registry.create(
@@ -135,7 +135,7 @@ print(len({info[4][0] for info in socket.getaddrinfo("train.default.svc.cluster.
 
 
 async def test_peers_connect_by_name(isolation: Isolation, tmp_path: Path) -> None:
-    """On different nodes, each pod on an address of its own, as a gang's ranks do it."""
+    """The pods run on different nodes, each with its own address, as the ranks of a gang do."""
     async with node_cluster(tmp_path, nodes=2, isolation=isolation) as cluster:
         spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job": "train"}}
         cluster.registry.create(SERVICES, {"metadata": {"name": "train"}, "spec": spec}, "default")
@@ -174,11 +174,11 @@ async def test_large_termination_message_is_cut_at_its_start(tmp_path: Path) -> 
         assert cluster.state(name)["terminated"]["message"] == "a" * 96 + "b" * 4000
 
 
-async def test_missing_key_is_waited_for(tmp_path: Path) -> None:
+async def test_pod_waits_for_a_missing_key(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
         origin = {"configMapKeyRef": {"name": "settings", "key": "a"}}
         name = cluster.create(pod(shell("echo $A", env=[{"name": "A", "valueFrom": origin}])))
-        assert await cluster.waits(name, "CreateContainerConfigError") == 'configmap "settings" not found'
+        assert await cluster.wait_for_reason(name, "CreateContainerConfigError") == 'configmap "settings" not found'
         cluster.registry.create(CONFIGMAPS, {"metadata": {"name": "settings"}, "data": {"a": "late"}}, "default")
         await cluster.ended(name)
         assert await cluster.log(name) == "late\n"
@@ -201,15 +201,15 @@ async def test_missing_key_is_waited_for(tmp_path: Path) -> None:
     ],
     ids=["no command", "unknown volume", "absent volume"],
 )
-async def test_pod_that_cannot_start_says_why(
+async def test_pod_that_cannot_start_reports_the_reason(
     fields: dict[str, Any], reason: str, message: str, tmp_path: Path
 ) -> None:
     async with node_cluster(tmp_path) as cluster:
         name = cluster.create(pod(**fields))
-        assert message in await cluster.waits(name, reason)
+        assert message in await cluster.wait_for_reason(name, reason)
         await until(lambda: any(message in text for _, text in cluster.events(name)), what="event")
         cluster.registry.delete(PODS, name, "default")
-        await cluster.gone(name)
+        await cluster.wait_until_removed(name)
 
 
 async def test_unknown_program_fails_the_pod(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_sidecar_ends_after_the_others(tmp_path: Path) -> None:
 async def test_failing_container_is_restarted_with_backoff(tmp_path: Path) -> None:
     async with node_cluster(tmp_path, crash_backoff_s=1.0) as cluster:
         name = cluster.create(pod(shell("echo run; exit 5"), restartPolicy="OnFailure"))
-        message = await cluster.waits(name, "CrashLoopBackOff")
+        message = await cluster.wait_for_reason(name, "CrashLoopBackOff")
         assert message.startswith(f"back-off 1s restarting failed container=main pod={name}_default(")
         found = cluster.container(name)
         assert (found["restartCount"], found["lastState"]["terminated"]["exitCode"]) == (1, 5)
@@ -274,18 +274,18 @@ async def test_restarted_container_may_succeed(tmp_path: Path) -> None:
 
 
 async def test_deleted_pod_ends_gracefully(tmp_path: Path) -> None:
-    """The terminal status is written before the object goes; the test holds it with a finalizer."""
+    """The node writes the terminal status before it deletes the object, which the test keeps with a finalizer."""
     async with node_cluster(tmp_path) as cluster:
         script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
         name = cluster.create(pod(shell(script), finalizers=["example.org/harvest"]))
-        await cluster.says(name, "up\n")
+        await cluster.wait_for_output(name, "up\n")
         cluster.registry.delete(PODS, name, "default")
         status = await cluster.ended(name)
         assert (status["phase"], cluster.state(name)["terminated"]["exitCode"]) == ("Succeeded", 0)
         await until(lambda: cluster.pod(name)["metadata"].get("deletionGracePeriodSeconds") == 0)
         release = [{"op": "remove", "path": "/metadata/finalizers"}]
         cluster.registry.patch(PODS, name, "default", release, "application/json-patch+json")
-        await cluster.gone(name)
+        await cluster.wait_until_removed(name)
         await until(lambda: not list((tmp_path / "node-1" / "pods").iterdir()), what="folder gone")
 
 
@@ -294,7 +294,7 @@ async def test_pod_that_ignores_its_deletion_is_killed(tmp_path: Path) -> None:
         script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
         made = pod(shell(script), terminationGracePeriodSeconds=1, finalizers=["example.org/harvest"])
         name = cluster.create(made)
-        await cluster.says(name, "up\n")
+        await cluster.wait_for_output(name, "up\n")
         started = time.monotonic()
         cluster.registry.delete(PODS, name, "default")
         status = await cluster.ended(name)
@@ -304,18 +304,18 @@ async def test_pod_that_ignores_its_deletion_is_killed(tmp_path: Path) -> None:
 
 async def test_forced_deletion_kills_at_once(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
-        seconds = unslept_s()
+        seconds = unique_sleep_s()
         made = pod(shell(f"trap '' TERM; echo up; exec sleep {seconds}"), terminationGracePeriodSeconds=3600)
         name = cluster.create(made)
-        await cluster.says(name, "up\n")
+        await cluster.wait_for_output(name, "up\n")
         cluster.registry.delete(PODS, name, "default", grace_period_s=0)
-        await cluster.gone(name)
+        await cluster.wait_until_removed(name)
         await until(lambda: not processes_with(f"sleep {seconds}"))
 
 
 async def test_deadline_fails_the_pod(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
-        for seconds in (1, 10, 100):  # a busy machine needs longer to start the container at all
+        for seconds in (1, 10, 100):  # a busy machine needs more time to start the container
             made = pod(shell("exec sleep 1000"), name=f"at-most-{seconds}", activeDeadlineSeconds=seconds)
             name = cluster.create(made)
             status = await cluster.ended(name)
@@ -332,8 +332,8 @@ async def test_pod_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
         assert (status["phase"], status["reason"]) == ("Failed", "OutOfcpu")
 
 
-async def test_room_is_free_as_soon_as_an_end_is_told(tmp_path: Path) -> None:
-    """A scheduler that learns of the end has another pod there at once."""
+async def test_resources_are_free_when_the_end_is_reported(tmp_path: Path) -> None:
+    """A scheduler that sees the end of a pod binds another pod to the node at once."""
     async with node_cluster(tmp_path) as cluster:
         (node,) = cluster.nodes
         used: list[Any] = []
@@ -399,7 +399,7 @@ async def test_log_is_followed_to_the_end(tmp_path: Path) -> None:
         assert await cluster.log(name, follow=True) == "one\ntwo\n"
 
 
-async def test_log_of_unknown_container_is_no_log(tmp_path: Path) -> None:
+async def test_log_of_unknown_container_is_refused(tmp_path: Path) -> None:
     async with node_cluster(tmp_path) as cluster:
         name = cluster.create(pod(shell("true")))
         await cluster.ended(name)
@@ -420,7 +420,7 @@ async def test_control_plane_may_fetch_logs_from_the_node(tmp_path: Path) -> Non
             assert (await http.get(f"{url}/main", params={"tailLines": "x"})).status_code == 400
 
 
-async def test_many_short_pods_leave_the_loop_free(tmp_path: Path) -> None:
+async def test_many_short_pods_do_not_block_the_loop(tmp_path: Path) -> None:
     async with node_cluster(tmp_path, cpu=100) as cluster:
         names = [cluster.create(pod(shell("exit 0"), name=f"short-{number}")) for number in range(50)]
         longest_s, before, ended = 0.0, time.thread_time(), asyncio.gather(*(cluster.ended(name) for name in names))
@@ -428,4 +428,4 @@ async def test_many_short_pods_leave_the_loop_free(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
             longest_s, before = max(longest_s, time.thread_time() - before), time.thread_time()
         assert {cluster.status(name)["phase"] for name in names} == {"Succeeded"}
-        assert longest_s < 1.0  # of the loop's own CPU time: what else the machine does is not counted
+        assert longest_s < 1.0  # only the CPU time of the loop counts, and not that of other processes

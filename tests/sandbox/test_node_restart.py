@@ -1,4 +1,4 @@
-"""What is left when a node ends or is killed, and what the next one makes of it."""
+"""The end or the kill of a node: what remains, and how the next node continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gangjobs_sandbox.node.node import Node
 from gangjobs_sandbox.resources import NODES, PODS
 from tests.sandbox.node_builders import container, pod
 from tests.sandbox.node_cluster import TOKEN, NodeCluster, api_server, running_node
-from tests.sandbox.node_processes import processes_with, unslept_s, until
+from tests.sandbox.node_processes import processes_with, unique_sleep_s, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ SPAWNS = "(setsid sh -c 'setsid sleep {0} & sleep {0}' &); echo up; exec sleep {
 
 @pytest.fixture
 def marker() -> str:
-    return str(unslept_s())
+    return str(unique_sleep_s())
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def sleeper(marker: str, **fields: Any) -> dict[str, Any]:
 
 
 async def running(cluster: NodeCluster, marker: str) -> None:
-    """Main process, child and grandchild live, the latter two in sessions of their own."""
+    """Return whether main process, child and grandchild live. The last two have their own sessions."""
     await cluster.phase("train-0", "Running")
     await until(lambda: len([line for line in processes_with(marker) if line.startswith("sleep")]) == 3)
 
@@ -68,7 +68,7 @@ async def test_killed_node_leaves_no_process(marker: str, tmp_path: Path) -> Non
             await until(lambda: not processes_with(marker), what="end of all descendants")
 
 
-async def test_next_node_reports_what_died_with_the_last(marker: str, tmp_path: Path) -> None:
+async def test_next_node_reports_containers_that_died_with_the_last(marker: str, tmp_path: Path) -> None:
     async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
         name = cluster.create(sleeper(marker))
         with node_process(cluster, tmp_path):
@@ -81,7 +81,7 @@ async def test_next_node_reports_what_died_with_the_last(marker: str, tmp_path: 
             assert await cluster.log(name) == "up\n"
 
 
-async def test_next_node_reports_what_ended_meanwhile(tmp_path: Path) -> None:
+async def test_next_node_reports_containers_that_ended_meanwhile(tmp_path: Path) -> None:
     async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
         go = tmp_path / "go"
         name = cluster.create(pod(container("/bin/sh", "-c", f"while ! test -f {go}; do sleep 0.05; done; exit 6")))
@@ -93,7 +93,7 @@ async def test_next_node_reports_what_ended_meanwhile(tmp_path: Path) -> None:
             assert cluster.state(name)["terminated"]["exitCode"] == 6
 
 
-async def test_next_node_adopts_what_lives_on(tmp_path: Path) -> None:
+async def test_next_node_adopts_running_containers(tmp_path: Path) -> None:
     async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
         script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
         made = pod(container("/bin/sh", "-c", script), finalizers=["example.org/harvest"])
@@ -118,7 +118,7 @@ async def test_next_node_adopts_what_lives_on(tmp_path: Path) -> None:
 
 
 async def test_pod_without_trace_has_failed(marker: str, tmp_path: Path) -> None:
-    """The node's disk is gone, as after a reinstallation."""
+    """The node's disk is lost, as after a reinstallation."""
     async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
         name = cluster.create(sleeper(marker))
         with node_process(cluster, tmp_path / "old"):
@@ -141,7 +141,7 @@ async def test_pod_deleted_meanwhile_is_ended_and_removed(marker: str, tmp_path:
 
 
 async def test_status_arrives_after_an_outage(tmp_path: Path) -> None:
-    """The API server goes away while the pod runs, and is there again after it has ended."""
+    """The API server is down while the pod runs, and returns after the pod has ended."""
     go = tmp_path / "go"
     async with api_server() as cluster:
         registry, port = cluster.registry, int(cluster.url.rpartition(":")[2])
@@ -160,8 +160,8 @@ async def test_status_arrives_after_an_outage(tmp_path: Path) -> None:
         await client.aclose()
 
 
-async def test_not_ready_taint_is_taken_off(tmp_path: Path) -> None:
-    """Admission puts it on every new node; other taints are somebody else's business."""
+async def test_not_ready_taint_is_removed(tmp_path: Path) -> None:
+    """Admission taints every new node. The node must keep other taints."""
     async with api_server() as cluster, ApiClient(cluster.url, token=TOKEN) as client:
         taints = [{"key": key, "effect": "NoSchedule"} for key in ("node.kubernetes.io/not-ready", "example.org/own")]
         cluster.registry.create(NODES, {"metadata": {"name": "node-1"}, "spec": {"taints": taints}})

@@ -1,4 +1,4 @@
-"""The shim with real processes: how they start, print, end, and that nothing of them is left."""
+"""The shim with real processes: their start, output and end, and that no process remains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sandbox.node_processes import (
     run,
     shell,
     spec,
-    unslept_s,
+    unique_sleep_s,
     until,
 )
 
@@ -37,7 +37,7 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="us
     [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)],
     ids=["success", "failure", "killed", "terminated"],
 )
-async def test_exit_code_is_a_container_runtimes(script: str, code: int, tmp_path: Path) -> None:
+async def test_exit_code_follows_container_runtimes(script: str, code: int, tmp_path: Path) -> None:
     ending = await run(shell(tmp_path, script))
     assert (ending.code, ending.reason) == (code, "")
     assert 0 < ending.started <= ending.finished
@@ -52,7 +52,7 @@ async def test_exit_code_is_a_container_runtimes(script: str, code: int, tmp_pat
         (["true"], {"cwd": "/no/such"}, "chdir to cwd ('/no/such'): No such file or directory"),
     ],
 )
-async def test_program_that_cannot_start_says_why(
+async def test_program_that_cannot_start_reports_the_reason(
     command: list[str], fields: dict, message: str, tmp_path: Path
 ) -> None:
     ending = await run(spec(tmp_path, *command, **fields))
@@ -66,12 +66,12 @@ async def test_output_keeps_streams_apart(tmp_path: Path) -> None:
     assert sorted(records_of(made)) == [["stderr", "F", "err"], ["stdout", "F", "out"], ["stdout", "F", "rest"]]
 
 
-async def test_environment_and_folder_are_as_told(tmp_path: Path) -> None:
+async def test_environment_and_directory_are_those_of_the_spec(tmp_path: Path) -> None:
     made = spec(tmp_path, "/bin/sh", "-c", 'echo "$A in $(pwd)"; env | wc -l', env={"A": "b"})
     await run(made)
     first, count = (await log_of(made)).split("\n")[:2]
     assert first == f"b in {tmp_path}"
-    assert int(count) <= 4  # A, and what the shell itself sets
+    assert int(count) <= 4  # A, and the variables that the shell sets
 
 
 async def test_process_may_end_itself_on_stop(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ async def test_stop_of_an_ended_process_does_nothing(tmp_path: Path) -> None:
 
 @linux_only
 async def test_descendants_end_with_the_main_process(tmp_path: Path) -> None:
-    """Also a grandchild in a session of its own whose parent has ended."""
-    marker = str(unslept_s())
+    """A grandchild in its own session whose parent has ended must end too."""
+    marker = str(unique_sleep_s())
     script = f"setsid sh -c 'setsid sleep {marker} & sleep {marker}' & sleep {marker} & sleep 0.1"
     ending = await run(shell(tmp_path, script))
     assert ending.code == 0
@@ -119,7 +119,7 @@ async def test_descendants_end_with_the_main_process(tmp_path: Path) -> None:
 
 @linux_only
 async def test_everything_ends_with_the_node(tmp_path: Path) -> None:
-    marker = str(unslept_s())
+    marker = str(unique_sleep_s())
     made = shell(tmp_path, f"(setsid sleep {marker} &); sleep {marker}")
     process = await ContainerProcess.start(made)
     await until(lambda: len(processes_with(marker)) >= 2)
@@ -160,7 +160,7 @@ async def test_memory_above_the_limit_is_killed(tmp_path: Path) -> None:
 
 @linux_only
 async def test_shared_memory_counts_once(tmp_path: Path) -> None:
-    """Forked workers share what their parent has, so three processes of 60 MB are not 180 MB."""
+    """Forked workers share memory with their parent, so three processes of 60 MB do not use 180 MB."""
     program = (
         "import os, time; x = bytearray(60_000_000); "
         "[os.fork() == 0 and (time.sleep(1.5), os._exit(0)) for _ in range(2)]; time.sleep(1.5)"
@@ -169,8 +169,8 @@ async def test_shared_memory_counts_once(tmp_path: Path) -> None:
     assert (await run(made)).code == 0
 
 
-async def test_pipes_break_as_usual(tmp_path: Path) -> None:
-    """The shim is a Python program, which ignores SIGPIPE; its children must not."""
+async def test_broken_pipe_ends_the_writer(tmp_path: Path) -> None:
+    """The shim is a Python program and ignores SIGPIPE, but its children must not."""
     made = shell(tmp_path, "yes | head -n 1; trap - PIPE; sh -c 'kill -PIPE $$'; echo $?")
     await run(made)
     assert await log_of(made) == "y\n141\n"

@@ -1,4 +1,4 @@
-"""The status that a node writes: phases, conditions and container states in a kubelet's words."""
+"""The status that a node writes: phases, conditions and container states, with the kubelet's texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T1 = T0 + timedelta(seconds=5)
 
 
 def state_of(*states: str, inits: tuple[str, ...] = (), stopped: bool = False) -> PodState:
-    """A pod whose containers are, in words, pending, running, crashed (waiting again), or an exit code."""
+    """Build a pod whose containers are pending, running, crashed (waiting for a restart), or have an exit code."""
     sidecar = {"restartPolicy": "Always"}
     init_specs = [
         container("x", name=f"i{n}", **(sidecar if "sidecar" in word else {})) for n, word in enumerate(inits)
@@ -137,7 +137,7 @@ def test_transition_time_changes_with_value_only() -> None:
     assert times["Ready"] == "2026-01-01T00:00:05Z"
 
 
-def test_terminated_container_is_shaped_like_a_kubelets() -> None:
+def test_terminated_container_has_the_kubelets_fields() -> None:
     state = state_of("running")
     state.pod_ip, state.host_ip = "127.64.0.9", "127.0.0.1"
     state.containers[0].end(Terminated(137, "OOMKilled", T1, T0, "last words", "process://abc"))
@@ -182,7 +182,7 @@ def test_crashed_container_keeps_its_last_state() -> None:
     assert found["lastState"]["terminated"]["exitCode"] == 1
 
 
-def test_verdict_is_told_once_nothing_runs() -> None:
+def test_phase_override_is_reported_when_no_container_runs() -> None:
     state = state_of("running")
     state.phase_override = PhaseOverride("Failed", "DeadlineExceeded", "too long")
     assert pod_status(state, "Never", T1)["phase"] == "Running"
@@ -229,7 +229,7 @@ def requesting(**amounts: str) -> dict[str, Any]:
     return pod(container("true", resources=resources))["spec"]
 
 
-def test_node_rejects_what_does_not_fit() -> None:
+def test_node_rejects_pods_that_do_not_fit() -> None:
     admission = Admission(quantity.parse_list({"cpu": "4", "memory": "8Gi", "pods": "110"}))
     assert admission.admit("a", requesting(cpu="2")) is None
     rejection = admission.admit("b", requesting(cpu="2500m"))
@@ -240,7 +240,7 @@ def test_node_rejects_what_does_not_fit() -> None:
     )
 
 
-def test_released_room_is_given_again() -> None:
+def test_released_resources_are_reusable() -> None:
     admission = Admission(quantity.parse_list({"cpu": "1", "pods": "1"}))
     admission.admit("a", requesting(cpu="1"))
     admission.release("a")
@@ -255,7 +255,7 @@ def test_pods_count_as_a_resource() -> None:
     assert rejection.reason == "OutOfpods"
 
 
-def test_devices_are_given_to_one_pod_each() -> None:
+def test_each_device_is_assigned_to_one_pod() -> None:
     admission = Admission(quantity.parse_list({"pods": "110", GPU: "4"}))
     specs = {"a": requesting(gpu="1"), "b": requesting(gpu="2"), "c": requesting()}
     for uid, spec in specs.items():

@@ -1,4 +1,4 @@
-"""The registry as controllers use it: in process, without HTTP. What clients see is judged by the conformance tests."""
+"""The registry as controllers use it: in process, without HTTP. The conformance tests check what clients see."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refusal(code: int) -> Iterator[None]:
     assert caught.value.code == code
 
 
-def test_every_cluster_begins_with_its_namespaces(registry: Registry) -> None:
+def test_every_cluster_starts_with_namespaces(registry: Registry) -> None:
     names = [namespace["metadata"]["name"] for namespace in registry.list(NAMESPACES)]
     assert names == ["default", "kube-node-lease", "kube-public", "kube-system"]
 
@@ -66,19 +66,19 @@ def test_same_seed_gives_the_same_names_and_uids(clock: VirtualClock) -> None:
     assert made[0] == made[1]
 
 
-def test_time_of_creation_is_the_clocks(registry: Registry, clock: VirtualClock) -> None:
+def test_creation_time_is_from_the_clock(registry: Registry, clock: VirtualClock) -> None:
     clock.advance(90)
     assert registry.create(PODS, pod())["metadata"]["creationTimestamp"] == "2026-01-01T00:01:30Z"
 
 
-def test_what_callers_pass_is_not_changed(registry: Registry) -> None:
+def test_arguments_are_not_changed(registry: Registry) -> None:
     sent = job()
     before = copy.deepcopy(sent)
     registry.create(JOBS, sent)
     assert sent == before
 
 
-def test_what_was_handed_out_is_not_changed(registry: Registry) -> None:
+def test_returned_objects_are_not_changed(registry: Registry) -> None:
     created = registry.create(PODS, pod())
     before = copy.deepcopy(created)
     registry.patch(PODS, "a", "default", {"metadata": {"labels": {"x": "y"}}})
@@ -87,7 +87,7 @@ def test_what_was_handed_out_is_not_changed(registry: Registry) -> None:
     assert created == before
 
 
-def test_observer_hears_old_and_new(registry: Registry) -> None:
+def test_observer_gets_old_and_new_object(registry: Registry) -> None:
     created = registry.create(CONFIGMAPS, {"metadata": {"name": "a"}})
     heard: list[Event] = []
     registry.observe(heard.append)
@@ -97,7 +97,7 @@ def test_observer_hears_old_and_new(registry: Registry) -> None:
     assert (heard[0].old, heard[0].obj, heard[1].old) == (created, changed, changed)
 
 
-def test_refused_write_is_not_heard(registry: Registry) -> None:
+def test_refused_write_is_not_observed(registry: Registry) -> None:
     heard: list[Event] = []
     registry.observe(heard.append)
     with refusal(422):
@@ -127,7 +127,7 @@ def test_list_takes_selectors_as_text(registry: Registry) -> None:
     assert [p["metadata"]["name"] for p in registry.list(PODS, None, None, "spec.nodeName=")] == ["a"]
 
 
-def test_bound_pod_is_bound_for_good(registry: Registry) -> None:
+def test_bound_pod_cannot_be_rebound(registry: Registry) -> None:
     registry.create(PODS, pod())
     bound = registry.bind("a", "default", "n1")
     assert (bound["spec"]["nodeName"], bound["status"]["conditions"][0]["type"]) == ("n1", "PodScheduled")
@@ -148,7 +148,7 @@ def test_repeated_fact_is_one_event(registry: Registry, clock: VirtualClock) -> 
     assert failed["involvedObject"]["uid"] == involved["metadata"]["uid"]
 
 
-def test_fact_is_told_anew_after_its_event_has_gone(registry: Registry) -> None:
+def test_fact_is_recorded_again_after_its_event_was_deleted(registry: Registry) -> None:
     involved = registry.create(PODS, pod())
     registry.record_event(involved, "Normal", "R", "m", "c")
     registry.delete(EVENTS, registry.list(EVENTS)[0]["metadata"]["name"], "default")
@@ -156,7 +156,7 @@ def test_fact_is_told_anew_after_its_event_has_gone(registry: Registry) -> None:
     assert [event["count"] for event in registry.list(EVENTS)] == [1]
 
 
-def test_event_in_a_namespace_that_goes_is_dropped(registry: Registry) -> None:
+def test_event_in_a_terminating_namespace_is_dropped(registry: Registry) -> None:
     registry.create(NAMESPACES, {"metadata": {"name": "n"}})
     involved = registry.create(PODS, pod(), "n")
     registry.delete(NAMESPACES, "n")
@@ -164,7 +164,7 @@ def test_event_in_a_namespace_that_goes_is_dropped(registry: Registry) -> None:
     assert registry.list(EVENTS) == []
 
 
-def test_namespace_goes_when_its_finalizer_has_gone(registry: Registry) -> None:
+def test_namespace_is_removed_with_its_last_finalizer(registry: Registry) -> None:
     registry.create(NAMESPACES, {"metadata": {"name": "n"}})
     going = registry.delete(NAMESPACES, "n")
     assert (going["status"]["phase"], "deletionTimestamp" in going["metadata"]) == ("Terminating", True)
@@ -173,12 +173,12 @@ def test_namespace_goes_when_its_finalizer_has_gone(registry: Registry) -> None:
     assert registry.find(NAMESPACES, None, "n") is None
 
 
-def test_namespace_that_waits_for_a_foreign_finalizer_is_terminating(registry: Registry) -> None:
+def test_namespace_with_a_foreign_finalizer_is_terminating(registry: Registry) -> None:
     registry.create(NAMESPACES, {"metadata": {"name": "n", "finalizers": ["example.org/hold"]}})
     assert registry.delete(NAMESPACES, "n")["status"]["phase"] == "Terminating"
 
 
-def test_nothing_is_created_in_a_namespace_that_goes(registry: Registry) -> None:
+def test_nothing_is_created_in_a_terminating_namespace(registry: Registry) -> None:
     registry.create(NAMESPACES, {"metadata": {"name": "n"}})
     registry.delete(NAMESPACES, "n")
     with refusal(403):
@@ -203,7 +203,7 @@ def test_objects_are_stored_under_the_preferred_version() -> None:
     assert registry.create(WORKLOADS, sent)["apiVersion"] == "scheduling.k8s.io/v1beta1"
 
 
-def test_parallelism_of_a_gang_is_fixed_in_1_36() -> None:
+def test_parallelism_of_a_gang_is_immutable_in_1_36() -> None:
     registry = Registry(release="1.36")
     created = registry.create(JOBS, job(parallelism=2, completions=2, suspend=True))
     owner = {

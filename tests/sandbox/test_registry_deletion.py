@@ -1,4 +1,4 @@
-"""Deletion, drawn at random: whatever clients do, held objects stay and released ones go."""
+"""Random deletions: objects with finalizers stay, and released objects are removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS = {"orphan", "foregroundDeletion"}
 
 
 class OnePod(RuleBasedStateMachine):
-    """One pod, and everybody who may have a hand in its end."""
+    """One pod, and all writers that may affect its end."""
 
     @initialize(finalizers=st.lists(st.sampled_from(FINALIZERS), unique=True), on_node=st.booleans())
     def create(self, finalizers: list[str], on_node: bool) -> None:
@@ -52,9 +52,9 @@ class OnePod(RuleBasedStateMachine):
     @rule(name=st.sampled_from(FINALIZERS))
     def hold(self, name: str) -> None:
         metadata = (self.pod or {})["metadata"]
-        held = metadata.get("finalizers") or []
-        patch = {"metadata": {"finalizers": [*held, name]}}
-        if "deletionTimestamp" in metadata and name not in held:
+        finalizers_before = metadata.get("finalizers") or []
+        patch = {"metadata": {"finalizers": [*finalizers_before, name]}}
+        if "deletionTimestamp" in metadata and name not in finalizers_before:
             with pytest.raises(StatusError, match="no new finalizers can be added"):
                 self.registry.patch(PODS, "a", "default", patch)
         else:
@@ -84,14 +84,14 @@ class OnePod(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_is_released_stays(self) -> None:
-        """A pod that has been deleted without grace is there only because a finalizer holds it."""
+        """A pod that was deleted without a grace period exists only while it has a finalizer."""
         pod = self.pod
         if pod is not None and pod["metadata"].get("deletionGracePeriodSeconds") == 0:
             assert pod["metadata"].get("finalizers")
 
     @invariant()
     def nothing_that_is_held_goes(self) -> None:
-        """What is gone was asked to go, and the last that was seen of it had at most one finalizer: that released."""
+        """A removed pod was deleted, and its last version had at most one finalizer: the one that was released."""
         if self.pod is None:
             assert len(set(self.before["metadata"].get("finalizers") or [])) <= 1
 

@@ -59,7 +59,7 @@ def test_null_is_dropped_silently() -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_wrong_type_is_told_as_go_does(spec: dict[str, Any], message: str) -> None:
+def test_wrong_type_has_the_message_of_go(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(DecodingError) as caught:
         decoded({"spec": spec})
     assert str(caught.value) == f"json: {message}"

@@ -1,4 +1,4 @@
-"""The assembled sandbox: it comes up whole, runs Jobs as real processes, and goes without a trace."""
+"""The whole sandbox: it starts completely, runs Jobs as real processes, and leaves nothing behind."""
 
 import base64
 import contextlib
@@ -16,7 +16,7 @@ import yaml
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig, SandboxError
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODS
 from gangjobs_sandbox.thread import running
-from tests.sandbox.node_processes import unslept_s
+from tests.sandbox.node_processes import unique_sleep_s
 from tests.timeouts import TIMEOUT_S
 
 
@@ -37,7 +37,7 @@ def job(name, *command, ranks=1):
 
 
 def client(sandbox):
-    """A client that knows the sandbox from its kubeconfig alone."""
+    """Return a client that is configured from the sandbox's kubeconfig only."""
     config = yaml.safe_load(sandbox.kubeconfig_path.read_text())
     cluster, token = config["clusters"][0]["cluster"], config["users"][0]["user"]["token"]
     trusted = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
@@ -46,7 +46,7 @@ def client(sandbox):
 
 
 def until(condition):
-    """The first true value of the condition."""
+    """Return the first true value of the condition."""
     deadline = time.monotonic() + TIMEOUT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -66,7 +66,7 @@ def processes_with(text):
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if text in " ".join(process.cmdline()):  # that of a zombie is empty
+            if text in " ".join(process.cmdline()):  # a zombie has an empty command line
                 found.append(process)
     return found
 
@@ -87,9 +87,9 @@ def test_job_runs_and_its_log_can_be_read():
         assert log.text == "hello there\n"
 
 
-def test_nothing_runs_and_nothing_lies_about_after_the_end():
-    """The ranks would have an hour to end; if that were waited for, this test would hang."""
-    sleep = f"sleep {unslept_s()}"
+def test_no_process_and_no_file_remains_after_the_end():
+    """The ranks have a grace period of one hour. If the end waited for it, this test would time out."""
+    sleep = f"sleep {unique_sleep_s()}"
     body = job("long", "sh", "-c", f"trap '' TERM; exec {sleep}", ranks=2)
     body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 3600
     with running() as sandbox, client(sandbox) as http:
@@ -101,7 +101,7 @@ def test_nothing_runs_and_nothing_lies_about_after_the_end():
 
 
 def test_end_does_not_wait_for_open_watches():
-    """They would go on for half an hour, and this test with them."""
+    """A watch lasts for half an hour. If the end waited for it, this test would time out."""
     with running() as sandbox:
         http = client(sandbox)
         watch = http.send(http.build_request("GET", "/api/v1/pods?watch=1"), stream=True)
@@ -119,7 +119,7 @@ def test_data_dir_survives_a_restart(tmp_path):
         assert sandbox.call(lambda s: s.registry.get(CONFIGMAPS, "kept", "default"))["data"] == {"a": "1"}
 
 
-def test_only_the_owner_gets_in():
+def test_only_the_owner_has_access():
     with running(SandboxConfig(nodes=0)) as sandbox, client(sandbox) as http:
         assert sandbox.kubeconfig_path.stat().st_mode & 0o077 == 0
         assert http.get("/api/v1/nodes").status_code == 200
@@ -140,12 +140,12 @@ def test_token_is_not_in_the_configs_repr():
     ],
     ids=["cpu", "memory", "release", "folder"],
 )
-def test_senseless_configuration_is_refused(wrong, complaint):
+def test_invalid_configuration_is_refused(wrong, complaint):
     with pytest.raises(SandboxError, match=complaint), running(SandboxConfig(**wrong)):
         pass
 
 
-def test_taken_port_is_refused():
+def test_port_in_use_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as other:
         config = SandboxConfig(port=other.getsockname()[1])
         with pytest.raises(SandboxError, match="cannot be used: Address already in use"), running(config):
@@ -163,7 +163,7 @@ def test_folder_in_use_is_refused(tmp_path):
     [(".", "is not a folder"), ("objects", "objects: File exists"), ("token", "token: Is a directory")],
     ids=["the folder", "the store", "the token"],
 )
-def test_folder_that_cannot_be_used_is_told_by_name(tmp_path, taken, complaint):
+def test_unusable_folder_is_named_in_the_error(tmp_path, taken, complaint):
     data = tmp_path / "data"
     if taken == "token":
         (data / taken).mkdir(parents=True)
@@ -176,8 +176,8 @@ def test_folder_that_cannot_be_used_is_told_by_name(tmp_path, taken, complaint):
         pass
 
 
-def test_token_that_was_never_written_is_made_anew(tmp_path):
-    """An empty one would let everybody in."""
+def test_empty_token_file_gets_a_new_token(tmp_path):
+    """An empty token would allow access for every user."""
     (tmp_path / "token").touch()
     with running(SandboxConfig(nodes=0, data_dir=tmp_path)) as sandbox:
         assert len(sandbox.token) > 20
@@ -185,13 +185,13 @@ def test_token_that_was_never_written_is_made_anew(tmp_path):
         assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
 
-async def test_error_of_the_body_comes_out_as_it_is():
+async def test_error_of_the_body_is_raised_unchanged():
     with pytest.raises(KeyError, match="mine"):
         async with Sandbox(SandboxConfig(nodes=0)):
             raise KeyError("mine")
 
 
-def test_ranks_meet_by_name():
+def test_ranks_connect_by_name():
     listen = "import socket; s=socket.create_server(('talk-0.talk', 7000)); print(s.accept()[0].recv(9).decode())"
     talk = (
         "import socket, time\n"

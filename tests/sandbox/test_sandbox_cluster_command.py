@@ -1,4 +1,4 @@
-"""`gangjobs sandbox` as processes: what it prints, what it hands on, and that nothing stays behind."""
+"""`gangjobs sandbox` as a process: its output, the signals that it forwards, and that nothing remains."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from tests.sandbox.node_processes import unslept_s
+from tests.sandbox.node_processes import unique_sleep_s
 from tests.timeouts import TIMEOUT_S
 
 GANGJOBS = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main"]
@@ -69,13 +69,13 @@ def processes_with(text):
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if text in " ".join(process.cmdline()):  # that of a zombie is empty
+            if text in " ".join(process.cmdline()):  # a zombie has an empty command line
                 found.append(process)
     return found
 
 
 def kubectl_of(kubeconfig):
-    """What kubectl remembers of a server goes by its address, and addresses come back."""
+    """kubectl caches data of a server by its address, and addresses are reused."""
     return ["kubectl", f"--kubeconfig={kubeconfig}", f"--cache-dir={kubeconfig}.cache"]
 
 
@@ -86,7 +86,7 @@ def kubectl(kubeconfig, *arguments, **options):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_up_tells_how_to_use_it_and_ends_when_asked(start, number):
+def test_up_prints_instructions_and_ends_on_a_signal(start, number):
     program = start("up", "--nodes", "1")
     assert "Kubernetes 1.37 at https://127.0.0.1:" in line_with(program, "cluster:")
     assert "/kubeconfig" in line_with(program, "kubeconfig:")
@@ -99,7 +99,7 @@ def test_up_tells_how_to_use_it_and_ends_when_asked(start, number):
 @needs_kubectl
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to end", "killed"])
 def test_pods_end_with_the_sandbox(start, number):
-    seconds = unslept_s()
+    seconds = unique_sleep_s()
     program = start("up")
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
     kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (seconds, seconds))
@@ -127,7 +127,7 @@ def test_kubectl_watches_and_follows(start, tmp_path):
     assert "2/2" in kubectl(kubeconfig, "get", "jobs,pods")
 
 
-def test_run_gives_the_command_the_cluster_and_returns_its_code(start, tmp_path):
+def test_run_passes_the_kubeconfig_and_returns_the_exit_code(start, tmp_path):
     look = (
         "import json, os; print(json.dumps([os.environ['KUBECONFIG'], os.environ['AIRFLOW_CONN_KUBERNETES_DEFAULT']]))"
     )
@@ -141,7 +141,7 @@ def test_run_gives_the_command_the_cluster_and_returns_its_code(start, tmp_path)
 
 @needs_kubectl
 @pytest.mark.parametrize("gate", [(), ("--workload-with-job",)], ids=["gate off", "gate on"])
-def test_job_controller_makes_groups_with_the_gate_only(start, gate):
+def test_job_controller_creates_groups_only_with_the_gate(start, gate):
     program = start("up", "--kubernetes", "1.37", *gate)
     kubeconfig = line_with(program, "kubeconfig:").split()[-1]
     kubectl(kubeconfig, "apply", "-f", "-", input=SLEEPERS % (1, 1))
@@ -149,7 +149,7 @@ def test_job_controller_makes_groups_with_the_gate_only(start, gate):
     assert groups == ("sleepers" if gate else "")
 
 
-def test_run_hands_sigterm_on(start):
+def test_run_forwards_sigterm(start):
     program = start("run", "--", "sh", "-c", "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
     line_with(program, "ready")
     program.terminate()
@@ -158,7 +158,7 @@ def test_run_hands_sigterm_on(start):
 
 
 def test_command_does_not_outlive_a_killed_run(start):
-    seconds = unslept_s()
+    seconds = unique_sleep_s()
     program = start("run", "--", "sh", "-c", f"echo ready; sleep {seconds}", stdout=subprocess.PIPE)
     line_with(program, "ready")
     program.kill()

@@ -1,4 +1,4 @@
-"""The view of a cluster: phases in a word, shares of nodes, one line per change, and a picture that fits."""
+"""The dashboard of a cluster: phases in one word, use of nodes, one line per change, and a layout that fits."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -61,17 +61,17 @@ def snapshot(*, nodes=(), jobs=(), pods=(), after_s=0.0):
     ],
     ids=["suspended", "no pod ready", "one pod missing", "all ready", "one is done", "complete", "failed"],
 )
-def test_job_stands_in_one_phase(given, phase):
+def test_job_is_shown_in_one_phase(given, phase):
     assert summary.job_phase(given) == phase
 
 
-def test_reason_for_waiting_is_told_instead_of_the_phase():
+def test_waiting_reason_replaces_the_phase():
     waiting = pod(phase="Pending")
     waiting["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]
     assert summary.pod_phase(waiting) == "ImagePullBackOff"
 
 
-def test_only_what_changed_is_told():
+def test_only_changes_are_reported():
     before = snapshot(nodes=[node()], jobs=[job(active=1)], pods=[pod("a"), pod("b", node=None, phase="Pending")])
     after = snapshot(nodes=[node(ready="Unknown")], jobs=[job(active=1)], pods=[pod("b", phase="Running")])
     assert summary.changes(before, after) == [
@@ -81,7 +81,7 @@ def test_only_what_changed_is_told():
     ]
 
 
-def test_everything_is_told_at_first():
+def test_first_report_is_complete():
     assert summary.changes(None, snapshot(nodes=[node()], jobs=[job(active=4, ready=2)])) == [
         "node node-0 Ready",
         "job default/train assembling 2/4",
@@ -94,7 +94,7 @@ def drawn(shot, *, width=80, height=24):
     return console.export_text().splitlines()
 
 
-def test_tables_count_what_running_pods_hold():
+def test_tables_count_requests_of_running_pods():
     pods = [pod("a"), pod("b", cpu="500m"), pod("c", phase="Succeeded"), pod("d", node=None, phase="Pending")]
     lines = drawn(snapshot(nodes=[node()], jobs=[job(active=2)], pods=pods))
     assert next(line for line in lines if "node-0" in line).split() == [
@@ -105,7 +105,7 @@ def test_tables_count_what_running_pods_hold():
 
 @pytest.mark.parametrize("height", [16, 24, 50])
 @pytest.mark.parametrize(("nodes", "jobs", "pods"), [(0, 0, 0), (4, 1, 4), (4, 1, 300), (50, 40, 300)])
-def test_picture_is_no_higher_than_the_terminal(nodes, jobs, pods, height):
+def test_dashboard_fits_the_terminal_height(nodes, jobs, pods, height):
     shot = snapshot(
         nodes=[node(f"node-{number}") for number in range(nodes)],
         jobs=[job() for _ in range(jobs)],
@@ -114,31 +114,31 @@ def test_picture_is_no_higher_than_the_terminal(nodes, jobs, pods, height):
     assert len(drawn(shot, height=height)) < height
 
 
-def test_what_is_not_shown_is_counted():
+def test_hidden_rows_are_counted():
     lines = drawn(snapshot(pods=[pod(f"train-{number}") for number in range(300)]))
     shown = sum("default/train-" in line for line in lines)
     assert f"… {300 - shown} more" in "\n".join(lines)
 
 
-def test_names_of_one_gang_stay_told_apart():
+def test_shortened_names_of_one_gang_stay_distinct():
     names = [f"a-task-with-a-name-that-fills-more-than-half-of-the-terminal-{number}" for number in range(4)]
     lines = drawn(snapshot(pods=[pod(name) for name in names]))
     assert [line.split()[0][-3:] for line in lines if "default/" in line] == ["l-0", "l-1", "l-2", "l-3"]
 
 
-def test_pod_with_something_to_tell_comes_first():
+def test_pod_with_a_message_is_first():
     pods = [pod("a", phase="Succeeded"), pod("b"), pod("c", phase="Failed")]
     lines = drawn(snapshot(pods=pods))
     assert [line.split()[0] for line in lines if "default/" in line] == ["default/c", "default/b", "default/a"]
 
 
-def test_room_is_left_to_the_table_that_needs_it():
+def test_unused_height_goes_to_the_longer_table():
     assert shares([1, 100, 3], 20) == [1, 16, 3]
     assert shares([100, 100, 100], 0) == [2, 2, 2]
 
 
 @pytest.mark.parametrize("width", [5, 10, 63])
-def test_cut_name_has_the_width_it_may_have(width):
+def test_shortened_name_has_the_maximum_width(width):
     cut = middle_cut("default/" + "x" * 55 + "-17", width)
     assert len(cut) == width
     assert cut.endswith("17")

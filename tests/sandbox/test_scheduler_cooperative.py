@@ -1,4 +1,4 @@
-"""Nodes and pods are lost while a gang is being placed: what was planned for them is not carried out in part."""
+"""Nodes and pods are removed while a gang is being placed. A plan is never carried out in part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORKERS = 4
 
 
 class InScheduling:
-    """Acts at the given place where a scheduling cycle gives way."""
+    """Acts at the given yield point of a scheduling cycle."""
 
     def __init__(self, bench, place, act):
         self.left, self.act, self.bench = place, act, bench
@@ -19,7 +19,7 @@ class InScheduling:
         bench.between = self._between
 
     def _between(self):
-        if len(self.bench.pods()) < WORKERS:  # the Job controller's turns
+        if len(self.bench.pods()) < WORKERS:  # syncs of the Job controller
             return
         self.left -= 1
         if self.left == -1:
@@ -45,7 +45,7 @@ def disturbed(release, place, act):
 
 
 @pytest.mark.parametrize("release", ["1.36", "1.37"])
-def test_gang_is_not_bound_to_a_node_that_has_gone(release):
+def test_gang_is_not_bound_to_a_removed_node(release):
     places_before_binding = 0
     for place in range(100):
         bench, moment = disturbed(release, place, lose_a_node)
@@ -55,7 +55,7 @@ def test_gang_is_not_bound_to_a_node_that_has_gone(release):
         if moment.bound_before == 0 and not bench.bound():
             places_before_binding += 1
         elif moment.bound_before == 0:
-            # The node went before the first pod was bound, but after it was looked for the last time.
+            # The node was removed before the first pod was bound, but after the last check of the node.
             assert len(bench.bound()) == WORKERS
     assert places_before_binding >= 2 * WORKERS, "while candidates were read, and while they were placed"
 
@@ -69,7 +69,7 @@ def test_gang_that_lost_a_member_is_not_bound_without_it(release):
         assert bench.bound() == []
 
 
-def test_refused_write_leaves_no_unit_behind():
+def test_refused_write_keeps_all_units_active():
     bench = Bench()
     bench.node(cpu="4")
     refusals = iter(["before"])

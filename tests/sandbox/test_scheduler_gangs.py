@@ -1,4 +1,4 @@
-"""The scheduler over a registry: gangs of each release, retries, and what a user can see."""
+"""The scheduler over a registry: gangs of each release, retries, and what users see."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def group_condition(bench, name="train"):
     return [(one["type"], one["status"], one["reason"]) for one in status.get("conditions", ())]
 
 
-def test_pod_is_bound_and_told(bench):
+def test_bound_pod_has_condition_and_event(bench):
     bench.pod("p")
     bench.run()
     assert bench.bound() == ["node-1"]
@@ -42,7 +42,7 @@ def test_pod_is_bound_and_told(bench):
     assert bench.events("p") == [("Scheduled", "Successfully assigned default/p to node-1")]
 
 
-def test_pod_that_fits_nowhere_is_told(bench):
+def test_pod_that_fits_nowhere_has_a_message(bench):
     bench.pod("p", cpu="3")
     bench.run(0)
     tails = {"1.36": "no new claims to deallocate, preemption", "1.37": "preemption"}
@@ -80,7 +80,7 @@ def test_gang_that_cannot_fit_binds_nothing(bench):
         ),
     ],
 )
-def test_refused_gang_is_told_on_its_group(release, kind, message):
+def test_refused_gang_has_a_condition_on_its_group(release, kind, message):
     bench = two_nodes(release)
     bench.gang(workers=6, cpu="1")
     bench.run()
@@ -89,7 +89,7 @@ def test_refused_gang_is_told_on_its_group(release, kind, message):
     assert condition["message"] == message
 
 
-def test_small_gang_runs_beside_one_that_cannot_fit(bench):
+def test_small_gang_runs_while_another_cannot_fit(bench):
     bench.gang("big", workers=6, cpu="1")
     bench.run(3)
     bench.gang("small", workers=3, cpu="1")
@@ -136,7 +136,7 @@ def test_gang_is_bound_when_another_ends(bench):
     assert len(bench.bound("second")) == 4
 
 
-def test_pod_being_deleted_holds_its_place(bench):
+def test_terminating_pod_uses_resources(bench):
     bench.gang("first", workers=4, cpu="1")
     bench.run()
     for pod in bench.pods("first"):
@@ -150,7 +150,7 @@ def test_pod_being_deleted_holds_its_place(bench):
 
 
 def test_replacement_is_never_placed_once_a_member_finished(bench):
-    """kubernetes#142330: finished members leave the group, so it never has minCount pods again."""
+    """kubernetes#142330: finished members leave the group, so the group never has minCount pods again."""
     bench.gang(workers=2, backoffLimit=6)
     bench.run()
     first, second = bench.pods("train")
@@ -171,7 +171,7 @@ def test_replacement_is_placed_while_the_others_run(bench):
     assert len([pod for pod in bench.live_pods("train") if pod["spec"].get("nodeName")]) == 2
 
 
-def test_placed_group_stays_placed_whatever_follows(bench):
+def test_placed_group_keeps_its_condition(bench):
     bench.gang(workers=2, cpu="2", backoffLimit=6)
     bench.run()
     bench.start(bench.pods("train")[0])
@@ -181,7 +181,7 @@ def test_placed_group_stays_placed_whatever_follows(bench):
     assert [status for _, status, _ in group_condition(bench)] == ["True"]
 
 
-def test_pods_over_min_count_follow_later(bench):
+def test_pods_above_min_count_are_bound_later(bench):
     bench.gang(workers=6, min_count=3, cpu="1")
     bench.run()
     assert len(bench.bound("train")) == 4
@@ -231,13 +231,13 @@ def test_gated_pod_waits_for_its_gates(bench):
     assert bench.bound() == ["node-1"]
 
 
-def test_pod_of_another_scheduler_is_left_alone(bench):
+def test_pod_of_another_scheduler_is_ignored(bench):
     bench.pod("p", spec={"schedulerName": "volcano"})
     bench.run()
     assert bench.bound() == []
 
 
-def test_suspended_gang_gives_its_place_back(bench):
+def test_suspended_gang_releases_its_resources(bench):
     bench.gang("first", workers=4, cpu="1")
     bench.run()
     bench.gang("second", workers=4, cpu="1")
@@ -248,7 +248,7 @@ def test_suspended_gang_gives_its_place_back(bench):
     assert len(bench.bound("second")) == 4
 
 
-def test_heartbeats_of_nodes_wake_nobody(bench):
+def test_heartbeats_of_nodes_cause_no_attempt(bench):
     bench.pod("p", cpu="3")
     bench.run(30)
     before = bench.events("p")
@@ -274,7 +274,7 @@ def test_retries_back_off_to_ten_seconds():
 
 
 class TestWorkloadOf135:
-    """v1alpha1: pods are placed one by one and hold their places while they wait for the others."""
+    """v1alpha1: pods are placed one by one and keep their nodes while they wait for the other pods."""
 
     @pytest.fixture
     def bench(self):
@@ -290,14 +290,14 @@ class TestWorkloadOf135:
         bench.run(30)
         assert [scheduled(pod) for pod in bench.pods("train")] == [None, None]
 
-    def test_gang_that_cannot_fit_starves_its_neighbour(self, bench):
+    def test_gang_that_cannot_fit_blocks_other_gangs(self, bench):
         bench.gang("big", workers=6, cpu="1")
         bench.run(3)
         bench.gang("small", workers=3, cpu="1")
         bench.run(200)
         assert (bench.bound("big"), bench.bound("small")) == ([], [])
 
-    def test_neighbour_runs_when_the_big_one_is_deleted(self, bench):
+    def test_blocked_gang_runs_when_the_large_gang_is_deleted(self, bench):
         bench.gang("big", workers=6, cpu="1")
         bench.run(3)
         bench.gang("small", workers=3, cpu="1")
@@ -315,7 +315,7 @@ class TestWorkloadOf135:
         assert timeout in self.messages(bench, "big")
         assert bench.bound("big") == []
 
-    def test_suspended_gang_gives_its_promised_places_back(self, bench):
+    def test_suspended_gang_releases_its_reserved_resources(self, bench):
         bench.gang("big", workers=6, cpu="1")
         bench.run(30)
         bench.registry.patch(JOBS, "big", NAMESPACE, {"spec": {"suspend": True}})
@@ -328,14 +328,14 @@ class TestWorkloadOf135:
 
 
 class RunningClock(VirtualClock):
-    """Goes on with every look at it, as real ones do."""
+    """A clock that advances with every reading, as real clocks do."""
 
     def now(self):
         self.advance(0.001)
         return super().now()
 
 
-def test_pod_is_placed_in_one_step_by_a_clock_that_goes_on():
+def test_pod_is_placed_in_one_step_with_an_advancing_clock():
     bench = Bench(clock=RunningClock())
     bench.node()
     bench.pod("p")
@@ -344,7 +344,7 @@ def test_pod_is_placed_in_one_step_by_a_clock_that_goes_on():
 
 
 def test_group_of_another_priority_than_its_pods_is_refused():
-    """KEP-5710; so the class has to be named on the group too."""
+    """KEP-5710. The class must therefore be set on the group too."""
     bench = two_nodes("1.37")
     bench.registry.create(PRIORITYCLASSES, {"metadata": {"name": "urgent"}, "value": 1000})
     group = {"metadata": {"name": "calm"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}

@@ -48,7 +48,7 @@ def test_no_node_is_ever_overcommitted(nodes, pods, needed):
 
 
 @given(node_lists, pod_lists, st.integers(0, 8))
-def test_gang_has_all_it_needs_or_is_refused(nodes, pods, needed):
+def test_gang_is_placed_completely_or_refused(nodes, pods, needed):
     placement = place(pods, nodes, needed=needed)
     assert placement.is_feasible == (len(placement.nodes) >= needed)
     assert set(placement.nodes) | set(placement.refused) == {pod.uid for pod in pods}
@@ -56,7 +56,7 @@ def test_gang_has_all_it_needs_or_is_refused(nodes, pods, needed):
 
 
 @given(node_lists, pod_lists)
-def test_refused_pod_fits_on_no_node_that_is_left(nodes, pods):
+def test_refused_pod_fits_on_no_node(nodes, pods):
     placement = place(pods, nodes, needed=0)
     rest = [target.copy() for target in nodes]
     for target in rest:
@@ -69,7 +69,7 @@ def test_refused_pod_fits_on_no_node_that_is_left(nodes, pods):
 
 
 @given(node_lists, pod_lists)
-def test_placing_changes_nothing_and_repeats_itself(nodes, pods):
+def test_placement_is_pure_and_deterministic(nodes, pods):
     before = [dict(target.free) for target in nodes]
     first = place(pods, nodes, needed=0)
     assert [dict(target.free) for target in nodes] == before
@@ -81,19 +81,19 @@ def test_equal_pods_are_spread():
     assert sorted(placement.nodes.values()) == ["a", "a", "b", "b"]
 
 
-def test_pods_that_ask_for_nothing_are_spread():
+def test_pods_without_requests_are_spread():
     placement = place(gang(4, cpu="0"), [node("a"), node("b")], needed=4)
     assert sorted(placement.nodes.values()) == ["a", "a", "b", "b"]
 
 
-def test_shortfall_is_noted_when_it_becomes_certain():
+def test_shortfall_is_detected_early():
     placement = place(gang(6), [node("a", cpu="2"), node("b", cpu="2")], needed=6)
     assert placement.shortfall.placed == 4
     assert placement.shortfall.remaining == 1
     assert {refusal.text for refusal in placement.refused.values()} == {"0/2 nodes are available: 2 Insufficient cpu."}
 
 
-def test_pods_over_what_is_needed_may_stay_behind():
+def test_pods_above_the_minimum_may_stay_unplaced():
     placement = place(gang(4), [node("a", cpu="3")], needed=2)
     assert placement.is_feasible
     assert len(placement.nodes) == 3
@@ -126,7 +126,7 @@ def zone_in(*values):
     ],
     ids=["cpu", "gpu", "both", "pods", "unschedulable", "taint", "selector", "affinity", "empty term"],
 )
-def test_refusal_is_told_as_the_real_one_does(spec, target, message):
+def test_refusal_has_the_message_of_kube_scheduler(spec, target, message):
     placement = place([candidate("p", **spec)], [node("a", labels={"zone": "a"}, **target)], needed=1)
     assert placement.refused["p"].text == f"0/1 nodes are available: {message}."
 
@@ -144,7 +144,7 @@ def test_refusal_is_told_as_the_real_one_does(spec, target, message):
     ],
     ids=["tolerated", "preferred only", "tolerates all", "selector", "second term", "by name", "asks for nothing"],
 )
-def test_suitable_node_is_taken(spec, target):
+def test_suitable_node_is_selected(spec, target):
     placement = place([candidate("p", **spec)], [node("a", labels={"zone": "a"}, **target)], needed=1)
     assert placement.nodes == {"p": "a"}
 
@@ -157,5 +157,5 @@ def test_reasons_are_counted_over_nodes():
     assert (refusal.nodes, refusal.hopeless) == (3, 3)
 
 
-def test_no_node_at_all_is_said():
+def test_cluster_without_nodes_has_a_message():
     assert place(gang(1), [], needed=1).refused["p0"].text == "no nodes available to schedule pods"

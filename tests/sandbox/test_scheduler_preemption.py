@@ -1,4 +1,4 @@
-"""Preemption: what is less important goes, as little of it as possible, and only if that helps."""
+"""Preemption: evicts the least important pods, as few as possible, and only if that helps."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def leaving(bench, job=None):
     return [pod for pod in bench.pods(job) if is_deleting(pod)]
 
 
-def test_urgent_gang_takes_the_place_of_a_calm_one(bench):
+def test_gang_of_higher_priority_preempts(bench):
     bench.gang("calm", workers=4, cpu="1")
     bench.run()
     start_all(bench, "calm")
@@ -44,7 +44,7 @@ def test_urgent_gang_takes_the_place_of_a_calm_one(bench):
     assert len(bench.bound("hasty")) == 4
 
 
-def test_only_as_many_go_as_are_needed(bench):
+def test_only_the_necessary_pods_are_evicted(bench):
     for number in range(4):
         bench.pod(f"calm-{number}")
     bench.run()
@@ -53,7 +53,7 @@ def test_only_as_many_go_as_are_needed(bench):
     assert len(leaving(bench)) == 1
 
 
-def test_victim_says_that_it_was_preempted(bench):
+def test_victim_has_a_preemption_condition(bench):
     bench.pod("calm", cpu="2", finalizers=["example.com/hold"])
     bench.pod("other", cpu="2", spec=URGENT)
     bench.run()
@@ -65,7 +65,7 @@ def test_victim_says_that_it_was_preempted(bench):
     assert bench.events("calm")[-1][0] == "Preempted"
 
 
-def test_nobody_goes_when_that_would_not_help(bench):
+def test_no_pod_is_evicted_if_that_does_not_help(bench):
     bench.gang("calm", workers=4, cpu="1")
     bench.run()
     bench.gang("hasty", workers=6, cpu="1", pod_spec=URGENT)
@@ -73,7 +73,7 @@ def test_nobody_goes_when_that_would_not_help(bench):
     assert leaving(bench) == []
 
 
-def test_equal_priority_is_left_alone(bench):
+def test_equal_priority_is_not_preempted(bench):
     bench.gang("first", workers=4, cpu="1")
     bench.run()
     bench.gang("second", workers=4, cpu="1")
@@ -81,7 +81,7 @@ def test_equal_priority_is_left_alone(bench):
     assert leaving(bench) == []
 
 
-def test_polite_class_waits(bench):
+def test_class_with_policy_never_does_not_preempt(bench):
     polite = {"metadata": {"name": "polite"}, "value": 1000, "preemptionPolicy": "Never"}
     bench.registry.create(PRIORITYCLASSES, polite)
     bench.gang("calm", workers=4, cpu="1")
@@ -91,7 +91,7 @@ def test_polite_class_waits(bench):
     assert leaving(bench) == []
 
 
-def test_group_that_lives_as_one_goes_as_one(bench):
+def test_group_with_mode_all_is_evicted_as_a_whole(bench):
     mode = {"1.36": "PodGroup", "1.37": {"all": {}}}[bench.registry.release.name]
     spec = {"schedulingPolicy": {"gang": {"minCount": 4}}, "disruptionMode": mode}
     bench.registry.create(PODGROUPS, {"metadata": {"name": "calm"}, "spec": spec}, NAMESPACE)
@@ -103,7 +103,7 @@ def test_group_that_lives_as_one_goes_as_one(bench):
     assert len(leaving(bench, "calm")) == 4
 
 
-def test_no_second_victim_while_the_first_leaves(bench):
+def test_no_second_eviction_while_the_first_victim_terminates(bench):
     for number in range(4):
         bench.start(bench.pod(f"calm-{number}", spec={"terminationGracePeriodSeconds": 600}))
     bench.run()
@@ -127,7 +127,7 @@ def pod(name, cpu):
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=6),
     st.lists(st.integers(1, 3), min_size=1, max_size=4),
 )
-def test_victims_suffice_and_none_is_needless(sizes, running, wanted):
+def test_victims_are_sufficient_and_minimal(sizes, running, wanted):
     nodes = [node(f"n{number}", cpu) for number, cpu in enumerate(sizes)]
     occupants = []
     for number, (cpu, priority, place_number, is_leaving) in enumerate(running):
@@ -140,16 +140,16 @@ def test_victims_suffice_and_none_is_needless(sizes, running, wanted):
     needed = len(candidates)
     victims = run_to_completion(select_victims(candidates, nodes, occupants, needed=needed, priority=2))
 
-    def fits_without(gone):
+    def fits_without(evicted):
         rest = {one.name: one.copy() for one in nodes}
-        for occupant in gone:
+        for occupant in evicted:
             rest[occupant.node].release(occupant.request)
         return place(candidates, list(rest.values()), needed=needed).is_feasible
 
-    gone = [occupant for victim in victims for occupant in victim.occupants]
+    evicted = [occupant for victim in victims for occupant in victim.occupants]
     already = [occupant for occupant in occupants if occupant.is_leaving]
-    assert all(occupant.priority < 2 and not occupant.is_leaving for occupant in gone)
+    assert all(occupant.priority < 2 and not occupant.is_leaving for occupant in evicted)
     if victims:
-        assert fits_without([*already, *gone])
-        for spared in gone:
-            assert not fits_without([*already, *(one for one in gone if one is not spared)])
+        assert fits_without([*already, *evicted])
+        for spared in evicted:
+            assert not fits_without([*already, *(one for one in evicted if one is not spared)])

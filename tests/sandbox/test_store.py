@@ -1,4 +1,4 @@
-"""The versioned store: versions only grow, history gives the past, and nothing in it ever changes."""
+"""The versioned store: versions only increase, history returns past states, and stored objects never change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def thing(name: str = "a", namespace: str = "n", *, labels: dict[str, str] | Non
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels or {}}, "value": value}
 
 
-def told(event: Event) -> tuple[str, str, int]:
+def summary_of(event: Event) -> tuple[str, str, int]:
     return event.type.value, event.obj["metadata"]["name"], event.obj["value"]
 
 
@@ -39,7 +39,7 @@ def test_versions_are_shared_by_all_resources() -> None:
     assert store.put(CONFIGMAPS, thing()).revision == 2
 
 
-def test_what_was_handed_out_does_not_change() -> None:
+def test_returned_objects_do_not_change() -> None:
     store = Store()
     seen = store.put(PODS, thing()).obj
     before = copy.deepcopy(seen)
@@ -48,13 +48,13 @@ def test_what_was_handed_out_does_not_change() -> None:
     assert seen == before
 
 
-def test_removed_object_is_told_as_it_was_under_a_new_version() -> None:
+def test_removal_event_has_the_last_object_and_a_new_version() -> None:
     store = Store()
     store.put(PODS, thing(value=7))
     events: list[Event] = []
     store.observe(events.append)
     store.remove(PODS, "n", "a")
-    assert [told(event) for event in events] == [("DELETED", "a", 7)]
+    assert [summary_of(event) for event in events] == [("DELETED", "a", 7)]
     assert events[0].obj["metadata"]["resourceVersion"] == "2"
     assert events[0].old is not None
     assert events[0].old["metadata"]["resourceVersion"] == "1"
@@ -69,7 +69,7 @@ def test_list_is_ordered_and_of_one_namespace() -> None:
 
 
 @pytest.mark.parametrize("text", ["job-name=x", "job-name=x,app=y", "app=y", "job-name in (x,z)", "job-name=none"])
-def test_index_gives_what_a_scan_gives(text: str) -> None:
+def test_index_equals_a_scan(text: str) -> None:
     store = Store()
     for number, labels in enumerate([{"job-name": "x"}, {"job-name": "x", "app": "y"}, {"job-name": "z"}, {}]):
         store.put(PODS, thing(f"p{number}", labels=labels))
@@ -79,16 +79,16 @@ def test_index_gives_what_a_scan_gives(text: str) -> None:
     assert store.list(PODS, "n", selector) == [s for s in store.list(PODS, "n") if selector.matches(s.labels)]
 
 
-def test_history_tells_what_came_after_a_version() -> None:
+def test_history_returns_events_after_a_version() -> None:
     store = Store()
     store.put(PODS, thing())
     store.put(CONFIGMAPS, thing())
     store.put(PODS, thing(value=1))
-    assert [told(event) for event in store.events_since(PODS, 1)] == [("MODIFIED", "a", 1)]
+    assert [summary_of(event) for event in store.events_since(PODS, 1)] == [("MODIFIED", "a", 1)]
     assert store.events_since(PODS, 3) == []
 
 
-def test_history_has_an_end() -> None:
+def test_history_is_bounded() -> None:
     store = Store(window=3)
     for value in range(10):
         store.put(PODS, thing(value=value))
@@ -105,7 +105,7 @@ def test_quiet_resource_keeps_its_history() -> None:
     assert len(store.events_since(CONFIGMAPS, 0)) == 1
 
 
-def test_forgotten_history_is_expired() -> None:
+def test_dropped_history_is_expired() -> None:
     store = Store()
     store.put(PODS, thing())
     store.forget(PODS)
@@ -114,7 +114,7 @@ def test_forgotten_history_is_expired() -> None:
         store.events_since(PODS, 0)
 
 
-def test_observer_that_writes_is_told_in_order() -> None:
+def test_observer_that_writes_gets_events_in_order() -> None:
     store = Store()
     seen: list[int] = []
 
@@ -129,7 +129,7 @@ def test_observer_that_writes_is_told_in_order() -> None:
     assert seen == [1, 2, 3, 4]
 
 
-def test_observer_stops_when_told_to() -> None:
+def test_unsubscribed_observer_gets_no_events() -> None:
     store = Store()
     seen: list[Event] = []
     stop = store.observe(seen.append)
@@ -145,7 +145,7 @@ def test_object_is_encoded_once() -> None:
     assert stored.json_as("v2", dict) is stored.json_as("v2", dict)
 
 
-def test_copy_shares_nothing() -> None:
+def test_copy_is_deep() -> None:
     original = {"a": [{"b": 1}], "c": {"d": []}}
     copied = objects_copy(original)
     assert copied == original
@@ -158,14 +158,14 @@ KEYS = st.sampled_from([(namespace, name) for namespace in "mn" for name in "abc
 
 
 class StoreAgainstDict(RuleBasedStateMachine):
-    """The store against a plain dict, and against the state that its own history gives."""
+    """Compares the store with a plain dict, and with the state that the store's history gives."""
 
     @initialize(window=st.integers(1, 6))
     def start(self, window: int) -> None:
         self.store = Store(window=window)
         self.model: dict[tuple[str, str], Obj] = {}
         self.states: dict[int, dict[tuple[str, str], Obj]] = {0: {}}
-        self.told: dict[tuple[str, str], Obj] = {}
+        self.observed: dict[tuple[str, str], Obj] = {}
         self.store.observe(self._follow)
 
     def _follow(self, event: Event) -> None:
@@ -173,19 +173,19 @@ class StoreAgainstDict(RuleBasedStateMachine):
             return
         key = event.obj["metadata"]["namespace"], event.obj["metadata"]["name"]
         assert (event.old is None) is (event.type is EventType.ADDED)
-        assert event.old == self.told.get(key)
+        assert event.old == self.observed.get(key)
         if event.type is EventType.DELETED:
-            del self.told[key]
+            del self.observed[key]
         else:
-            self.told[key] = event.obj
+            self.observed[key] = event.obj
 
-    def _note(self) -> None:
+    def _record_revision(self) -> None:
         self.states[self.store.revision] = dict(self.model)
 
     @rule(key=KEYS, value=st.integers(0, 3), labels=st.sampled_from([{}, {"job-name": "x"}, {"job-name": "y"}]))
     def put(self, key: tuple[str, str], value: int, labels: dict[str, str]) -> None:
         self.model[key] = self.store.put(PODS, thing(key[1], key[0], value=value, labels=labels)).obj
-        self._note()
+        self._record_revision()
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -193,17 +193,17 @@ class StoreAgainstDict(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.model)))
         self.store.remove(PODS, *key)
         del self.model[key]
-        self._note()
+        self._record_revision()
 
     @rule()
     def other_resource(self) -> None:
         self.store.put(CONFIGMAPS, thing())
-        self._note()
+        self._record_revision()
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
         assert [s.obj for s in self.store.list(PODS)] == [self.model[key] for key in sorted(self.model)]
-        assert self.told == self.model
+        assert self.observed == self.model
 
     @invariant()
     def index_agrees(self) -> None:

@@ -1,4 +1,4 @@
-"""What a store on disk survives: being killed, torn lines, a snapshot half-way, a second owner."""
+"""Durability of the store: kills, torn lines, an interrupted snapshot, and a second owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reopened(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def written(folder: Path, *, log_bytes_max: int = 10**9, count: int = 5) -> tuple[int, dict[str, Any]]:
-    """A closed store with some changes, also removals."""
+    """A closed store with some changes, including removals."""
     store = Store(Journal(folder, log_bytes_max=log_bytes_max))
     for value in range(count):
         store.put(CONFIGMAPS, thing(f"t{value}", value))
@@ -52,12 +52,12 @@ def written(folder: Path, *, log_bytes_max: int = 10**9, count: int = 5) -> tupl
 
 
 @pytest.mark.parametrize("log_bytes_max", [10**9, 200, 1], ids=["log only", "a few snapshots", "a snapshot each time"])
-def test_state_is_there_again(tmp_path: Path, log_bytes_max: int) -> None:
+def test_state_is_restored(tmp_path: Path, log_bytes_max: int) -> None:
     assert written(tmp_path, log_bytes_max=log_bytes_max) == reopened(tmp_path)
 
 
-def test_versions_go_on_where_they_stopped(tmp_path: Path) -> None:
-    """Also when the newest version was that of a removal, and a snapshot has forgotten it."""
+def test_versions_continue_after_a_restart(tmp_path: Path) -> None:
+    """This includes a newest version that was a removal and that a snapshot has dropped."""
     store = Store(Journal(tmp_path, log_bytes_max=1))
     store.put(CONFIGMAPS, thing())
     store.remove(CONFIGMAPS, "n", "a")
@@ -67,14 +67,14 @@ def test_versions_go_on_where_they_stopped(tmp_path: Path) -> None:
     again.close()
 
 
-def test_history_is_there_again_as_far_as_the_log_goes(tmp_path: Path) -> None:
+def test_history_of_the_log_is_restored(tmp_path: Path) -> None:
     written(tmp_path)
     store = Store(Journal(tmp_path))
     assert len(store.events_since(CONFIGMAPS, 0)) == 7
     store.close()
 
 
-def test_history_before_a_snapshot_is_gone(tmp_path: Path) -> None:
+def test_history_before_a_snapshot_is_expired(tmp_path: Path) -> None:
     written(tmp_path, log_bytes_max=1)
     store = Store(Journal(tmp_path))
     with pytest.raises(Expired):
@@ -85,7 +85,7 @@ def test_history_before_a_snapshot_is_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", [b"[9", b'[8,"configmaps","n","x",{"metadata":{"na', b"\xff"], ids=["short", "long", "no text"]
 )
-def test_unfinished_last_line_was_never_answered(tmp_path: Path, torn: bytes) -> None:
+def test_incomplete_last_line_is_ignored(tmp_path: Path, torn: bytes) -> None:
     state = written(tmp_path)
     with (tmp_path / LOG).open("ab") as file:
         file.write(torn)
@@ -103,7 +103,7 @@ def test_store_can_be_written_after_a_torn_line(tmp_path: Path) -> None:
     assert "late" in reopened(tmp_path)[1]
 
 
-def test_damage_before_the_end_is_told(tmp_path: Path) -> None:
+def test_damage_before_the_last_line_is_reported(tmp_path: Path) -> None:
     written(tmp_path)
     lines = (tmp_path / LOG).read_bytes().splitlines(keepends=True)
     (tmp_path / LOG).write_bytes(b"".join([lines[0], b"garbage\n", *lines[2:]]))
@@ -111,7 +111,7 @@ def test_damage_before_the_end_is_told(tmp_path: Path) -> None:
         Store(Journal(tmp_path))
 
 
-def test_crash_between_snapshot_and_emptying_the_log_doubles_nothing(tmp_path: Path) -> None:
+def test_crash_between_snapshot_and_truncation_duplicates_nothing(tmp_path: Path) -> None:
     state = written(tmp_path)
     log = (tmp_path / LOG).read_bytes()
     store = Store(Journal(tmp_path, log_bytes_max=1))
@@ -139,7 +139,7 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(cut=st.integers(0, 2000), log_bytes_max=st.sampled_from([10**9, 300]))
-def test_any_cut_of_the_log_leaves_a_moment_of_the_past(
+def test_truncated_log_restores_a_past_state(
     tmp_path_factory: pytest.TempPathFactory, cut: int, log_bytes_max: int
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
@@ -173,23 +173,23 @@ while True:
 """
 
 
-def test_killed_process_loses_nothing_that_it_has_told(tmp_path: Path) -> None:
+def test_killed_process_loses_no_acknowledged_write(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        told = [int(process.stdout.readline()) for _ in range(150)]
+        acknowledged = [int(process.stdout.readline()) for _ in range(150)]
         os.kill(process.pid, signal.SIGKILL)
-        told += [int(line) for line in process.stdout.read().split("\n") if line]
+        acknowledged += [int(line) for line in process.stdout.read().split("\n") if line]
     store = Store(Journal(tmp_path))
     registry = Registry(store)
     names = {obj["metadata"]["name"] for obj in registry.list("configmaps")}
-    assert {f"c{number}" for number in told} <= names
+    assert {f"c{number}" for number in acknowledged} <= names
     store.close()
 
 
 @contextmanager
 def full_disk_at(size: int) -> Iterator[None]:
-    """No file may grow over this size: the part that fits is written, as on a disk that fills up."""
+    """Limit the file size: the part that fits is written, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -199,7 +199,7 @@ def full_disk_at(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("room", [0, 10], ids=["no room", "room for a part of the line"])
-def test_change_that_cannot_be_written_is_not_made(tmp_path: Path, room: int) -> None:
+def test_change_that_cannot_be_written_is_not_applied(tmp_path: Path, room: int) -> None:
     state = written(tmp_path)
     store = Store(Journal(tmp_path))
     with (
@@ -215,7 +215,7 @@ def test_change_that_cannot_be_written_is_not_made(tmp_path: Path, room: int) ->
     assert "later" in now[1]
 
 
-def test_snapshot_that_cannot_be_written_leaves_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_snapshot_keeps_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(Journal(tmp_path, log_bytes_max=1000))
     value = 0
     while (tmp_path / LOG).stat().st_size < 900:
