@@ -211,7 +211,7 @@ async def _on_unwritable(request: Request, error: Exception) -> Response:
 
 
 async def _on_client_gone(request: Request, error: Exception) -> Response:
-    """The client disconnected before the end of its request. Nothing was done, and nobody reads the response."""
+    """Handle a client that disconnected before the end of its request. The request is not executed."""
     return failure(errors.bad_request("the client has gone"))
 
 

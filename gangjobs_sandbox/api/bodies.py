@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["FieldValidation", "decoder", "flag", "integer", "is_dry_run", "options_error", "read_object", "read_patch"]
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
-"""The API server's own limit on a request body."""
+"""The API server's limit for a request body, in bytes."""
 
 SUMMARY_BYTES_MAX = 30
-"""How much of a body is repeated in the message that it cannot be read."""
+"""The number of bytes of an unreadable body that the error message repeats."""
 
 _FALSE = {"0", "false"}
 
 
 class FieldValidation(StrEnum):
-    """What happens to fields that a kind does not have."""
+    """The handling of fields that a kind does not have."""
 
     IGNORE = "Ignore"
     WARN = "Warn"
@@ -43,16 +43,16 @@ class FieldValidation(StrEnum):
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """A boolean parameter as the API server reads it: anything but `false` and `0` is true, also nothing at all."""
+    """Parse a boolean parameter as the API server does: all values except `false` and `0` are true, even ""."""
     text = query.get(name)
     return text is not None and text.lower() not in _FALSE
 
 
 def integer(query: Mapping[str, str], name: str) -> int | None:
-    """A whole-number parameter, or None.
+    """Return an integer parameter, or None if it is missing.
 
     Raises:
-        StatusError: 400, it is no number.
+        StatusError: 400, the value is not a number.
     """
     text = query.get(name)
     if not text:
@@ -64,13 +64,13 @@ def integer(query: Mapping[str, str], name: str) -> int | None:
 
 
 def options_error(kind: str, cause: errors.Cause) -> StatusError:
-    """422 for a parameter of the request itself."""
+    """Build the error 422 for a parameter of the request."""
     details = {"group": "meta.k8s.io", "kind": kind, "causes": [cause.to_dict()]}
     return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {cause}', details)
 
 
 def is_dry_run(query: Any, kind: str) -> bool:
-    """Whether nothing shall be written."""
+    """Return whether the request is a dry run."""
     wanted = query.getlist("dryRun")
     for value in wanted:
         if value != "All":
@@ -91,10 +91,10 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
     "application/json": msgspec.json.decode,
     "application/yaml": yaml.safe_load,
 }
-"""How a body of each media type is read; none at all means JSON."""
+"""The decoder for each media type. A missing media type means JSON."""
 
 _HINTS = {"application/vnd.kubernetes.protobuf": ". Send a manifest instead: kubectl apply -f FILE"}
-"""What to do instead, by media type. `kubectl create secret` and its like send protobuf; `kubectl apply` sends JSON."""
+"""The advice for unsupported media types. `kubectl create secret` sends protobuf, and `kubectl apply` sends JSON."""
 
 
 def _parsed(body: bytes, media: str, kind: str) -> Object:
@@ -120,7 +120,7 @@ def _media(request: Request) -> str:
 
 
 async def read_object(request: Request, kind: str, *, optional: bool = False) -> Object:
-    """The object of this kind in the body; an empty one if that is allowed.
+    """Decode the object of this kind in the body. An empty body gives an empty object if that is allowed.
 
     Raises:
         StatusError: 400, 413, 415.
@@ -135,7 +135,7 @@ async def read_object(request: Request, kind: str, *, optional: bool = False) ->
 
 
 async def read_patch(request: Request) -> tuple[PatchKind, Any]:
-    """The patch in the body and its type.
+    """Return the patch in the body and its type.
 
     Raises:
         StatusError: 400, 413, 415 (server-side apply is not supported).
@@ -153,10 +153,10 @@ async def read_patch(request: Request) -> tuple[PatchKind, Any]:
 def decoder(
     schema: Schema, target: Target, query: Mapping[str, str], warnings: list[str], *, is_patch: bool = False
 ) -> Callable[[Object], Object]:
-    """What checks an object of this request against the schema, as `fieldValidation` says.
+    """Return the function that validates the object of this request, according to `fieldValidation`.
 
-    The result takes the object in the request's version, or (of a patch) in the stored one, and gives the stored
-    one; it raises StatusError: 400, or 422 if the object comes from a patch.
+    The function takes the object in the request's version, or for a patch in the stored version, and returns the object
+    in the stored version. It raises StatusError: 400, or 422 if the object comes from a patch.
     """
     mode = _field_validation(query)
     root = schema.root(target.resource, target.version, target.group)

@@ -60,7 +60,7 @@ class WatchHub:
         self._waiting[resource].discard(waiter)
 
     def count(self) -> int:
-        """The number of open watches."""
+        """Return the number of open watches."""
         return sum(len(waiters) for waiters in self._waiting.values())
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Watch:
         self.timeout_s: float = timeout_s or TIMEOUT_S * (1 + random.random())  # noqa: S311 - spreads reconnects
 
     async def stream(self, render: Render) -> AsyncIterator[bytes]:
-        """The lines of the watch, several in each piece."""
+        """Yield the lines of the watch, several in each piece."""
         resource = self.target.resource
         waiter = self.hub.subscribe(resource)
         try:

@@ -90,7 +90,7 @@ async def _until(closing: asyncio.Event, first: bytes, rest: AsyncIterator[bytes
 
 
 def _options(query: Mapping[str, str]) -> dict[str, Any]:
-    """The options of `LogSource.open` from the query parameters that an API server sends.
+    """Build the options of `LogSource.open` from the query parameters that an API server sends.
 
     Raises:
         ValueError: a parameter is not a number or a time.

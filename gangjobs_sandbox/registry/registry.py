@@ -60,13 +60,13 @@ class Registry:
     # Reading
 
     def find(self, resource: str | Resource, namespace: str | None, name: str) -> Object | None:
-        """The object, or None if it does not exist."""
+        """Return the object, or None if it does not exist."""
         kind = by_key(resource)
         stored = self.store.get(kind, (namespace or "") if kind.namespaced else "", name)
         return stored.obj if stored else None
 
     def get(self, resource: str | Resource, name: str, namespace: str | None = None) -> Object:
-        """The object.
+        """Return the object.
 
         Raises:
             StatusError: 404, it does not exist.
@@ -84,7 +84,7 @@ class Registry:
         label_selector: str | Selector | None = None,
         field_selector: str | FieldSelector | None = None,
     ) -> Objects:
-        """The objects of a namespace (None means all) that match, ordered by namespace and name."""
+        """Return the matching objects of a namespace (None means all), ordered by namespace and name."""
         kind = by_key(resource)
         labels = selectors.parse(label_selector) if isinstance(label_selector, str) else label_selector
         fields = selectors.parse_fields(field_selector) if isinstance(field_selector, str) else field_selector
@@ -268,7 +268,7 @@ class Registry:
         return self.delete(PODS, name, namespace, uid=uid, grace_period_s=grace_period_s, dry_run=dry_run)
 
     def returns_deleted(self, resource: str | Resource) -> bool:
-        """Whether the response to a DELETE contains the removed object."""
+        """Return whether the response to a DELETE contains the removed object."""
         return STRATEGIES[by_key(resource)].returns_deleted
 
     def record_event(
@@ -283,7 +283,7 @@ class Registry:
         self._recorder.record(involved, type, reason, message, component)
 
     def suffix(self) -> str:
-        """A few random characters for a generated name."""
+        """Return a few random characters for a generated name."""
         return f"{self._rng.getrandbits(32):08x}"
 
     # Shared steps

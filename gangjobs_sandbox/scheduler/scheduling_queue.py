@@ -52,13 +52,13 @@ class SchedulingQueue:
         self._active.pop(unit, None)
 
     def failed(self, unit: Unit) -> None:
-        """It waits before it is tried again: 1 s, doubled by each failure, to 10 s."""
+        """Record a failed attempt. The back-off is 1 s, doubled by each failure, up to 10 s."""
         failures = self._attempts[unit].failures + 1 if unit in self._attempts else 1
         backoff_s = min(BACKOFF_BASE_S * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), BACKOFF_MAX_S)
         self._attempts[unit] = Attempts(failures, self._clock.now() + timedelta(seconds=backoff_s))
 
     def forget(self, unit: Unit) -> None:
-        """It did well, or is gone: its next failure is the first."""
+        """Reset the back-off of a unit that succeeded or is gone."""
         self._attempts.pop(unit, None)
 
     def next_s(self, others: Iterable[datetime]) -> float | None:

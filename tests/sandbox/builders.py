@@ -43,7 +43,7 @@ class RefusingRegistry:
                 raise StatusError(500, "InternalError", f"{name} was not applied")
             result = attribute(*args, **kwargs)
             if moment == "after":
-                raise StatusError(500, "InternalError", f"{name} was applied, but nobody was told")
+                raise StatusError(500, "InternalError", f"{name} was applied, but the response was lost")
             return result
 
         return write

@@ -97,7 +97,7 @@ def test_write_during_a_sync_neither_loses_nor_duplicates_counts(disturb):
         if not once.has_acted:
             break
         place += 1
-    assert place > WORKERS, "the sync gives way at least once for each pod"
+    assert place > WORKERS, "the sync yields at least once for each pod"
 
 
 def test_conflict_is_retried_and_not_logged(caplog):

@@ -182,7 +182,7 @@ async def test_private_root_shows_every_mount(kind: Isolation, tmp_path: Path) -
     if (await probe(tmp_path)).isolation is Isolation.REWRITTEN_PATHS or (
         kind is Isolation.NAMESPACES and os.geteuid() != 0
     ):
-        pytest.skip("this machine lets nobody make namespaces")
+        pytest.skip("this machine does not allow new namespaces")
     for name in ("message", "hosts"):
         (tmp_path / name).write_text("127.0.0.1 localhost\n" if name == "hosts" else "")
     (tmp_path / "volume").mkdir()
