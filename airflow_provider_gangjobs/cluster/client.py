@@ -348,6 +348,7 @@ class Client:
         timeout_s: float = 300,
         idle_timeout_s: float | None = None,
         on_open: Callable[[], None] | None = None,
+        line_bytes_max: int = WATCH_LINE_BYTES_MAX,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events after `resource_version`, including bookmarks, as undecoded JSON with one event per line.
 
@@ -358,6 +359,7 @@ class Client:
         :param idle_timeout_s: The connection counts as lost if nothing arrives for this long. The default is
             `WATCH_IDLE_MARGIN_S` more than `timeout_s`.
         :param on_open: Called when the server has accepted the watch.
+        :param line_bytes_max: The watch fails when one event is longer than this.
 
         Raises:
             Gone: the version is too old. The server may report this in an event of type ERROR instead, which the
@@ -380,7 +382,7 @@ class Client:
         ) as chunks:
             if on_open is not None:
                 on_open()
-            async with aclosing(whole_lines(chunks, bytes_max=WATCH_LINE_BYTES_MAX)) as parts:
+            async with aclosing(whole_lines(chunks, bytes_max=line_bytes_max)) as parts:
                 async for lines in parts:
                     yield lines
 

@@ -28,11 +28,11 @@ STOP_WITHIN_S: Final = 10.0
 longer, and must not keep an exception from its caller."""
 
 
-def run(coroutine: Coroutine[object, object, T]) -> T:
+def run(coroutine: Coroutine[object, object, T], *, stop_within_s: float = STOP_WITHIN_S) -> T:
     """The coroutine's result, from an event loop that runs in a thread of its own and ends with it.
 
     If the wait is interrupted by an exception, such as one that a signal handler raises, the coroutine is cancelled,
-    its end is awaited for at most `STOP_WITHIN_S`, and the exception is raised.
+    its end is awaited for at most `stop_within_s` seconds, and the exception is raised.
     """
     work = _Work(coroutine)
     thread = threading.Thread(target=copy_context().run, args=(work.run,), name="gangjobs", daemon=True)
@@ -42,9 +42,9 @@ def run(coroutine: Coroutine[object, object, T]) -> T:
     except BaseException:
         work.cancel()
         if thread.ident is not None:
-            thread.join(STOP_WITHIN_S)
+            thread.join(stop_within_s)
         if thread.is_alive():
-            log.warning("The interrupted work on the cluster has not ended within %.0f s", STOP_WITHIN_S)
+            log.warning("The interrupted work on the cluster has not ended within %.0f s", stop_within_s)
         raise
     thread.join()
     return result()

@@ -100,7 +100,6 @@ async def test_rotated_token_is_used(embedded: SandboxThread, connection: str, m
 async def test_unchanged_connection_ends_in_an_error(
     plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
     monkeypatch.setenv(CONNECTION, connection_json({"clusters": []}))
     event = await event_of(args_of(plane.submit()))
     assert (event.status, event.reason) == (Status.ERROR, "InvalidConnection")

@@ -100,15 +100,14 @@ def test_alarm_is_not_lost_in_a_busy_loop() -> None:
         run(work())
 
 
-def test_work_that_does_not_stop_does_not_keep_the_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_gangjobs.hooks.event_loop.STOP_WITHIN_S", 0.05)
+def test_work_that_does_not_stop_does_not_keep_the_alarm() -> None:
     released = threading.Event()
 
     async def work() -> None:
         released.wait()
 
     with pytest.raises(Alarm), alarm():
-        run(work())
+        run(work(), stop_within_s=0.05)
     released.set()
 
 

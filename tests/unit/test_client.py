@@ -399,9 +399,7 @@ async def test_watch_without_response_times_out() -> None:
             [line async for line in client.watch(JOBS, resource_version="1")]
 
 
-async def test_watch_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_gangjobs.cluster.client.WATCH_LINE_BYTES_MAX", 10)
-
+async def test_watch_line_without_end_is_refused() -> None:
     async def endless(_: Request, connection: Connection) -> None:
         connection.begin_stream()
         while True:
@@ -410,7 +408,7 @@ async def test_watch_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch
 
     async with FaultServer(endless) as server, Client(server.config) as client:
         with pytest.raises(UnexpectedReply, match="more than 10 bytes"):
-            [line async for line in client.watch(JOBS, resource_version="1")]
+            [line async for line in client.watch(JOBS, resource_version="1", line_bytes_max=10)]
 
 
 async def test_abandoned_watch_closes_its_connection() -> None:
