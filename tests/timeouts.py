@@ -1,4 +1,4 @@
-"""How long tests wait for what must happen: long, since only where something is broken they wait to the end."""
+"""Timeouts of the tests. They are long, because a test waits to the end of a timeout only when something is broken."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Real Airflow for tests: a home of its own with a database, `dag.test()` runs, and all its processes.
+"""An Airflow installation for tests: AIRFLOW_HOME, database, DAGs, `dag.test()` runs, and all Airflow processes.
 
-Airflow reads its configuration when it is imported, so it never runs in the process of pytest.
+Airflow reads its configuration when it is imported, so Airflow never runs in the process of pytest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wait for a condition: the only way that tests here let time pass."""
+"""Poll a condition until it holds. The tests of real Airflow wait in no other way."""
 
 from __future__ import annotations
 

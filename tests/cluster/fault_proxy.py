@@ -1,7 +1,7 @@
-"""A gateway between one process of the provider and a real API server, in which one request comes to grief.
+"""A proxy between one process of the provider and a real API server, which injects one fault.
 
-The request is told by its kind ("PATCH pods"), and what befalls it by a fault of the sandbox's own API server. A fatal
-one is the last thing that the process behind the gateway ever does: whatever it sends afterwards goes nowhere.
+The fault is a fault of the sandbox's API server, and applies to the first request of one kind, such as "PATCH pods".
+After a fatal fault the proxy drops all later requests, as if the process behind the proxy had died.
 """
 
 from __future__ import annotations

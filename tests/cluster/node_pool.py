@@ -1,4 +1,4 @@
-"""The sandbox's nodes on a real control plane: real processes, and no container runtime."""
+"""Nodes of the sandbox on a real control plane. They run pods as local processes, without a container runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a control plane stored for a gang, without what changes from run to run: for documentation that stays true."""
+"""The objects that a control plane stored for a gang, without the fields that differ between runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One API server under test, spoken to in plain HTTP: an embedded one, or the cluster of a kubeconfig."""
+"""The API server under test, over plain HTTP: an embedded server, or the cluster of a kubeconfig."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A namespace in a whole control plane, and the hand that plays its nodes: pods end as a test says.
+"""A namespace in a control plane with controllers and scheduler, in which the test acts as the kubelet.
 
-Nothing else drives the pods, so the sequence of states is the test's. Nodes are bare objects with room and no program.
+Nodes are objects without a kubelet, so that only the test changes the status of pods.
 """
 
 from __future__ import annotations

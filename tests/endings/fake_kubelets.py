@@ -1,7 +1,8 @@
-"""The kubelets of hollow nodes: they run nothing, and write of each pod what a kubelet would write.
+"""Simulated kubelets: they run no containers, and write the pod status that a kubelet writes.
 
-A pod that is placed starts at once. One that is being deleted ends by SIGTERM a moment later and then goes, whatever
-its grace period. How a pod ends by itself is the test's to say. All goes over the API, so any control plane will do.
+A pod that is bound to a node starts at once. A pod that is deleted ends by SIGTERM after `STOP_S`, whatever its grace
+period, and is then removed. The test ends the other pods. All requests go over the API, so that the simulation works
+with any control plane.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One gang of a scenario, followed as a trigger follows it, and the hands of all those who can end its pods."""
+"""A gang with nodes of its own, followed as a trigger follows it, and the actions that can end its pods."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a server has stored of a namespace's Jobs, pods and ConfigMaps, change by change: the judge of the harvest.
+"""All changes of a namespace's Jobs, pods, and ConfigMaps, as the API server stored them.
 
-It is read back from the server after the fact, as a watch tells it, so it holds for any control plane and depends on no
-state of ours. Revisions order changes across kinds of objects.
+The history is read from a watch after the test, so that it does not depend on the state of the provider, and works
+with any control plane. Resource versions give the order of changes of different kinds.
 """
 
 from __future__ import annotations

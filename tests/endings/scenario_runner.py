@@ -1,4 +1,4 @@
-"""Play a scenario, and check what always holds: each pod's outcome once, none left held, the verdict the Job's own."""
+"""Run a scenario and check its end: each outcome is recorded once, no pod is held, and the verdict is the Job's."""
 
 from __future__ import annotations
 

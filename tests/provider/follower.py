@@ -1,4 +1,4 @@
-"""A follower at work beside a test, with what it has reported."""
+"""A task that follows a gang while the test runs, and the observations that it reports."""
 
 from __future__ import annotations
 

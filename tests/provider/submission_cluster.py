@@ -1,4 +1,4 @@
-"""A cluster to submit to: the embedded one over HTTP, in virtual time, with processes that die on demand."""
+"""An embedded cluster for tests of submission: HTTP, simulated time, and clients that crash where a test says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task and its tries by the operator, run as Airflow's task runner and triggerer run them."""
+"""Run the tries of one operator task as Airflow's task runner and triggerer run them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A control plane over HTTP in virtual time: API server, controllers, scheduler, and a hand that plays the nodes.
+"""A control plane over HTTP in virtual time: API server, controllers, scheduler, and simulated kubelets.
 
     async with VirtualControlPlane.running() as plane:
         ref = plane.submit("train", workers=4)
         await plane.until(lambda: plane.running_ranks("train") == 4)
         plane.finish("train", 2, exit_code=1)
 
-The kubelets start what is placed and end what is deleted; how a rank ends by itself is the test's to say.
+The kubelets start the pods that have a node, and stop the pods that are deleted. The test ends the other pods.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the cluster has seen: every change of every object, from the server's own history."""
+"""Every change of every object of the embedded cluster, as the API server stored it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the DAGs of held gangs, as the tests see them."""
+"""DAG runs whose gangs wait until the test lets them end."""
 
 from __future__ import annotations
 
