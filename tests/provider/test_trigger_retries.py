@@ -56,7 +56,7 @@ def args_of(ref: GangRef, **fields: Any) -> TriggerArgs:
     return TriggerArgs(kubernetes_conn_id="retries", namespace=ref.namespace, name=ref.name, uid=ref.uid, **fields)
 
 
-async def event_of(args: TriggerArgs, log: Any = None) -> GangEvent:
+async def wait_until_ended(args: TriggerArgs, log: Any = None) -> GangEvent:
     return await wait_for_event(args, "ended", log or logging.getLogger("test"))
 
 
@@ -64,7 +64,7 @@ async def event_of(args: TriggerArgs, log: Any = None) -> GangEvent:
 async def test_reading_the_connection_is_retried(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = connection_json(plane.config.kube_config)
     asyncio.get_running_loop().call_later(120, monkeypatch.setenv, CONNECTION, connection)
-    waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), must_exist=True)))
+    waiting = asyncio.create_task(wait_until_ended(args_of(plane.submit(workers=2), must_exist=True)))
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.finish_all()
     event = await waiting
@@ -77,7 +77,7 @@ async def test_deadline_of_the_task_applies_while_the_connection_cannot_be_read(
 ) -> None:
     monkeypatch.setattr("airflow_provider_gangjobs.triggers.wait.CLOCK_WITHIN_S", 0.1)
     args = args_of(GangRef("n", "j", "u"), deadline=time.time() + 0.5, execution_timeout_s=200.0)
-    event = await event_of(args)
+    event = await wait_until_ended(args)
     assert (event.status, event.reason, event.seconds) == (Status.TIMEOUT, "Deadline.execution", 200.0)
 
 
@@ -90,7 +90,7 @@ async def test_rotated_token_is_used(embedded: SandboxThread, connection: str, m
     monkeypatch.setenv(CONNECTION, fresh.replace(embedded.token, "rotated-away"))
     asyncio.get_running_loop().call_later(0.2, monkeypatch.setenv, CONNECTION, fresh)
 
-    event = await event_of(args_of(ref))
+    event = await wait_until_ended(args_of(ref))
     await informers().aclose()
 
     assert event.status is Status.SUCCEEDED
@@ -101,7 +101,7 @@ async def test_unchanged_connection_ends_in_an_error(
     plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CONNECTION, connection_json({"clusters": []}))
-    event = await event_of(args_of(plane.submit()))
+    event = await wait_until_ended(args_of(plane.submit()))
     assert (event.status, event.reason) == (Status.ERROR, "InvalidConnection")
 
 
@@ -110,7 +110,7 @@ async def test_gang_is_followed_again_after_an_unexpected_exception(
     plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
+    waiting = asyncio.create_task(wait_until_ended(args_of(plane.submit(workers=2)), BrokenLog(RESTARTS_MAX)))
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.finish_all()
     assert (await waiting).status is Status.SUCCEEDED
@@ -122,7 +122,7 @@ async def test_repeated_exception_is_an_error_without_its_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    event = await event_of(args_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
+    event = await wait_until_ended(args_of(plane.submit(workers=2), tracking_errors=2), BrokenLog(1000))
     assert (event.status, event.reason, event.tracking_errors) == (Status.ERROR, "RuntimeError", 2)
     assert "s3cr3t" not in json.dumps(event.to_payload())
 
@@ -130,7 +130,7 @@ async def test_repeated_exception_is_an_error_without_its_text(
 @in_virtual_time
 async def test_progress_resets_the_count_of_errors(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
-    waiting = asyncio.create_task(event_of(args_of(plane.submit(workers=2), tracking_errors=1)))
+    waiting = asyncio.create_task(wait_until_ended(args_of(plane.submit(workers=2), tracking_errors=1)))
     await plane.until(lambda: plane.running_ranks() == 2)
     await asyncio.sleep(PROGRESS_S + 100)
     plane.finish_all()
@@ -145,7 +145,7 @@ async def test_deadline_counts_by_the_clock_of_the_api_server(
     """The local clock is months ahead here, so that by the local clock the deadline has passed."""
     monkeypatch.setenv(CONNECTION, connection_json(plane.config.kube_config))
     deadline = plane.clock.now().timestamp() + 600
-    event = await event_of(args_of(plane.submit(workers=2), deadline=deadline))
+    event = await wait_until_ended(args_of(plane.submit(workers=2), deadline=deadline))
     assert (event.status, event.phase) == (Status.TIMEOUT, Phase.RUNNING)
     assert 600 <= elapsed() <= 602
 
