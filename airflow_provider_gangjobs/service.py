@@ -1,118 +1,245 @@
-"""The gangs of one cluster, over one client: everything that Airflow's doors ask for, each in one call.
+"""The use cases of gangs in one cluster: submit, follow, read, halt, delete, deliver, and clean up.
 
-Nothing is decided here: the calls go to `submission`, `tracking` and `cluster`.
+`GangService` has one coroutine for each use case, with its defaults. The Airflow hook derives its blocking methods from
+these coroutines. The service selects the namespace and calls the packages `submission`, `tracking` and `cluster`, which
+implement the use cases. It does not know Airflow.
+
+A DAG file may import this module, so the module imports no client library. Each method imports what it calls.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
-from airflow_provider_gangjobs.cluster.errors import NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
-from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission import ending, operations
-from airflow_provider_gangjobs.submission import uploads as uploading
-from airflow_provider_gangjobs.submission.capabilities import Abilities, abilities
-from airflow_provider_gangjobs.submission.claim import answers_for, is_gone, mark_delivered, mark_delivered_by
-from airflow_provider_gangjobs.submission.cleanup import HALF_SUBMITTED_FOR, Tidied, tidy
-from airflow_provider_gangjobs.submission.deletion import PODS_GONE_WITHIN_S, forget
-from airflow_provider_gangjobs.submission.ending import Killed
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from airflow_provider_gangjobs.submission.submit import Submission, submit
-from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes, collect_outcomes
-from airflow_provider_gangjobs.tracking.read.logs import RankLog, read_logs
-from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
-from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot, read_snapshot
-from airflow_provider_gangjobs.tracking.release import ReleaseReport, release_pods
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.submission.adopt import Lost
+    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+    from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.submission.adopt import LostAttempt
+    from airflow_provider_gangjobs.submission.capabilities import Capabilities
+    from airflow_provider_gangjobs.submission.cleanup import CleanupReport
+    from airflow_provider_gangjobs.submission.ending import Killed
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
+    from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.submission.uploads import Upload
+    from airflow_provider_gangjobs.tracking.follow import Until
+    from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
+    from airflow_provider_gangjobs.tracking.read.logs import RankLog
+    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
+    from airflow_provider_gangjobs.tracking.release import ReleaseReport
+
+log = logging.getLogger(__name__)
 
 DEFAULT_NAMESPACE: Final = "default"
+SUBMISSION_DEADLINE_S: Final = 120.0
+"""Twice the time that an API server may need to restart. Discovery and all steps of a submission share the deadline."""
+SUBMISSIONS_PER_PAGE: Final = 100
+PODS_GONE_WITHIN_S: Final = 120.0
+"""The default termination grace period is 30 s, and a node needs some time to notice that a pod is deleted."""
+HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
+"""A submission takes a second, and the retries of a task usually follow within minutes."""
 
 
 @dataclass(frozen=True)
-class Gangs:
-    """What can be done with the gangs of a cluster. Errors are `GangJobError` or `cluster.errors.ClusterError`."""
+class GangService:
+    """The gangs of one cluster, over one client.
+
+    Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.
+    """
 
     client: Client
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, config: ClusterConfig) -> AsyncIterator[Gangs]:
-        """Connect for the length of the block."""
+    async def connect(cls, config: ClusterConfig) -> AsyncIterator[GangService]:
+        """Open a client for the duration of the block."""
+        from airflow_provider_gangjobs.cluster.client import Client
+
         async with Client(config) as client:
             yield cls(client)
 
     @property
     def namespace(self) -> str:
-        """Where gangs go that name no namespace."""
+        """The namespace of gangs whose spec names no namespace."""
         return self.client.config.namespace or DEFAULT_NAMESPACE
 
-    async def capabilities(self) -> Capabilities:
-        """What the cluster serves. Remembered for some minutes."""
-        return await discover(self.client)
+    # -- the cluster -----------------------------------------------------------------------------------------
 
-    async def abilities(self) -> Abilities:
-        """What can be done with gangs here, and how that is known. Remembered for some minutes."""
-        return await abilities(self.client, namespace=self.namespace)
+    async def version(self) -> Mapping[str, str]:
+        """Return the server's `/version` document, such as `{"gitVersion": "v1.37.0"}`."""
+        return await self.client.version()
+
+    async def capabilities(self) -> Capabilities:
+        """Return the release, the dialects, the fields that a dry run keeps, and the state of the feature gates.
+
+        The result is cached for some minutes.
+        """
+        from airflow_provider_gangjobs.submission.capabilities import read_capabilities
+
+        return await read_capabilities(self.client, namespace=self.namespace)
+
+    # -- submission ------------------------------------------------------------------------------------------
 
     async def submit(
         self,
         spec: GangSpec,
         *,
+        trigger_id: str | None = None,
+        key: TaskKey | None = None,
+        claim: str = "",
+        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        validate: Validate | str = Validate.CLIENT,
+        return_failed: bool = False,
+        deadline_s: float = SUBMISSION_DEADLINE_S,
+    ) -> Submission:
+        """Create the gang of a submission id or of a task, or adopt the gang that exists.
+
+        :param trigger_id: A submission id that the caller chooses. The same id with the same parameters is the same
+            gang, however often and from wherever it is submitted, until the submission is deleted or has failed.
+        :param key: The task that the gang belongs to, instead of a submission id.
+        :param claim: The id of the task instance that is responsible for the gang from now on. Only with `key`.
+        :param reattach: Which existing gang of the task to adopt. Only with `key`.
+        :param validate: With `server`, the API server validates the Job in a dry run before anything is created.
+        :param return_failed: Return the last attempt, once, if it has failed and no try has read how, instead of
+            submitting the next attempt. Only with `key`.
+        :param deadline_s: For how many seconds from now requests are retried, in total.
+
+        Raises:
+            InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: no new gang is left running.
+            ValueError: not exactly one of `trigger_id` and `key` is given.
+        """
+        from airflow_provider_gangjobs.submission.operations import submit_operation
+        from airflow_provider_gangjobs.submission.submit import submit
+
+        dry_run = Validate(validate) is Validate.SERVER
+        if (trigger_id is None) == (key is None):
+            raise ValueError("Give either trigger_id or key")
+        with self._deadline(deadline_s):
+            discovered = await self._discover()
+            if trigger_id is not None:
+                return await submit_operation(
+                    self.client,
+                    spec,
+                    trigger_id=trigger_id,
+                    discovered=discovered,
+                    namespace=self.namespace,
+                    dry_run=dry_run,
+                    clock=self.client.clock,
+                )
+            assert key is not None
+            return await submit(
+                self.client,
+                spec,
+                key=key,
+                claim=claim,
+                discovered=discovered,
+                reattach=Reattach(reattach),
+                namespace=self.namespace,
+                dry_run=dry_run,
+                return_failed=return_failed,
+                clock=self.client.clock,
+            )
+
+    async def submit_next_attempt(
+        self,
+        spec: GangSpec,
+        *,
         key: TaskKey,
         claim: str,
-        reattach: Reattach = Reattach.RUNNING_OR_SUCCEEDED,
-        validate: Validate = Validate.CLIENT,
-        lost: Lost | None = None,
-        tell_failure: bool = False,
+        lost: LostAttempt,
+        deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
-        """Create a task's gang, or adopt the one that is there. See `submission.submit`."""
-        return await submit(
-            self.client,
-            spec,
-            key=key,
-            claim=claim,
-            capabilities=await self.capabilities(),
-            reattach=reattach,
-            namespace=self.namespace,
-            preflight=validate is Validate.SERVER,
-            lost=lost,
-            tell_failure=tell_failure,
-        )
+        """Submit the attempt that follows a lost one, within the same try of the task.
 
-    async def submit_operation(
-        self, spec: GangSpec, trigger_id: str, *, validate: Validate = Validate.CLIENT
+        Raises:
+            SubmissionFailed: another try of the task has adopted the lost attempt, or the server refused a step.
+            InvalidGangSpec, GangUnsupported, SubmissionConflict: as `submit`.
+        """
+        from airflow_provider_gangjobs.submission.submit import submit
+
+        with self._deadline(deadline_s):
+            return await submit(
+                self.client,
+                spec,
+                key=key,
+                claim=claim,
+                discovered=await self._discover(),
+                namespace=self.namespace,
+                lost=lost,
+                clock=self.client.clock,
+            )
+
+    async def submit_after(
+        self,
+        spec: GangSpec,
+        event: GangEvent,
+        *,
+        key: TaskKey,
+        claim: str,
+        max_disruptions: int,
+        delete_failed: bool = False,
+        free_held: bool = False,
     ) -> Submission:
-        """Create the gang of this id, or return the one that is there. See `submission.operations`."""
-        return await operations.submit_operation(
-            self.client,
-            spec,
-            trigger_id=trigger_id,
-            capabilities=await self.capabilities(),
-            namespace=self.namespace,
-            preflight=validate is Validate.SERVER,
-        )
+        """Submit the attempt that follows a failed one within the same try of the task.
+
+        The failed attempt is deleted last, because its Job shows how many attempts in a row were lost. An error of this
+        deletion is logged and does not fail the submission.
+
+        :param event: The event of the failed attempt.
+        :param max_disruptions: How many attempts in a row may be lost and replaced without a retry of the task.
+        :param delete_failed: Delete the failed gang when the next attempt is submitted.
+        :param free_held: With `delete_failed`, also release the failed gang's pods.
+
+        Raises:
+            SubmissionFailed, InvalidGangSpec, GangUnsupported, SubmissionConflict: as `submit_next_attempt`.
+        """
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+        from airflow_provider_gangjobs.submission.attempts import lost_attempt
+
+        lost = lost_attempt(event, max_disruptions=max_disruptions)
+        submission = await self.submit_next_attempt(spec, key=key, claim=claim, lost=lost)
+        if delete_failed:
+            try:
+                await self.discard(event.ref, claim, free_held=free_held)
+            except ClusterError as error:
+                log.warning("Gang %s could not be deleted: %s", event.ref, error)
+        return submission
+
+    def _deadline(self, seconds: float) -> AbstractContextManager[None]:
+        from airflow_provider_gangjobs.cluster.deadline import request_deadline
+
+        return request_deadline(self.client.clock.monotonic() + seconds)
+
+    async def _discover(self) -> DiscoveredResources:
+        from airflow_provider_gangjobs.cluster.discovery import discover
+
+        return await discover(self.client, clock=self.client.clock)
 
     async def submission(self, trigger_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
-        """The submission of this id as it stands, by one request; None if there is none."""
+        """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.
+
+        Returns None if there is no such submission.
+        """
+        from airflow_provider_gangjobs.submission import operations
+
         return await operations.find(self.client, trigger_id, namespace=namespace or self.namespace)
 
     async def submissions(
@@ -120,10 +247,16 @@ class Gangs:
         *,
         namespace: str | None = None,
         selector: str | None = None,
-        limit: int = operations.PAGE_SUBMISSIONS,
+        limit: int = SUBMISSIONS_PER_PAGE,
         continue_token: str | None = None,
     ) -> SubmissionPage:
-        """A page of a namespace's submissions, of tasks and by chosen ids alike."""
+        """Return a page of a namespace's submissions, of tasks and of submission ids.
+
+        :param selector: A label selector. By default all submissions are returned.
+        :param continue_token: The token of the page before this one.
+        """
+        from airflow_provider_gangjobs.submission import operations
+
         return await operations.page(
             self.client,
             namespace=namespace or self.namespace,
@@ -140,13 +273,27 @@ class Gangs:
         namespace: str | None = None,
         timeout_s: float = PODS_GONE_WITHIN_S,
     ) -> tuple[GangRef, ...]:
-        """Delete what belongs to a submission, after halting it if it goes on; the Job too if asked."""
+        """Delete the ledger, the files, the Service and the groups of a submission; with `job`, also its Jobs.
 
-        async def free(ref: GangRef) -> None:
+        A live gang is halted first, and the call waits for its pods. Safe to repeat, also after an error. Returns the
+        Jobs that the submission had.
+
+        Raises:
+            SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
+        """
+        from airflow_provider_gangjobs.submission.deletion import delete_submission
+        from airflow_provider_gangjobs.tracking.release import release_pods
+
+        async def release(ref: GangRef) -> None:
             await release_pods(self.client, namespace=ref.namespace, gang=ref.name)
 
-        return await forget(
-            self.client, trigger_id, namespace=namespace or self.namespace, release=free, job=job, timeout_s=timeout_s
+        return await delete_submission(
+            self.client,
+            trigger_id,
+            namespace=namespace or self.namespace,
+            release=release,
+            job=job,
+            timeout_s=timeout_s,
         )
 
     async def tidy(
@@ -156,128 +303,213 @@ class Gangs:
         everywhere: bool = False,
         older_than: timedelta = HALF_SUBMITTED_FOR,
         dry_run: bool = False,
-    ) -> Tidied:
-        """Complete or remove gangs whose submission stopped half-way. See `submission.janitor`."""
+    ) -> CleanupReport:
+        """Complete or remove the gangs whose submission stopped half-way. Safe to repeat and to run concurrently.
+
+        :param everywhere: Clean up the whole cluster instead of one namespace.
+        :param older_than: Leave gangs alone whose Job was created more recently than this.
+        :param dry_run: Only report what would be done.
+        """
+        from airflow_provider_gangjobs.submission.cleanup import tidy
+
         where = None if everywhere else namespace or self.namespace
         return await tidy(self.client, namespace=where, older_than=older_than, dry_run=dry_run)
 
     async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
-        """Store files that many gangs share; returns their content id, for `GangSpec.uploads`."""
-        return await uploading.upload(self.client, files, namespace=namespace or self.namespace)
+        """Store files that many gangs share. Returns their content id, for `GangSpec(uploads=[...])`."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.upload(self.client, files, namespace=namespace or self.namespace)
 
     async def uploads(self, *, namespace: str | None = None) -> list[Upload]:
-        """All uploads of a namespace."""
-        return await uploading.uploads(self.client, namespace=namespace or self.namespace)
+        """Return all uploads of a namespace."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.uploads(self.client, namespace=namespace or self.namespace)
 
     async def delete_upload(self, content_id: str, *, namespace: str | None = None) -> bool:
-        """Delete an upload, used or not. False if it was gone."""
-        return await uploading.delete_upload(self.client, content_id, namespace=namespace or self.namespace)
+        """Delete an upload, even if gangs still use it. Returns false if the upload was gone."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.delete_upload(self.client, content_id, namespace=namespace or self.namespace)
+
+    # -- tracking --------------------------------------------------------------------------------------------
 
     async def outcomes(self, ref: GangRef) -> list[Outcome]:
-        """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
+        """Return every recorded outcome, by rank. The outcomes are available while the Job exists."""
+        from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+
         return await read_outcomes(self.client, ref)
 
     async def collect_outcomes(self, event: GangEvent) -> CollectedOutcomes:
-        """Return the outcomes of a gang that succeeded, also unrecorded ones. See `tracking.harvest.collect`."""
+        """Return the outcomes of a gang that succeeded, including those that only the gang's pods show."""
+        from airflow_provider_gangjobs.tracking.harvest.collect import collect_outcomes
+
         return await collect_outcomes(self.client, event)
 
+    async def logs(
+        self, ref: GangRef, policy: Logs | str = Logs.RANK0_AND_FAILED, *, outcomes: Sequence[Outcome] = ()
+    ) -> list[RankLog]:
+        """Return the last lines of the ranks' logs, as far as the nodes still have them.
+
+        :param policy: Which ranks: `rank0+failed`, `all` or `none`.
+        :param outcomes: The recorded outcomes, which show the failed ranks.
+        """
+        from airflow_provider_gangjobs.tracking.read.logs import read_logs
+
+        return await read_logs(self.client, ref, Logs(policy), outcomes=outcomes)
+
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
-        """How a task's gangs stand, by a bounded look: at the one of this uid, or else at the last attempt."""
+        """Read the state of a task's gangs in a bounded number of requests.
+
+        :param uid: The uid of the Job whose pods are read. By default the Job of the last attempt.
+        """
+        from airflow_provider_gangjobs.tracking.read.snapshot import read_snapshot
+
         return await read_snapshot(self.client, namespace or self.namespace, key.digest, uid)
 
-    async def logs(self, ref: GangRef, policy: Logs, *, outcomes: Sequence[Outcome] = ()) -> list[RankLog]:
-        """The tails of the ranks' logs that the policy asks for; each says why it is missing if it is."""
-        return await read_logs(self.client, ref, policy, outcomes=outcomes)
+    async def is_live(self, ref: GangRef) -> bool:
+        """Return whether the Job of exactly this uid exists and has not ended."""
+        from airflow_provider_gangjobs.submission.ending import is_live
+
+        return await is_live(self.client, ref)
+
+    async def live_gangs(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[GangRef]:
+        """Return the task's live gangs that `claim` is responsible for."""
+        from airflow_provider_gangjobs.submission.ending import live_gangs
+
+        return await live_gangs(self.client, key, claim, namespace=namespace or self.namespace)
+
+    # -- the end of a gang -----------------------------------------------------------------------------------
 
     async def mark_delivered(self, ref: GangRef) -> bool:
-        """Note that the outcome is Airflow's now: the next submission is a new attempt. False if the Job is gone."""
+        """Mark the outcome as delivered, so that the next submission is a new attempt.
+
+        Returns false if the Job is gone. A task uses `deliver`, which checks the claim.
+        """
+        from airflow_provider_gangjobs.submission.claim import mark_delivered
+
         return await mark_delivered(self.client, ref, at=datetime.now(UTC))
 
-    async def halt(self, ref: GangRef, *, reason: str) -> bool:
-        """End its pods and keep its Job to be read. False if the Job is gone."""
-        return await ending.halt(self.client, ref, reason=reason)
-
-    async def delete(self, ref: GangRef) -> bool:
-        """Delete the Job of exactly this uid and all it owns. False if it was gone."""
-        return await ending.delete(self.client, ref)
-
     async def deliver(self, ref: GangRef, claim: str, *, free_held: bool = False, delete: bool = False) -> bool:
-        """Mark the gang as delivered if `claim` answers for it, then let its pods go and delete its Job, as asked.
+        """Mark the gang as delivered if `claim` is responsible for it.
 
-        The mark and the deletion apply only while `claim` answers for the gang: a try that is late touches no gang that
-        the next try has adopted. The pods of a gang whose Job is gone are let go, too. False if the gang is left alone.
+        The mark and the deletion apply only while `claim` is responsible for the gang: a try that is late changes no
+        gang that the next try has adopted. The pods of a gang whose Job is gone are released, too.
+
+        :param free_held: Then release the gang's pods.
+        :param delete: Then delete the Job.
+        :return: False if the gang was left alone.
         """
+        from airflow_provider_gangjobs.submission.claim import is_gone, mark_delivered_by
+        from airflow_provider_gangjobs.submission.ending import delete_claimed
+
         marked = await mark_delivered_by(self.client, ref, claim, at=datetime.now(UTC))
         if marked is None and not await is_gone(self.client, ref):
             return False
         if free_held:
-            await self.let_go(ref)
-        return not delete or marked is None or await ending.delete_claimed(self.client, ref, claim, seen=marked)
+            await self.release_pods(ref)
+        return not delete or marked is None or await delete_claimed(self.client, ref, claim, seen=marked)
 
     async def discard(self, ref: GangRef, claim: str, *, free_held: bool = False) -> bool:
-        """Delete the gang, ended or not, if `claim` answers for it, and let its pods go. False if it is left alone."""
-        gone = await ending.delete_claimed(self.client, ref, claim)
-        if gone and free_held:
-            await self.let_go(ref)
-        return gone
+        """Delete the gang, ended or not, if `claim` is responsible for it. Returns false if the gang was left alone.
+
+        :param free_held: Then release the gang's pods.
+        """
+        from airflow_provider_gangjobs.submission.ending import delete_claimed
+
+        is_gone = await delete_claimed(self.client, ref, claim)
+        if is_gone and free_held:
+            await self.release_pods(ref)
+        return is_gone
 
     async def kill(self, ref: GangRef, claim: str) -> Killed:
-        """Delete the gang if it is live and `claim` answers for it, and leave it alone otherwise.
+        """Delete the gang if it is live and `claim` is responsible for it. Otherwise leave the gang alone.
 
-        Its pods are let go, too: nobody follows it any more who would record how they end. A gang that has ended stays,
-        with its pods: their outcomes are still to be recorded.
+        The pods are released, since nobody follows the gang any more who would record their outcomes. A gang that has
+        ended keeps its pods: their outcomes are still to be recorded.
         """
+        from airflow_provider_gangjobs.submission import ending
+
         killed = await ending.kill(self.client, ref, claim)
-        if killed is Killed.DELETED:
-            await self.let_go(ref)
+        if killed is ending.Killed.DELETED:
+            await self.release_pods(ref)
         return killed
 
-    async def is_live(self, ref: GangRef) -> bool:
-        """Whether exactly this Job is there and has not ended.
-
-        Raises:
-            ClusterError: it could not be found out.
-        """
-        try:
-            job = read_job(await self.client.get(JOBS, ref.name, ref.namespace))
-        except NotFound:
-            return False
-        return job.ref == ref and state_of(job) is JobState.LIVE
-
-    async def live(self, key: TaskKey, claim: str, *, namespace: str | None) -> list[GangRef]:
-        """The task's gangs that still run and that `claim` answers for."""
-        found = await self.client.list(JOBS, namespace or self.namespace, label_selector=task_selector(key.digest))
-        jobs = [read_job(stored) for stored in found]
-        return [job.ref for job in jobs if state_of(job) is JobState.LIVE and answers_for(job, claim)]
-
-    async def end_live(
-        self, key: TaskKey, claim: str, *, namespace: str | None, delete: bool, reason: str
+    async def end_live_gangs(
+        self, key: TaskKey, claim: str, *, namespace: str | None = None, delete: bool, reason: str
     ) -> list[GangRef]:
-        """End the task's gangs that still run and that `claim` answers for: delete, or else halt them. Returns them.
+        """Delete or halt the task's live gangs that `claim` is responsible for. Returns these gangs.
 
-        A gang that ends, or that another try adopts, while this goes on is left alone. What the pods of the others that
-        still ran come to is not recorded.
+        A gang that ends meanwhile, or that another try adopts meanwhile, is left alone. The outcomes of pods that still
+        ran are not recorded.
+
+        :param delete: Delete the gangs. Otherwise they are halted with `reason`, and their Jobs stay.
         """
-        found = await self.client.list(JOBS, namespace or self.namespace, label_selector=task_selector(key.digest))
-        ended = []
-        for stored in found:
-            job = read_job(stored)
-            is_ours = state_of(job) is JobState.LIVE and answers_for(job, claim)
-            if is_ours and await self._end(stored, claim, delete, reason):
-                await self.let_go(job.ref)
-                ended.append(job.ref)
-        return ended
+        from airflow_provider_gangjobs.submission.ending import end_live_gangs
 
-    async def _end(self, stored: dict[str, Any], claim: str, delete: bool, reason: str) -> bool:
-        job = read_job(stored)
-        if delete:
-            return await ending.kill(self.client, job.ref, claim, seen=stored) is Killed.DELETED
-        return await ending.halt_claimed(self.client, job.ref, claim, reason=reason, queued=job.is_queued_by_kueue)
+        return await end_live_gangs(
+            self.client,
+            key,
+            claim,
+            namespace=namespace or self.namespace,
+            delete=delete,
+            reason=reason,
+            release=self.release_pods,
+        )
 
-    async def let_go(self, ref: GangRef) -> None:
-        """Free the pods of a gang that is over and that nobody follows, or they would be held for ever."""
+    async def halt(self, ref: GangRef, *, reason: str) -> bool:
+        """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
+        from airflow_provider_gangjobs.submission import ending
+
+        return await ending.halt(self.client, ref, reason=reason)
+
+    async def delete(self, ref: GangRef) -> bool:
+        """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone."""
+        from airflow_provider_gangjobs.submission import ending
+
+        return await ending.delete(self.client, ref)
+
+    async def release_pods(self, ref: GangRef) -> None:
+        """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""
+        from airflow_provider_gangjobs.tracking.release import release_pods
+
         await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
     async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
-        """Free the pods of one gang, of a namespace, or (with neither) of the cluster. See `tracking.release`."""
+        """Remove the provider's finalizer from the pods of a gang, of a namespace, or (with neither) of the cluster.
+
+        For uninstalling. Outcomes that are not recorded yet are lost. Safe to repeat.
+        """
+        from airflow_provider_gangjobs.tracking.release import release_pods
+
         return await release_pods(self.client, namespace=namespace, gang=gang)
+
+
+async def follow(
+    config: ClusterConfig,
+    ref: GangRef,
+    *,
+    until: Until = "ended",
+    deadlines: Deadlines | None = None,
+    report: Callable[[Observation], None] = lambda _: None,
+) -> GangEvent:
+    """Wait until a gang runs or has ended, and record its outcomes in the ledger meanwhile.
+
+    All calls on one event loop share their watches and connections, so this use case takes no client.
+
+    :param until: What to wait for: `running` or `ended`.
+    :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
+    :param report: Called with each new observation of the gang.
+    """
+    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+
+    name = "airflow_provider_gangjobs.tracking.follow"
+    # The first import in a process loads the client libraries, which takes half a second of CPU or more. The import
+    # runs in a thread so that other triggers on this event loop go on meanwhile.
+    module = sys.modules[name] if name in sys.modules else await asyncio.to_thread(import_module, name)
+    event: GangEvent = await module.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
+    return event
+
+
+__all__ = ["GangService", "follow"]

@@ -34,7 +34,7 @@ from benchmarks.world import api_server, many, tenant_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from tests.cluster.tenant import Tenant
 
 GANGS = 200
@@ -69,8 +69,8 @@ class Bodies:
     decision: str
 
 
-def bodies_of(key: TaskKey, namespace: str, capabilities: Capabilities) -> Bodies:
-    dialect = select_dialect(capabilities.resources)
+def bodies_of(key: TaskKey, namespace: str, discovered: DiscoveredResources) -> Bodies:
+    dialect = select_dialect(discovered.resources)
     assert dialect is not None
     decision = PlacementDecision(Placement.GANG, dialect.name)
     attempt = build_attempt(key, namespace=namespace, number=0, claim="bench")
@@ -151,18 +151,18 @@ async def compare(tenant: Tenant, gangs: int, rounds: int) -> tuple[dict[str, li
         Client(tenant.config) as client,
         aiohttp.ClientSession(tenant.plane.url, connector=connector, headers=headers) as session,
     ):
-        capabilities = await discover(client)
-        version = capabilities.scheduling_versions[0]
+        discovered = await discover(client)
+        version = discovered.scheduling_versions[0]
         bare = Bare(session, tenant.namespace, version)
 
         async def ours(key: TaskKey) -> None:
             submission = await submit(
-                client, SPEC, key=key, claim="bench", capabilities=capabilities, namespace=tenant.namespace
+                client, SPEC, key=key, claim="bench", discovered=discovered, namespace=tenant.namespace
             )
             requests.append(submission.requests)
 
         for number in range(-1, rounds):  # the first round warms up connections and caches, of both alike
-            bodies = [bodies_of(key, tenant.namespace, capabilities) for key in keys(number, "bare", gangs)]
+            bodies = [bodies_of(key, tenant.namespace, discovered) for key in keys(number, "bare", gangs)]
             work = {
                 "bare": [lambda one=one: bare.submit(one) for one in bodies],
                 "provider": [lambda key=key: ours(key) for key in keys(number, "provider", gangs)],

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
 
-    from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.service import GangService
 
 __all__ = ["add_cluster_options", "run_on_cluster", "selected_namespace"]
 
@@ -33,7 +33,7 @@ def selected_namespace(options: argparse.Namespace) -> str | None:
     return None if options.all_namespaces else options.namespace or "default"
 
 
-def run_on_cluster(options: argparse.Namespace, action: Callable[[Gangs], Awaitable[T]]) -> T:
+def run_on_cluster(options: argparse.Namespace, action: Callable[[GangService], Awaitable[T]]) -> T:
     """Run the action on the cluster that the options select, and return the result of the action.
 
     Raises:
@@ -43,12 +43,12 @@ def run_on_cluster(options: argparse.Namespace, action: Callable[[Gangs], Awaita
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.errors import ClusterError
-    from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.service import GangService
 
     extras = {"kube_config_path": options.kubeconfig, "cluster_context": options.context}
 
     async def run_action() -> T:
-        async with Gangs.of(ClusterConfig.from_extras("the command line", extras)) as gangs:
+        async with GangService.connect(ClusterConfig.from_extras("the command line", extras)) as gangs:
             return await action(gangs)
 
     try:

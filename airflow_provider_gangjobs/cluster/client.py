@@ -66,7 +66,7 @@ class Client:
         credentials: Credentials | None = None,
     ) -> None:
         self.config = config
-        clock = clock or Clock()
+        self.clock = clock = clock or Clock()
         self._credentials = credentials or Credentials(config, clock=clock)
         self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
         self._retrying = RetryingTransport(self._transport, clock, retry_for_s=retry_for_s)

@@ -31,7 +31,7 @@ VersionResources = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class DiscoveredResources:
     """The known capabilities of a cluster. `unknown` is empty if all requests succeeded."""
 
     release: str | None
@@ -58,7 +58,7 @@ class Capabilities:
         return "watch" in self.resources.get(version, {}).get(plural, ())
 
 
-async def discover(client: Client, *, clock: Clock | None = None) -> Capabilities:
+async def discover(client: Client, *, clock: Clock | None = None) -> DiscoveredResources:
     """Return the capabilities of a cluster. They take about five requests and are cached for `EXPIRY_S`.
 
     Concurrent callers wait for the same requests.
@@ -72,7 +72,7 @@ async def discover(client: Client, *, clock: Clock | None = None) -> Capabilitie
 @dataclass
 class _Entry:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    known: Capabilities | None = None
+    known: DiscoveredResources | None = None
     expires_at: float = 0.0
 
 
@@ -80,7 +80,7 @@ class _Cache:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
-    async def get(self, client: Client, clock: Clock) -> Capabilities:
+    async def get(self, client: Client, clock: Clock) -> DiscoveredResources:
         entry = self._entries.setdefault(client.config.key, _Entry())
         async with entry.lock:
             if entry.known is None or clock.monotonic() >= entry.expires_at:
@@ -90,7 +90,7 @@ class _Cache:
             return entry.known
 
 
-async def _discover(client: Client) -> Capabilities:
+async def _discover(client: Client) -> DiscoveredResources:
     unknown: dict[str, str] = {}
     version = await _get_document(client, "/version", "version", unknown)
     group = await _get_document(client, f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP, unknown)
@@ -99,7 +99,7 @@ async def _discover(client: Client) -> Capabilities:
     resources = {
         name: _verbs_by_plural(document) for name, document in zip(names, documents, strict=True) if name not in unknown
     }
-    return Capabilities(_release(version), (version or {}).get("gitVersion"), resources, unknown)
+    return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), resources, unknown)
 
 
 async def _get_document(client: Client, path: str, what: str, unknown: dict[str, str]) -> dict[str, Any] | None:

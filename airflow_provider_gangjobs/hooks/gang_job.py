@@ -7,41 +7,30 @@ client and nowhere else: they are in no log, no error, no trigger argument and n
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from airflow.sdk import BaseHook
 
 from airflow_provider_gangjobs.exceptions import GangJobError
-from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, aread_extras, read_extras
-from airflow_provider_gangjobs.hooks.event_loop import run
+from airflow_provider_gangjobs.hooks.session import GangSession
+from airflow_provider_gangjobs.service import GangService, follow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
     from airflow_provider_gangjobs.gang.state.observation import Observation
-    from airflow_provider_gangjobs.service import Gangs
-    from airflow_provider_gangjobs.submission.capabilities import Abilities
-    from airflow_provider_gangjobs.submission.cleanup import Tidied
-    from airflow_provider_gangjobs.submission.operations import SubmissionPage
-    from airflow_provider_gangjobs.submission.record import SubmissionRecord
-    from airflow_provider_gangjobs.submission.submit import Submission
-    from airflow_provider_gangjobs.submission.uploads import Upload
     from airflow_provider_gangjobs.tracking.follow import Until
-    from airflow_provider_gangjobs.tracking.read.logs import RankLog
-    from airflow_provider_gangjobs.tracking.release import ReleaseReport
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 READ_PAUSE_BASE_S: Final = 1.0
@@ -49,10 +38,23 @@ READ_PAUSE_CAP_S: Final = 30.0
 """Between two reads of a connection that could not be read. A triggerer reads one for each of its gangs."""
 
 
-class GangJobHook(BaseHook):
-    """Submit gangs, look at them, and end them.
+def blocking(
+    method: Callable[Concatenate[GangService, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[GangJobHook, P], T]:
+    """Return the method of the hook that runs a coroutine method of the service and blocks until it is done."""
 
-    The methods block. On an event loop use `async with hook.connect() as gangs`, which has them all as coroutines.
+    @wraps(method)
+    def call(hook: GangJobHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return hook.call(lambda service: method(service, *args, **kwargs))
+
+    return call
+
+
+class GangJobHook(BaseHook):
+    """Submit gangs, read their state, and end them.
+
+    The methods block. Code on an event loop uses `async with hook.connect() as service` instead, which has the same
+    methods as coroutines. Each blocking call opens and closes a client; `call` makes several requests over one client.
 
     :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
         documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.
@@ -123,12 +125,10 @@ class GangJobHook(BaseHook):
         return ClusterConfig.from_extras(self.kubernetes_conn_id, extras or {})
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Gangs]:
-        """The cluster's gangs, over one client that is closed with the block."""
-        from airflow_provider_gangjobs.service import Gangs
-
-        async with Gangs.of(await self.aconfig()) as gangs:
-            yield gangs
+    async def connect(self) -> AsyncIterator[GangService]:
+        """Open a client of the connection's cluster for the duration of the block. For code on an event loop."""
+        async with GangService.connect(await self.aconfig()) as service:
+            yield service
 
     async def afollow(
         self,
@@ -139,152 +139,56 @@ class GangJobHook(BaseHook):
         report: Callable[[Observation], None] = lambda _: None,
         config: ClusterConfig | None = None,
     ) -> GangEvent:
-        """Wait until a gang runs, or has ended, and record its outcomes on the way. See `tracking.follow.follow`.
+        """Wait until a gang runs or has ended, as `service.follow` does.
 
-        All that wait on one event loop share their watches and connections.
-
-        :param config: The cluster, if the connection was read already.
+        :param config: The cluster. By default the hook reads the connection.
         """
-        from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+        return await follow(config or await self.aconfig(), ref, until=until, deadlines=deadlines, report=report)
 
-        follow = await _follow()
-        return await follow(
-            config or await self.aconfig(), ref, deadlines=deadlines or Deadlines(), until=until, report=report
-        )
+    def call(self, action: Callable[[GangService], Awaitable[T]], *, config: ClusterConfig | None = None) -> T:
+        """Run coroutines of the service over one client, and block until they are done.
 
-    def call(self, action: Callable[[Gangs], Awaitable[T]], *, config: ClusterConfig | None = None) -> T:
-        """Run a coroutine over the cluster's gangs, and block until it is done."""
-        return run(_call(config or self.config(), action))
-
-    def submit(
-        self,
-        spec: GangSpec,
-        *,
-        trigger_id: str | None = None,
-        key: TaskKey | None = None,
-        claim: str = "",
-        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
-        validate: Validate | str = Validate.CLIENT,
-    ) -> Submission:
-        """Create the gang of this id, or of this task; or adopt the one that is there.
-
-        :param trigger_id: An id of the caller's choice. The same id with the same parameters is the same gang, however
-            often and from wherever it is submitted, until the submission is deleted or has failed.
-        :param key: Instead of an id, the task whose gang it is, with `claim` for who answers for it now.
-        :param validate: `server` has the Job judged by a dry run before anything is created.
-
-        Raises:
-            InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: nothing new is left running.
-            ValueError: not exactly one of `trigger_id` and `key`.
+        :param action: Called with the service on an event loop in a thread of its own. Returns an awaitable.
+        :param config: The cluster. By default the hook reads the connection.
         """
-        if trigger_id is not None and key is None:
-            return self.call(lambda gangs: gangs.submit_operation(spec, trigger_id, validate=Validate(validate)))
-        if key is None or trigger_id is not None:
-            raise ValueError("Give either trigger_id or key")
-        return self.call(
-            lambda gangs: gangs.submit(
-                spec, key=key, claim=claim, reattach=Reattach(reattach), validate=Validate(validate)
-            )
-        )
+        with GangSession(config or self.config()) as session:
+            return session.call(action)
 
-    def submission(self, trigger_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
-        """The submission of this id as it stands: state, phase, times, and the error if it failed. One request."""
-        return self.call(lambda gangs: gangs.submission(trigger_id, namespace=namespace))
-
-    def submissions(
-        self,
-        *,
-        namespace: str | None = None,
-        selector: str | None = None,
-        limit: int = 100,
-        continue_token: str | None = None,
-    ) -> SubmissionPage:
-        """A page of a namespace's submissions, of tasks and by chosen ids alike, that a label selector picks."""
-        return self.call(
-            lambda gangs: gangs.submissions(
-                namespace=namespace, selector=selector, limit=limit, continue_token=continue_token
-            )
-        )
-
-    def delete_submission(
-        self, trigger_id: str, *, job: bool = False, namespace: str | None = None, timeout_s: float = 120
-    ) -> tuple[GangRef, ...]:
-        """Delete what belongs to a submission: ledger, files, Service, groups; the Job too if `job`.
-
-        One that goes on is halted first, and its pods are waited for. Safe to repeat, also after an error.
-
-        Raises:
-            SubmissionFailed: its pods were not gone in `timeout_s`, or the server refused.
-        """
-        return self.call(
-            lambda gangs: gangs.delete_submission(trigger_id, job=job, namespace=namespace, timeout_s=timeout_s)
-        )
-
-    def tidy(
-        self,
-        *,
-        namespace: str | None = None,
-        everywhere: bool = False,
-        older_than: timedelta = timedelta(hours=1),
-        dry_run: bool = False,
-    ) -> Tidied:
-        """Complete or remove gangs whose submission stopped half-way, `older_than` that. Safe at any time, and twice.
-
-        Of the namespace, or `everywhere`. With `dry_run` nothing is changed.
-        """
-        return self.call(
-            lambda gangs: gangs.tidy(namespace=namespace, everywhere=everywhere, older_than=older_than, dry_run=dry_run)
-        )
-
-    def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
-        """Store files that many gangs share, once; returns their content id, for `GangSpec(uploads=[...])`."""
-        return self.call(lambda gangs: gangs.upload(files, namespace=namespace))
-
-    def uploads(self, *, namespace: str | None = None) -> list[Upload]:
-        """All uploads of a namespace."""
-        return self.call(lambda gangs: gangs.uploads(namespace=namespace))
-
-    def delete_upload(self, content_id: str, *, namespace: str | None = None) -> bool:
-        """Delete an upload, used or not. False if it was gone."""
-        return self.call(lambda gangs: gangs.delete_upload(content_id, namespace=namespace))
-
-    def outcomes(self, ref: GangRef) -> list[Outcome]:
-        """Every recorded outcome, by rank; also of a gang that has ended, while its Job exists."""
-        return self.call(lambda gangs: gangs.outcomes(ref))
-
-    def logs(self, ref: GangRef, policy: Logs | str = Logs.RANK0_AND_FAILED) -> list[RankLog]:
-        """The tails of the ranks' logs, as far as their nodes still have them."""
-        return self.call(lambda gangs: gangs.logs(ref, Logs(policy)))
-
-    def capabilities(self) -> Abilities:
-        """Release, dialects, fields that survive a dry run, and which gates are proven on, off, or cannot be proven."""
-        return self.call(lambda gangs: gangs.abilities())
-
-    def mark_delivered(self, ref: GangRef) -> bool:
-        """Note that the outcome was taken: the task's next submission is a new attempt. False if the Job is gone."""
-        return self.call(lambda gangs: gangs.mark_delivered(ref))
-
-    def halt(self, ref: GangRef, *, reason: str) -> bool:
-        """End the gang's pods and keep its Job to be read. False if the Job is gone."""
-        return self.call(lambda gangs: gangs.halt(ref, reason=reason))
-
-    def delete(self, ref: GangRef) -> bool:
-        """Delete the Job of exactly this uid and all it owns. False if it was gone."""
-        return self.call(lambda gangs: gangs.delete(ref))
-
-    def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
-        """Free every pod that this provider's finalizer holds: of a gang, a namespace, or the whole cluster.
-
-        For uninstalling. Outcomes that are not recorded yet are given up. Safe to repeat.
-        """
-        return self.call(lambda gangs: gangs.release_finalizers(namespace=namespace, gang=gang))
+    # The use cases. Signature, defaults and documentation are those of the service's coroutines.
+    version = blocking(GangService.version)
+    capabilities = blocking(GangService.capabilities)
+    submit = blocking(GangService.submit)
+    submit_next_attempt = blocking(GangService.submit_next_attempt)
+    submit_after = blocking(GangService.submit_after)
+    submission = blocking(GangService.submission)
+    submissions = blocking(GangService.submissions)
+    delete_submission = blocking(GangService.delete_submission)
+    tidy = blocking(GangService.tidy)
+    upload = blocking(GangService.upload)
+    uploads = blocking(GangService.uploads)
+    delete_upload = blocking(GangService.delete_upload)
+    outcomes = blocking(GangService.outcomes)
+    collect_outcomes = blocking(GangService.collect_outcomes)
+    logs = blocking(GangService.logs)
+    snapshot = blocking(GangService.snapshot)
+    is_live = blocking(GangService.is_live)
+    live_gangs = blocking(GangService.live_gangs)
+    mark_delivered = blocking(GangService.mark_delivered)
+    deliver = blocking(GangService.deliver)
+    discard = blocking(GangService.discard)
+    kill = blocking(GangService.kill)
+    end_live_gangs = blocking(GangService.end_live_gangs)
+    halt = blocking(GangService.halt)
+    delete = blocking(GangService.delete)
+    release_pods = blocking(GangService.release_pods)
+    release_finalizers = blocking(GangService.release_finalizers)
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the cluster answers, and what it says that it is."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
-            version = self.call(lambda gangs: gangs.client.version())
+            version = self.version()
         except (ClusterError, GangJobError) as error:
             return False, str(error)
         return True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}"
@@ -298,22 +202,6 @@ def _pauses(for_s: float) -> Iterator[float]:
     while (pause_s := backoff.next()) <= for_s:
         for_s -= pause_s
         yield pause_s
-
-
-async def _follow() -> Callable[..., Awaitable[GangEvent]]:
-    """`tracking.follow.follow`. The first time in a process this loads the client libraries, half a second or more of
-    CPU, so it is done in a thread: other triggers go on meanwhile."""
-    name = "airflow_provider_gangjobs.tracking.follow"
-    found = getattr(sys.modules.get(name), "follow", None) or (await asyncio.to_thread(import_module, name)).follow
-    follow: Callable[..., Awaitable[GangEvent]] = found
-    return follow
-
-
-async def _call(config: ClusterConfig, action: Callable[[Gangs], Awaitable[T]]) -> T:
-    from airflow_provider_gangjobs.service import Gangs
-
-    async with Gangs.of(config) as gangs:
-        return await action(gangs)
 
 
 __all__ = ["GangJobHook"]

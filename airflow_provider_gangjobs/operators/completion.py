@@ -19,7 +19,6 @@ from airflow_provider_gangjobs.gang.spec import OnFinish, Results
 from airflow_provider_gangjobs.hooks.task_state import is_success, read_state
 from airflow_provider_gangjobs.kube.text import keep_end
 from airflow_provider_gangjobs.operators.errors import error_from_event
-from airflow_provider_gangjobs.submission.adopt import Lost
 from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.gang.spec import Logs
-    from airflow_provider_gangjobs.operators.task_gangs import Custody
-    from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
 
@@ -44,7 +43,7 @@ TABLE_ROWS_MAX: Final = 100
 class Completion:
     """Handles the end of one gang in the worker of its task. The caller calls `read` first."""
 
-    custody: Custody
+    gangs: TaskGangs
     event: GangEvent
     on_finish: OnFinish
     max_disruptions: int
@@ -62,18 +61,18 @@ class Completion:
         :param logs: The ranks whose logs are copied.
         """
 
-        async def read(gangs: Gangs) -> None:
+        async def read(service: GangService) -> None:
             try:
                 if self.event.status is Status.SUCCEEDED:
-                    self.evidence = await gangs.collect_outcomes(self.event)
+                    self.evidence = await service.collect_outcomes(self.event)
                     self.outcomes = self.evidence.outcomes
                 else:
-                    self.outcomes = await gangs.outcomes(self.event.ref)
+                    self.outcomes = await service.outcomes(self.event.ref)
             except LedgerUnavailable as error:
                 self.outcomes_error = error
-            self.rank_logs = await gangs.logs(self.event.ref, logs, outcomes=self.outcomes)
+            self.rank_logs = await service.logs(self.event.ref, logs, outcomes=self.outcomes)
 
-        self.custody.call(read)
+        self.gangs.call(read)
         for line in (line for rank_log in self.rank_logs for line in rank_log.lines()):
             self.log.info("%s", line)
 
@@ -82,8 +81,8 @@ class Completion:
         """The disruption that ended the gang. `None` if the gang ended for another reason."""
         return disruption_of(self.event, allowed=self.max_disruptions)
 
-    def log_failure(self) -> Lost:
-        """Log how an attempt ended that another attempt follows, and return the attempt for the next submission.
+    def log_failure(self) -> None:
+        """Log how an attempt ended that another attempt follows.
 
         Once the next attempt has succeeded, the log is the only place where a user sees the failed one.
         """
@@ -93,13 +92,17 @@ class Completion:
         self.log.warning("Gang %s failed: %s. Another attempt follows", self.event.ref, lost or self.event.message)
         if self.outcomes:
             self.log.info("Outcomes of its pods:\n%s", format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
-        return Lost(self.event.attempt or 0, lost.carried_over if lost else 0)
+
+    @property
+    def has_held_pods(self) -> bool:
+        """Whether pods are held because their outcome could not be recorded."""
+        return self._count_held_pods() > 0
 
     def discard(self) -> None:
         """Delete a failed gang if `on_finish` is `delete`. If another attempt follows, that attempt exists by then."""
         if self.on_finish is OnFinish.DELETE:
-            ref, claim, free_held = self.event.ref, self.custody.claim, self._log_held_pods() > 0
-            self._call_or_warn("deleted", lambda gangs: gangs.discard(ref, claim, free_held=free_held))
+            ref, claim, free_held = self.event.ref, self.gangs.claim, self._log_held_pods() > 0
+            self._call_or_warn("deleted", lambda service: service.discard(ref, claim, free_held=free_held))
 
     def require_success(self) -> None:
         """Return if the gang succeeded. Otherwise clean up and raise. A gang whose state is unknown is left as it is.
@@ -112,7 +115,7 @@ class Completion:
         if self.event.status is Status.SUCCEEDED:
             return
         if self.event.status is Status.TIMEOUT and self.event.reason == EXECUTION_TIMEOUT:
-            self.custody.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            self.gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()
         if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
@@ -180,20 +183,23 @@ class Completion:
         self._mark_delivered(free_held=self._log_held_pods() > 0, delete=clean_up)
 
     def _mark_delivered(self, *, free_held: bool = False, delete: bool = False) -> None:
-        ref, claim = self.event.ref, self.custody.claim
-        self._call_or_warn("delivered", lambda gangs: gangs.deliver(ref, claim, free_held=free_held, delete=delete))
+        ref, claim = self.event.ref, self.gangs.claim
+        self._call_or_warn("delivered", lambda service: service.deliver(ref, claim, free_held=free_held, delete=delete))
 
     def _release_held_pods(self) -> None:
         """Release pods whose outcome could not be recorded, because no process will record the outcome later."""
         if self._log_held_pods():
-            self._call_or_warn("released", lambda gangs: gangs.let_go(self.event.ref))
+            self._call_or_warn("released", lambda service: service.release_pods(self.event.ref))
 
     def _log_held_pods(self) -> int:
         """Log and return how many pods are held because their outcome could not be recorded."""
-        held = self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
+        held = self._count_held_pods()
         if held:
             self.log.info("Gang %s: releasing %d pods whose outcome could not be recorded", self.event.ref, held)
         return held
+
+    def _count_held_pods(self) -> int:
+        return self.event.counts.get("held", 0) if self.evidence is None else self.evidence.held
 
     def _last_lines(self) -> str:
         """Return the last lines of the log of the rank that failed first."""
@@ -201,9 +207,9 @@ class Completion:
         lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
         return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
 
-    def _call_or_warn(self, what: str, action: Callable[[Gangs], Awaitable[object]]) -> None:
+    def _call_or_warn(self, what: str, action: Callable[[GangService], Awaitable[object]]) -> None:
         try:
-            self.custody.call(action)
+            self.gangs.call(action)
         except (ClusterError, GangJobError) as error:
             self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -38,7 +39,7 @@ from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_r
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow.sdk import Context
@@ -47,15 +48,13 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.operators.completion import Completion
-    from airflow_provider_gangjobs.operators.task_gangs import Custody
-    from airflow_provider_gangjobs.submission.adopt import Lost
+    from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
+    from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 CONNECTION_READ_FOR_S: Final = 60.0
 """How long a worker that goes on with a gang tries to read its connection, which was there when the gang began."""
-KILL_TIMEOUT_S: Final = 4.0
-"""Airflow kills the worker's process five seconds after it asked it to stop."""
 XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid, there from the submission on."""
 XCOM_END: Final = "gang_end"
@@ -292,7 +291,7 @@ class GangJobOperator(BaseOperator):
         self.on_finish = OnFinish(on_finish)
         self.kill_policy = OnKill(on_kill)
         self.deferrable = default_deferrable() if deferrable is None else deferrable
-        self._custody: Custody | None = None
+        self._gangs: TaskGangs | None = None
         self._began_at = 0.0
         self._to_deliver: Completion | None = None
 
@@ -315,20 +314,18 @@ class GangJobOperator(BaseOperator):
         """Submit the gang, or adopt the one of the try before; then wait for its end, if possible in the triggerer."""
         from airflow_provider_gangjobs.submission.submit import SubmissionState
 
-        with self._alarm_ends_gang():
-            custody = self._take_custody(context)
-            submission = self._submit(custody)
+        with self._session(context) as gangs:
+            submission = self._submit(gangs)
             if submission.state is SubmissionState.FAILED:
-                event = self._wait_here(context, self._args_of_submission(custody, submission))
-                submission = self._follow_up(self._read_completion(custody, event))
-            return self._complete(context, self._wait(context, custody, submission))
+                event = self._wait_here(context, self._args_of_submission(gangs, submission))
+                submission = self._submit_next(gangs, event)
+            return self._complete(context, self._wait(context, gangs, submission))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on with what the trigger told. All that is needed is in the event and in the cluster."""
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-        with self._alarm_ends_gang():
-            self._take_custody(context, retry_for_s=CONNECTION_READ_FOR_S)
+        with self._session(context, retry_for_s=CONNECTION_READ_FOR_S):
             return self._complete(context, self._followed_on(context, GangEvent.from_payload(event)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -336,16 +333,15 @@ class GangJobOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
-            self._take_custody(context, retry_for_s=CONNECTION_READ_FOR_S).end(self.on_finish, why="execution_timeout")
+            self._find_gangs(context, retry_for_s=CONNECTION_READ_FOR_S).end(self.on_finish, why="execution_timeout")
             raise
         except TaskDeferralError:
             # The trigger could not be run, which says nothing about the gang.
-            with self._alarm_ends_gang():
-                custody = self._take_custody(context, retry_for_s=CONNECTION_READ_FOR_S)
-                if len(live := custody.live()) != 1:
+            with self._session(context, retry_for_s=CONNECTION_READ_FOR_S) as gangs:
+                if len(live := gangs.live()) != 1:
                     raise
                 self.log.warning("The trigger failed; this worker waits for gang %s", live[0])
-                return self._complete(context, self._wait_here(context, self._trigger_args(custody, live[0])))
+                return self._complete(context, self._wait_here(context, self._trigger_args(gangs, live[0])))
 
     @property
     def on_success_callback(self) -> list[Callable[[Context], Any]]:
@@ -374,43 +370,48 @@ class GangJobOperator(BaseOperator):
 
         A gang that has ended stays, with its results; so does one that another try has taken over.
         """
-        if self._custody is not None and self.kill_policy is OnKill.DELETE:
-            self._custody.end(OnFinish.DELETE, why="the task was killed", timeout_s=KILL_TIMEOUT_S)
+        if self._gangs is not None and self.kill_policy is OnKill.DELETE:
+            self._gangs.kill(why="the task was killed")
 
-    def _submit(self, custody: Custody, lost: Lost | None = None) -> Submission:
-        """Submit the gang, or adopt the one that is there; or, after an attempt that was lost, submit the next one."""
+    def _submit(self, gangs: TaskGangs) -> Submission:
+        """Submit the gang, or adopt the one that is there."""
+        return self._submit_by(
+            gangs,
+            lambda service, spec: service.submit(
+                spec,
+                key=gangs.key,
+                claim=gangs.claim,
+                reattach=self.reattach,
+                return_failed=self.max_disruptions > 0,
+            ),
+        )
+
+    def _submit_by(
+        self, gangs: TaskGangs, submit: Callable[[GangService, GangSpec], Awaitable[Submission]]
+    ) -> Submission:
         with skip_retries_of_permanent_errors():
             spec = self._spec()
-            submission = custody.call(
-                lambda gangs: gangs.submit(
-                    spec,
-                    key=custody.key,
-                    claim=custody.claim,
-                    reattach=self.reattach,
-                    lost=lost,
-                    tell_failure=self.max_disruptions > 0,
-                )
-            )
+            submission = gangs.call(lambda service: submit(service, spec))
         for line in submission_messages(submission):
             self.log.info("%s", line)
         return submission
 
-    def _wait(self, context: Context, custody: Custody, submission: Submission) -> GangEvent:
+    def _wait(self, context: Context, gangs: TaskGangs, submission: Submission) -> GangEvent:
         """How the gang ended, waited for in this worker; or leave it, and have the triggerer wait."""
         if self.do_xcom_push:
             context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
         if self.deferrable:
-            self._defer(self._args_of_submission(custody, submission), context["ti"].start_date)
-        return self._wait_here(context, self._args_of_submission(custody, submission))
+            self._defer(self._args_of_submission(gangs, submission), context["ti"].start_date)
+        return self._wait_here(context, self._args_of_submission(gangs, submission))
 
     def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
         from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 
-        assert self._custody is not None, "execute and execute_complete take it first"
+        assert self._gangs is not None, "execute and execute_complete take it first"
         started = context["ti"].start_date
         limit_s = worker_wait_limit_s(self.execution_timeout, started, time.monotonic() - self._began_at)
         args, _ = with_deadline(args, self.execution_timeout, started)
-        return wait_for_event_in_worker(args, self.log, config=self._custody.config, limit_s=limit_s)
+        return wait_for_event_in_worker(args, self.log, config=self._gangs.config, limit_s=limit_s)
 
     def _followed_on(self, context: Context, event: GangEvent) -> GangEvent:
         """The event; but if the trigger could not follow the gang, the worker looks for itself (see `tracking_errors`).
@@ -420,15 +421,15 @@ class GangJobOperator(BaseOperator):
         from airflow_provider_gangjobs.gang.outcome.event import Status
         from airflow_provider_gangjobs.operators.tracking_errors import RecoveryAction, recovery_action
 
-        custody = self._custody
-        assert custody is not None, "execute and execute_complete take it first"
+        gangs = self._gangs
+        assert gangs is not None, "execute and execute_complete take it first"
         if event.status is not Status.ERROR:
             return event
         errors = event.tracking_errors
         retried = has_retries_left(context["ti"])
-        action = recovery_action(live=custody.is_live(event.ref), errors=errors, has_retries_left=retried)
+        action = recovery_action(live=gangs.is_live(event.ref), errors=errors, has_retries_left=retried)
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
-        args = self._trigger_args(custody, event.ref, attempt=event.attempt, disruptions=event.disruptions)
+        args = self._trigger_args(gangs, event.ref, attempt=event.attempt, disruptions=event.disruptions)
         if action is RecoveryAction.DEFER:
             self.log.warning("%s; the task is deferred again", why)
             self._defer(replace(args, tracking_errors=errors + 1), context["ti"].start_date)
@@ -438,21 +439,24 @@ class GangJobOperator(BaseOperator):
         return event
 
     @contextmanager
-    def _alarm_ends_gang(self) -> Iterator[None]:
-        """Airflow's alarm (`execution_timeout` has passed in a worker) ends the gang as the trigger's deadline does.
+    def _session(self, context: Context, *, retry_for_s: float = 0.0) -> Iterator[TaskGangs]:
+        """Open one client for all requests of this part of the try. Airflow's alarm ends the gang.
 
-        Airflow itself would call `on_kill`, which is about tasks that a user ends.
+        The alarm means that `execution_timeout` has passed in a worker. It ends the gang as the deadline of the trigger
+        does. Airflow itself would call `on_kill`, which is for tasks that a user ends.
         """
         self._began_at = time.monotonic()
         try:
-            yield
+            gangs = self._find_gangs(context, retry_for_s=retry_for_s)
+            with gangs.session():
+                yield gangs
         except AirflowTaskTimeout as alarm:
-            if self._custody is None or self.execution_timeout is None:
+            if self._gangs is None or self.execution_timeout is None:
                 raise
             from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
-            self._custody.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            key = self._custody.key
+            self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            key = self._gangs.key
             raise DeadlineExceeded(
                 ref=f"of task {key.dag_id}.{key.task_id}",
                 phase="under way",
@@ -461,26 +465,43 @@ class GangJobOperator(BaseOperator):
                 limited_by="execution_timeout",
             ) from alarm
 
-    def _read_completion(self, custody: Custody, event: GangEvent) -> Completion:
+    def _read_completion(self, gangs: TaskGangs, event: GangEvent) -> Completion:
         from airflow_provider_gangjobs.operators.completion import Completion
 
-        completion = Completion(custody, event, self.on_finish, self.max_disruptions, self.log)
+        completion = Completion(gangs, event, self.on_finish, self.max_disruptions, self.log)
         completion.read(self.logs)
         return completion
 
-    def _follow_up(self, failed: Completion) -> Submission:
-        """Submit the attempt after one that failed. The failed one goes last: it is what the count is found by."""
-        submission = self._submit(failed.custody, failed.log_failure())
-        failed.discard()
-        return submission
+    def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:
+        """Submit the attempt after the one that failed with this event, and log how that one failed."""
+        failed = self._read_completion(gangs, event)
+        failed.log_failure()
+        return self._submit_by(
+            gangs,
+            lambda service, spec: service.submit_after(
+                spec,
+                event,
+                key=gangs.key,
+                claim=gangs.claim,
+                max_disruptions=self.max_disruptions,
+                delete_failed=self.on_finish is OnFinish.DELETE,
+                free_held=failed.has_held_pods,
+            ),
+        )
 
     def _complete(self, context: Context, event: GangEvent) -> Any:
         """Results or an error; but first as many further attempts as disruptions ask for, and the task allows."""
-        custody = self._custody
-        assert custody is not None, "execute and execute_complete take it first"
-        completion = self._read_completion(custody, event)
-        while (lost := completion.disruption) is not None and lost.is_allowed:
-            completion = self._read_completion(custody, self._wait(context, custody, self._follow_up(completion)))
+        from airflow_provider_gangjobs.submission.attempts import last_event
+
+        gangs = self._gangs
+        assert gangs is not None, "execute and execute_complete take it first"
+        event = last_event(
+            event,
+            max_disruptions=self.max_disruptions,
+            submit_next=partial(self._submit_next, gangs),
+            wait=partial(self._wait, context, gangs),
+        )
+        completion = self._read_completion(gangs, event)
         if self.do_xcom_push:
             context["ti"].xcom_push(XCOM_END, completion.event.to_payload())
         with skip_retries_of_permanent_errors():
@@ -489,16 +510,16 @@ class GangJobOperator(BaseOperator):
         self._to_deliver = completion
         return value
 
-    def _take_custody(self, context: Context, *, retry_for_s: float = 0.0) -> Custody:
+    def _find_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
         from airflow_provider_gangjobs.gang.render.job import requested_namespace
-        from airflow_provider_gangjobs.operators.task_gangs import Custody
+        from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 
         if parameters.is_manifest_file(self.manifest):
             # Of a mapped task Airflow renders the path, and does not read what it leads to.
             self.resolve_template_files()
             self.manifest = self.render_template(self.manifest, context)
         ti = context["ti"]
-        self._custody = Custody.of(
+        self._gangs = TaskGangs.of(
             self.kubernetes_conn_id,
             TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index),
             claim=str(ti.id),
@@ -506,22 +527,20 @@ class GangJobOperator(BaseOperator):
             log=self.log,
             retry_for_s=retry_for_s,
         )
-        return self._custody
+        return self._gangs
 
-    def _args_of_submission(self, custody: Custody, submission: Submission) -> TriggerArgs:
-        return self._trigger_args(
-            custody, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions
-        )
+    def _args_of_submission(self, gangs: TaskGangs, submission: Submission) -> TriggerArgs:
+        return self._trigger_args(gangs, submission.ref, attempt=submission.attempt, disruptions=submission.disruptions)
 
-    def _trigger_args(self, custody: Custody, ref: GangRef, **known: Any) -> TriggerArgs:
+    def _trigger_args(self, gangs: TaskGangs, ref: GangRef, **known: Any) -> TriggerArgs:
         from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
         return TriggerArgs(
             kubernetes_conn_id=self.kubernetes_conn_id,
-            must_exist=bool(custody.hook.exists),
+            must_exist=bool(gangs.hook.exists),
             **asdict(ref),
             **known,
-            claim=custody.claim,
+            claim=gangs.claim,
             queue_timeout_s=self.queue_timeout_s,
             assemble_timeout_s=self.assemble_timeout_s,
             run_timeout_s=self.run_timeout_s,
@@ -531,7 +550,7 @@ class GangJobOperator(BaseOperator):
     def _defer(self, args: TriggerArgs, started: datetime | None) -> NoReturn:
         from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 
-        ahead_s = self._custody.server_ahead_s if self._custody else 0.0
+        ahead_s = self._gangs.server_ahead_s if self._gangs else 0.0
         args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
         self.defer(trigger=GangJobTrigger(**args.to_kwargs()), method_name="execute_complete", timeout=backstop)
 

@@ -1,45 +1,57 @@
-"""Custody: the gangs that one try of a task answers for, and how it ends them.
+"""The gangs that one try of a task is responsible for, and how the try ends them.
 
-They are found in the cluster, by the task's key and this try's claim, so that a kill works in any process
-and at any moment, also between a request and its answer. What a signal handler needs is kept here: it
-interrupts the main thread, which may be talking to Airflow, so it must not ask Airflow for anything.
+They are found in the cluster, by the task's key and the try's claim, so that a kill works in any process and at any
+moment, also between a request and its answer. What a signal handler needs is kept here: the handler interrupts the main
+thread, which may be talking to Airflow, so the handler must not ask Airflow for anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.spec import OnFinish
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.hooks.session import GangSession
+from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-    from airflow_provider_gangjobs.service import Gangs
 
 T = TypeVar("T")
 
+KILL_TIMEOUT_S: Final = 3.5
+CANCEL_TIMEOUT_S: Final = 0.5
+"""Airflow kills the worker's process five seconds after it asked the worker to stop. Both together leave one second."""
+
 
 @dataclass(kw_only=True)
-class Custody:
-    """One try of one task, and the cluster that its gang is in."""
+class TaskGangs:
+    """The gangs of one try of one task, and the cluster that they are in."""
 
     hook: GangJobHook
     config: ClusterConfig = field(repr=False)
     key: TaskKey
     claim: str
     namespace: str | None
-    """Where to look; the connection's namespace if not given."""
+    """The namespace of the gangs. By default the connection's namespace."""
     log: Logger = field(repr=False)
+    connect: Callable[[ClusterConfig], AbstractAsyncContextManager[GangService]] = field(
+        default=GangService.connect, repr=False
+    )
     server_ahead_s: float = 0.0
-    """How many seconds the API server's clock is ahead of the local one, as the last call has shown."""
+    """How many seconds the API server's clock is ahead of the local clock, as the last call has shown."""
+    _is_killed: bool = field(default=False, init=False, repr=False)
+    _session: GangSession | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def of(
@@ -51,29 +63,64 @@ class Custody:
         namespace: str | None,
         log: Logger,
         retry_for_s: float = 0.0,
-    ) -> Custody:
-        """Read the connection now, so that nobody needs to later; for so long if it cannot be read."""
+    ) -> TaskGangs:
+        """Read the connection now, so that no later step has to. Retries for `retry_for_s` seconds."""
         hook = GangJobHook(conn_id)
         config = hook.config(retry_for_s=retry_for_s)
         return cls(hook=hook, config=config, key=key, claim=claim, namespace=namespace, log=log)
 
-    def call(self, action: Callable[[Gangs], Awaitable[T]]) -> T:
-        """Run a coroutine over the cluster's gangs, and block until it is done."""
-
-        async def act(gangs: Gangs) -> T:
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Send all requests in the block over one client, which is closed with the block."""
+        with GangSession(self.config, connect=self.connect) as session:
+            self._session = session
             try:
-                return await action(gangs)
+                yield
             finally:
-                self.server_ahead_s = gangs.client.server_clock.ahead_s or self.server_ahead_s
+                self._session = None
 
-        return self.hook.call(act, config=self.config)
+    def call(self, action: Callable[[GangService], Awaitable[T]]) -> T:
+        """Run coroutines of the service, and block until they are done: over the open session, or over a new client.
+
+        Raises:
+            asyncio.CancelledError: `kill` was called.
+        """
+
+        async def act(service: GangService) -> T:
+            try:
+                return await action(service)
+            finally:
+                self.server_ahead_s = service.client.server_clock.ahead_s or self.server_ahead_s
+
+        if self._is_killed:
+            raise asyncio.CancelledError("the task was killed")
+        return self._send(act)
+
+    def _send(self, action: Callable[[GangService], Awaitable[T]]) -> T:
+        if self._session is not None:
+            return self._session.call(action)
+        with GangSession(self.config, connect=self.connect) as session:
+            return session.call(action)
+
+    def kill(self, why: str) -> None:
+        """Delete the live gangs of this try. Takes at most `CANCEL_TIMEOUT_S` and `KILL_TIMEOUT_S`. Never raises.
+
+        A signal handler calls this at any moment, also between a request and its answer. First the requests of this
+        try are cancelled, so that the try creates nothing after the kill. Then the gangs are deleted over a client of
+        its own, whatever state the session is in.
+        """
+        self._is_killed = True
+        session, self._session = self._session, None
+        if session is not None:
+            session.cancel(CANCEL_TIMEOUT_S)
+        self.end(OnFinish.DELETE, why=why, timeout_s=KILL_TIMEOUT_S)
 
     def is_live(self, ref: GangRef) -> bool | None:
         """Whether this gang still runs, as this worker sees it; `None` if that cannot be found out."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
-            return self.call(lambda gangs: gangs.is_live(ref))
+            return self.call(lambda service: service.is_live(ref))
         except ClusterError as error:
             self.log.warning("This worker cannot find out whether gang %s runs: %s", ref, error)
             return None
@@ -83,7 +130,7 @@ class Custody:
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
-            return self.call(lambda gangs: gangs.live(self.key, self.claim, namespace=self.namespace))
+            return self.call(lambda service: service.live_gangs(self.key, self.claim, namespace=self.namespace))
         except ClusterError as error:
             self.log.warning("This worker cannot find out which gangs of the task run: %s", error)
             return []
@@ -95,15 +142,15 @@ class Custody:
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
-        async def act(gangs: Gangs) -> None:
+        async def act(service: GangService) -> None:
             async with asyncio.timeout(timeout_s):
                 delete = on_finish is OnFinish.DELETE
-                for ref in await gangs.end_live(
+                for ref in await service.end_live_gangs(
                     self.key, self.claim, namespace=self.namespace, delete=delete, reason=why
                 ):
                     self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "halted", why)
 
         try:
-            self.call(act)
+            self._send(act)
         except (ClusterError, GangJobError, TimeoutError) as error:
             self.log.warning("The gang could not be ended, it may still run: %s", str(error) or type(error).__name__)

@@ -26,7 +26,7 @@ from airflow_provider_gangjobs.cluster.errors import (
 )
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -79,7 +79,7 @@ class SnapshotResult:
 class _CachedClient:
     """The use cases on one client, the number of snapshots that use the client now, and the time of its last use."""
 
-    gangs: Gangs
+    service: GangService
     users: int = 0
     used_at: float = 0.0
 
@@ -136,7 +136,7 @@ class SnapshotCache:
         config = await self.read_config(locator)
         client = await self._acquire_client(config)
         try:
-            return await client.gangs.snapshot(locator.key, namespace=locator.ref.namespace, uid=locator.ref.uid)
+            return await client.service.snapshot(locator.key, namespace=locator.ref.namespace, uid=locator.ref.uid)
         finally:
             client.users -= 1
             client.used_at = self.clock()
@@ -148,8 +148,10 @@ class SnapshotCache:
             if not client.users and self.clock() > client.used_at + CLIENT_IDLE_S
         ]
         for key in idle:
-            await self._clients.pop(key).gangs.client.aclose()
-        client = self._clients.setdefault(config.key, _CachedClient(Gangs(Client(config, retry_for_s=REQUEST_RETRY_S))))
+            await self._clients.pop(key).service.client.aclose()
+        client = self._clients.setdefault(
+            config.key, _CachedClient(GangService(Client(config, retry_for_s=REQUEST_RETRY_S)))
+        )
         client.users += 1
         return client
 
@@ -160,7 +162,7 @@ class SnapshotCache:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for client in self._clients.values():
-            await client.gangs.client.aclose()
+            await client.service.client.aclose()
         self._snapshots.clear()
         self._clients.clear()
 

@@ -50,7 +50,7 @@ class LeaveAlone:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostAttempt:
     """The attempt that was lost to a disruption, and that another one is to follow within the same try."""
 
     attempt: int
@@ -68,7 +68,7 @@ def choose(
     claim: str,
     spec_hash: str,
     least_number: int = 0,
-    tell_failure: bool = False,
+    return_failed: bool = False,
 ) -> Choice:
     """What to do, so that one gang of the task is live afterwards, or none where it is refused.
 
@@ -78,7 +78,7 @@ def choose(
     2. Otherwise a live gang is adopted, or superseded where the policy is `never`. One made from other
        parameters is refused, unless it never ran: then it was half submitted, and is superseded.
     3. With no live one, a success that nobody was told of is adopted if the policy says so; and so is, where
-       `tell_failure` is asked for, a failure of the last attempt, so that somebody looks at what it came of.
+       `return_failed` is asked for, a failure of the last attempt, so that somebody looks at what it came of.
     """
     newest = sorted(jobs, key=_attempt, reverse=True)
     own = [job for job in newest if job.holds_claim(claim)]
@@ -93,7 +93,7 @@ def choose(
     for job in told_nobody:
         if state_of(job) is JobState.SUCCEEDED and _same(job, spec_hash):
             return Adopt(job, tuple(live))
-    if tell_failure and (last := _untold_failure(newest, own, reattach, spec_hash)) is not None:
+    if return_failed and (last := _untold_failure(newest, own, reattach, spec_hash)) is not None:
         return Adopt(last, tuple(live))
     return SubmitNew(number, tuple(live))
 
@@ -103,7 +103,9 @@ def _untold_failure(newest: list[Job], own: list[Job], reattach: Reattach, spec_
     return next((job for job in failed if job in own or reattach is not Reattach.NEVER), None)
 
 
-def choose_after(jobs: Sequence[Job], *, lost: Lost, claim: str, spec_hash: str, least_number: int = 0) -> Choice:
+def choose_after(
+    jobs: Sequence[Job], *, lost: LostAttempt, claim: str, spec_hash: str, least_number: int = 0
+) -> Choice:
     """What to do after an attempt was lost, within the try that `claim` stands for: the next one, unless another try
     of the task has taken the lost one over, or has submitted the next one itself.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
 
 PROBE: Final = "gangjobs-probe"
 API_SERVER: Final = "kube-apiserver"
@@ -40,10 +40,10 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Abilities:
+class Capabilities:
     """What is known of a cluster, and how."""
 
-    known: Capabilities
+    discovered: DiscoveredResources
     dialects: tuple[str, ...]
     """Forms in which gangs can be submitted here, the best first."""
     fields: Mapping[str, bool | None] = field(default_factory=dict)
@@ -53,17 +53,22 @@ class Abilities:
     @property
     def release(self) -> str | None:
         """Such as "1.37"; None if not known."""
-        return self.known.release
+        return self.discovered.release
+
+    @property
+    def git_version(self) -> str | None:
+        """Such as "v1.37.0"; None if not known."""
+        return self.discovered.git_version
 
     @property
     def scheduling_versions(self) -> tuple[str, ...]:
         """The versions of scheduling.k8s.io that serve Workloads, the server's preferred one first."""
-        return self.known.scheduling_versions
+        return self.discovered.scheduling_versions
 
     @property
     def unknown(self) -> Mapping[str, str]:
         """What discovery could not find out, and why."""
-        return self.known.unknown
+        return self.discovered.unknown
 
     @property
     def holds_gangs(self) -> bool | None:
@@ -73,7 +78,7 @@ class Abilities:
         return next(gate.is_on for gate in self.gates if gate.component == API_SERVER)
 
 
-async def abilities(client: Client, *, namespace: str, clock: Clock | None = None) -> Abilities:
+async def read_capabilities(client: Client, *, namespace: str, clock: Clock | None = None) -> Capabilities:
     """Ask for all of it, with two dry runs beyond discovery; remembered as long as discovery is.
 
     Raises:
@@ -84,9 +89,9 @@ async def abilities(client: Client, *, namespace: str, clock: Clock | None = Non
 
 class _Cache:
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], tuple[float, Abilities]] = {}
+        self._kept: dict[tuple[str, str], tuple[float, Capabilities]] = {}
 
-    async def get(self, client: Client, namespace: str, clock: Clock) -> Abilities:
+    async def get(self, client: Client, namespace: str, clock: Clock) -> Capabilities:
         key = (client.config.key, namespace)
         expires_at, kept = self._kept.get(key, (float("-inf"), None))
         if kept is None or clock.monotonic() >= expires_at:
@@ -96,7 +101,7 @@ class _Cache:
         return kept
 
 
-async def _ask(client: Client, namespace: str, clock: Clock) -> Abilities:
+async def _ask(client: Client, namespace: str, clock: Clock) -> Capabilities:
     known = await discover(client, clock=clock)
     offered = tuple(d for d in DISCOVERED_DIALECTS if d.required_resources <= set(known.resources.get(d.version, ())))
     kept, evidence = {}, {}
@@ -104,7 +109,7 @@ async def _ask(client: Client, namespace: str, clock: Clock) -> Abilities:
         kept[dialect.link_path], evidence[dialect.link_path] = await _survives(client, namespace, dialect)
     native = (NativeDialect.name,) if kept[NativeDialect.link_path] else ()
     dialects = tuple(dialect.name for dialect in offered) + native
-    return Abilities(known, dialects, kept, _gates(offered, kept, evidence))
+    return Capabilities(known, dialects, kept, _gates(offered, kept, evidence))
 
 
 async def _survives(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:

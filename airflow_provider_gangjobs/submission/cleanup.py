@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
-"""A submission takes a second, and a task's retries commonly come within minutes."""
-
 
 class Verdict(StrEnum):
     """What is to be done about a Job."""
@@ -50,7 +47,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Tidied:
+class CleanupReport:
     """What a tidying came to. `gangs` says of each half-submitted one what was done, or would be."""
 
     looked_at: int = 0
@@ -94,11 +91,11 @@ async def tidy(
     client: Api,
     *,
     namespace: str | None,
-    older_than: timedelta = HALF_SUBMITTED_FOR,
+    older_than: timedelta,
     dry_run: bool = False,
     now: datetime | None = None,
     clock: Clock | None = None,
-) -> Tidied:
+) -> CleanupReport:
     """Complete or remove the half-submitted gangs of a namespace, or of the cluster if None. Safe to repeat.
 
     Raises:
@@ -106,7 +103,7 @@ async def tidy(
     """
     jobs = await client.list(JOBS, namespace, label_selector=ALL_GANGS)
     at = now or datetime.now(UTC)
-    tidied = Tidied(looked_at=len(jobs))
+    tidied = CleanupReport(looked_at=len(jobs))
     for stored in jobs:
         job = read_job(stored)
         if not is_half_submitted(job, now=at, older_than=older_than):

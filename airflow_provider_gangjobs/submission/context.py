@@ -33,7 +33,7 @@ class Progress:
     """As it was last seen; empty before it exists."""
     workload_uid: str = ""
     adopted: bool = False
-    preflight: bool = False
+    dry_run: bool = False
     """Whether the server is to judge the Job before anything is created."""
     notes: list[str] = field(default_factory=list)
     """Guarantees that were lost on the way, for the log and for an event on the Job."""

@@ -34,19 +34,17 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
-PODS_GONE_WITHIN_S: Final = 120.0
-"""Programs have 30 s to end unless the spec says otherwise, and nodes some time to notice."""
 REASON: Final = "its submission is being deleted"
 
 
-async def forget(
+async def delete_submission(
     client: Api,
     trigger_id: str,
     *,
     namespace: str,
     release: Callable[[GangRef], Awaitable[object]],
     job: bool = False,
-    timeout_s: float = PODS_GONE_WITHIN_S,
+    timeout_s: float,
     clock: Clock | None = None,
 ) -> tuple[GangRef, ...]:
     """Delete a submission; its Jobs too if `job`. Returns the Jobs that it had; none if it was gone already.

@@ -58,7 +58,7 @@ class Preflight:
 
     def is_needed(self, progress: Progress) -> bool:
         """If asked for, and not for a Job that is there."""
-        return progress.preflight and not progress.job
+        return progress.dry_run and not progress.job
 
     async def apply(self, progress: Progress) -> Object:
         """What would be stored, with the pods' link to their group.

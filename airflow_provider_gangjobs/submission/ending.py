@@ -9,17 +9,21 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
+from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.claim import annotation_path, answers_for, patch_claimed
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.exceptions import GangJobError
-    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
 TIDIED: Final = "Tidied: it was submitted half, and nobody came back for it"
 """Reason of a halt by the janitor, which deletes the Job next."""
@@ -111,3 +115,54 @@ async def halt_claimed(
     annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
     spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
     return await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is not None
+
+
+async def is_live(client: Api, ref: GangRef) -> bool:
+    """Return whether the Job of exactly this uid exists and has not ended.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    try:
+        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
+    except NotFound:
+        return False
+    return job.ref == ref and state_of(job) is JobState.LIVE
+
+
+async def live_gangs(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[GangRef]:
+    """Return the task's live gangs that `claim_id` is responsible for."""
+    return [read_job(stored).ref for stored in await _live_jobs(client, key, claim_id, namespace)]
+
+
+async def end_live_gangs(
+    client: Api,
+    key: TaskKey,
+    claim_id: str,
+    *,
+    namespace: str,
+    delete: bool,
+    reason: str,
+    release: Callable[[GangRef], Awaitable[object]],
+) -> list[GangRef]:
+    """Delete or halt the task's live gangs that `claim_id` is responsible for. Returns these gangs.
+
+    :param release: Removes the finalizer from the pods of a gang that this function has deleted or halted.
+    """
+    ended = []
+    for stored in await _live_jobs(client, key, claim_id, namespace):
+        job = read_job(stored)
+        if delete:
+            has_ended = await kill(client, job.ref, claim_id, seen=stored) is Killed.DELETED
+        else:
+            has_ended = await halt_claimed(client, job.ref, claim_id, reason=reason, queued=job.is_queued_by_kueue)
+        if has_ended:
+            await release(job.ref)
+            ended.append(job.ref)
+    return ended
+
+
+async def _live_jobs(client: Api, key: TaskKey, claim_id: str, namespace: str) -> list[Object]:
+    found = await client.list(JOBS, namespace, label_selector=task_selector(key.digest))
+    jobs = ((stored, read_job(stored)) for stored in found)
+    return [stored for stored, job in jobs if state_of(job) is JobState.LIVE and answers_for(job, claim_id)]

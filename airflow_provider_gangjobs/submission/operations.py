@@ -24,11 +24,10 @@ from airflow_provider_gangjobs.submission.submit import Submission, Wish, submit
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 TRIGGER_ID_CHARACTERS_MAX: Final = 512
-PAGE_SUBMISSIONS: Final = 100
 
 
 async def submit_operation(
@@ -36,9 +35,9 @@ async def submit_operation(
     spec: GangSpec,
     *,
     trigger_id: str,
-    capabilities: Capabilities,
+    discovered: DiscoveredResources,
     namespace: str = "default",
-    preflight: bool = False,
+    dry_run: bool = False,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the gang of this id, or return the one that is there, also if it has succeeded.
@@ -57,8 +56,8 @@ async def submit_operation(
         raise InvalidGangSpec((problem,))
     require_valid(spec)
     # All who submit an id answer for it together, so a second one takes no claim away.
-    wish = Wish(OperationKey(trigger_id), f"operation:{trigger_id}", choose_operation, preflight, keep_failed=True)
-    return await submit_by(client, spec, wish, capabilities=capabilities, namespace=namespace, clock=clock)
+    wish = Wish(OperationKey(trigger_id), f"operation:{trigger_id}", choose_operation, dry_run, keep_failed=True)
+    return await submit_by(client, spec, wish, discovered=discovered, namespace=namespace, clock=clock)
 
 
 def problem_with_trigger_id(trigger_id: str) -> Problem | None:
@@ -108,7 +107,7 @@ async def page(
     *,
     namespace: str | None,
     selector: str | None = None,
-    limit: int = PAGE_SUBMISSIONS,
+    limit: int,
     continue_token: str | None = None,
 ) -> SubmissionPage:
     """A page of all submissions of a namespace (of the cluster if None) that a label selector picks. One request.

@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps import CreateOwned
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.submission.context import Progress
     from airflow_provider_gangjobs.submission.requests import Object
@@ -29,7 +29,7 @@ CONTROLLER_PAUSE_S: Final = 0.25
 
 
 def place(
-    spec: GangSpec, shape: Shape, capabilities: Capabilities, *, where: str
+    spec: GangSpec, shape: Shape, discovered: DiscoveredResources, *, where: str
 ) -> tuple[PlacementDecision, Dialect | None]:
     """How the pods are to be placed on this cluster. `where` names the gang in an error.
 
@@ -37,12 +37,12 @@ def place(
         GangUnsupported: a gang is required, and this cluster or this shape cannot have one.
         SubmissionFailed: a gang is required, and it could not be found out whether the cluster can.
     """
-    dialect = select_dialect(capabilities.resources, spec.dialect)
+    dialect = select_dialect(discovered.resources, spec.dialect)
     name = dialect.name if dialect else None
-    decision = decide_placement(shape, GangPolicy(spec.gang), dialect=name, unserved=_unserved(spec, capabilities))
+    decision = decide_placement(shape, GangPolicy(spec.gang), dialect=name, unserved=_unserved(spec, discovered))
     if decision.placement is not Placement.REFUSED:
         return decision, dialect
-    if capabilities.unknown and dialect is None:
+    if discovered.unknown and dialect is None:
         raise SubmissionFailed(where, "discover what the cluster serves", decision.detail)
     raise GangUnsupported(decision.detail, _ADVICE)
 
@@ -54,13 +54,13 @@ _ADVICE: Final = (
 )
 
 
-def _unserved(spec: GangSpec, capabilities: Capabilities) -> str:
-    if capabilities.unknown:
-        evidence = "; ".join(f"{what}: {why}" for what, why in capabilities.unknown.items())
+def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
+    if discovered.unknown:
+        evidence = "; ".join(f"{what}: {why}" for what, why in discovered.unknown.items())
         return f"it could not be found out whether the cluster serves the Workload API ({evidence})"
-    served = ", ".join(capabilities.scheduling_versions) or "no version of it"
+    served = ", ".join(discovered.scheduling_versions) or "no version of it"
     wanted = f"dialect {spec.dialect}" if spec.dialect else "the Workload API"
-    return f"Kubernetes {capabilities.release or '(release unknown)'} does not serve {wanted} here, only {served}"
+    return f"Kubernetes {discovered.release or '(release unknown)'} does not serve {wanted} here, only {served}"
 
 
 @dataclass(frozen=True)

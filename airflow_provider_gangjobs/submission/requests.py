@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 
@@ -102,6 +103,13 @@ class Calls:
     def backoff(self) -> Backoff:
         """Pauses for one series of tries."""
         return Backoff(self.clock, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+
+    async def sleep_before_retry(self, pause_s: float) -> bool:
+        """Sleep, and return true. Return false at once if the pause would end after the deadline of the requests."""
+        if self.clock.monotonic() + pause_s > current_deadline():
+            return False
+        await self.clock.sleep(pause_s)
+        return True
 
     async def find(self, resource: Resource, name: str) -> Object | None:
         """The object, or None if there is none."""
@@ -219,7 +227,8 @@ class Calls:
                 if not tries_left or not (isinstance(error, Conflict) or error.transient or error.may_have_applied):
                     raise
                 may_be_deleted = may_be_deleted or error.may_have_applied
-                await self.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
+                if not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
+                    raise
             else:
                 return Removal(deleted=True)
         raise AssertionError("the last try returns or raises")
@@ -255,7 +264,8 @@ class Calls:
                 stored = await self.find(resource, name)
                 if stored is None or stored["metadata"]["uid"] != uid:
                     return False
-            await self.clock.sleep(backoff.next())
+            if not await self.sleep_before_retry(backoff.next()):
+                break
         return await self.insist(action)
 
     async def insist(self, action: Callable[[], Awaitable[T]]) -> T:
@@ -267,6 +277,6 @@ class Calls:
             except ClusterError as error:
                 if not (error.transient or error.may_have_applied):
                     raise
-                pause_s = backoff.next(at_least_s=error.retry_after_s)
-            await self.clock.sleep(pause_s)
+                if not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
+                    raise
         return await action()

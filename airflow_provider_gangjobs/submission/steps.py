@@ -73,12 +73,14 @@ async def carry_out(step: Step, progress: Progress) -> None:
             last = error
             _give_up_if_refused(step, progress, error)
             if not (error.may_have_applied or _was_overtaken(step, error)):
-                await progress.calls.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
+                if not await progress.calls.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
+                    break
                 continue
             stored = await _look(step, progress)
         if stored is not None and step.accept(progress, stored):
             return
-        await progress.calls.clock.sleep(backoff.next())
+        if not await progress.calls.sleep_before_retry(backoff.next()):
+            break
     raise progress.failed(step.name, str(last or "it did not last"), transient=True) from last
 
 

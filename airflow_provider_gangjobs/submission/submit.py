@@ -42,7 +42,7 @@ from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
     Choice,
     LeaveAlone,
-    Lost,
+    LostAttempt,
     Refuse,
     SubmitNew,
     choose,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.cluster.discovery import Capabilities
+    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
 
 log = logging.getLogger(__name__)
 
@@ -118,19 +118,19 @@ async def submit(
     *,
     key: TaskKey,
     claim: str,
-    capabilities: Capabilities,
+    discovered: DiscoveredResources,
     reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
     namespace: str = "default",
-    preflight: bool = False,
-    lost: Lost | None = None,
-    tell_failure: bool = False,
+    dry_run: bool = False,
+    lost: LostAttempt | None = None,
+    return_failed: bool = False,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the one that is there. Safe to repeat, to interrupt and to race.
 
     `claim` is the id of who answers for the gang from now on. `namespace` is where it goes if the spec
-    does not say. With `preflight` the server judges the Job by a dry run before anything is created.
-    `lost` is the attempt that another one is to follow, of the same try. With `tell_failure` a last attempt that has
+    does not say. With `dry_run` the server judges the Job by a dry run before anything is created.
+    `lost` is the attempt that another one is to follow, of the same try. With `return_failed` a last attempt that has
     failed while nobody looked is returned, once, instead of being followed by another one.
 
     Raises:
@@ -143,15 +143,15 @@ async def submit(
     """
     require_valid(spec, reattach=reattach)
     policy = (
-        partial(choose, reattach=Reattach(reattach), claim=claim, tell_failure=tell_failure)
+        partial(choose, reattach=Reattach(reattach), claim=claim, return_failed=return_failed)
         if lost is None
         else partial(choose_after, lost=lost, claim=claim)
     )
     return await submit_by(
         client,
         spec,
-        Wish(key, claim, policy, preflight=preflight, disruptions=lost.disruptions if lost else 0),
-        capabilities=capabilities,
+        Wish(key, claim, policy, dry_run=dry_run, disruptions=lost.disruptions if lost else 0),
+        discovered=discovered,
         namespace=namespace,
         clock=clock,
     )
@@ -170,7 +170,7 @@ class Wish:
     key: SubmissionKey
     claim: str
     choose: ChoicePolicy
-    preflight: bool = False
+    dry_run: bool = False
     keep_failed: bool = False
     """Leave the Job of a submission that can never be completed, halted, as the record of why."""
     disruptions: int = 0
@@ -182,7 +182,7 @@ async def submit_by(
     spec: GangSpec,
     wish: Wish,
     *,
-    capabilities: Capabilities,
+    discovered: DiscoveredResources,
     namespace: str,
     clock: Clock | None = None,
 ) -> Submission:
@@ -190,7 +190,7 @@ async def submit_by(
     # A copy also where nothing changes: what is remembered of it holds for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     calls = Calls(client, requested_namespace(spec) or namespace, clock=clock)
-    task = _Rounds(calls, spec, shape_of(spec, manifest_of(spec)), wish, capabilities)
+    task = _Rounds(calls, spec, shape_of(spec, manifest_of(spec)), wish, discovered)
     least_number, reason, backoff = 0, "", calls.backoff()
     try:
         for _ in range(ROUNDS_MAX):
@@ -199,7 +199,8 @@ async def submit_by(
             except StartOver as again:
                 least_number, reason = max(least_number, again.least_number), str(again)
                 log.info("submitting again: %s", reason)
-            await calls.clock.sleep(backoff.next())
+            if not await calls.sleep_before_retry(backoff.next()):
+                break
     except ClusterError as error:
         raise SubmissionFailed(task.where, "find the task's Jobs", str(error), error.transient) from error
     raise SubmissionFailed(task.where, "settle on a Job", reason)
@@ -213,7 +214,7 @@ class _Rounds:
     spec: GangSpec
     shape: Shape
     wish: Wish
-    capabilities: Capabilities
+    discovered: DiscoveredResources
 
     @property
     def where(self) -> str:
@@ -256,7 +257,7 @@ class _Rounds:
             raise StartOver(f"Job {ref.name} changed before it was deleted")
 
     def _new(self, number: int) -> Progress:
-        decision, dialect = place(self.spec, self.shape, self.capabilities, where=self.where)
+        decision, dialect = place(self.spec, self.shape, self.discovered, where=self.where)
         attempt = build_attempt(
             self.wish.key,
             namespace=self.calls.namespace,
@@ -265,9 +266,7 @@ class _Rounds:
             name=requested_name(self.spec),
             disruptions=self.wish.disruptions,
         )
-        progress = Progress(
-            self.calls, self.spec, self.shape, attempt, decision, dialect, preflight=self.wish.preflight
-        )
+        progress = Progress(self.calls, self.spec, self.shape, attempt, decision, dialect, dry_run=self.wish.dry_run)
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
             progress.fall_back(decision.detail)
         return progress

@@ -142,10 +142,10 @@ def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -
 async def podgroups_served(client: Client) -> Resource | None:
     """Return the PodGroup resource in the preferred version that the cluster serves, or `None` if there is none."""
     try:
-        capabilities = await discover(client)
+        discovered = await discover(client)
     except ClusterError:
         return None
-    served = (v for v in capabilities.scheduling_versions if capabilities.can_watch(v, "podgroups"))
+    served = (v for v in discovered.scheduling_versions if discovered.can_watch(v, "podgroups"))
     version = next(served, None)
     return podgroups(version) if version else None
 

@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.tracking.follow import follow
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
-    from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.submit import Submission
     from tests.cluster.tenant import Tenant
 
@@ -44,7 +44,7 @@ def gang_spec(workers: int = 3, *, code: str = MEET, cpu: str = "1", **changes: 
     return GangSpec(image="python:3.12", command=command, workers=workers, resources={"cpu": cpu}, **changes)
 
 
-async def submit_gang(gangs: Gangs, spec: GangSpec, run: str = "run") -> Submission:
+async def submit_gang(gangs: GangService, spec: GangSpec, run: str = "run") -> Submission:
     return await gangs.submit(spec, key=TaskKey("dag", run, "task", -1), claim="somebody")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.stored_manifests import SERVED, manifests
 
@@ -36,7 +36,7 @@ def is_documented(name: str, stored: str) -> bool:
 @pytest.mark.representative
 async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> None:
     version, _ = SERVED[tenant.plane.release]
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, code=BRIEF))
         assert submission.decision == f"gang:{version}"
         event = await follow_gang(tenant, submission)
@@ -49,7 +49,7 @@ async def test_stored_objects_are_those_of_the_documentation(tenant: Tenant) -> 
 
 @pytest.mark.representative
 async def test_native_gang_is_made_by_the_job_controller(native_tenant: Tenant) -> None:
-    async with Gangs.of(native_tenant.config) as gangs:
+    async with GangService.connect(native_tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, code=BRIEF, dialect="native"))
         assert submission.decision == "gang:native"
         event = await follow_gang(native_tenant, submission)

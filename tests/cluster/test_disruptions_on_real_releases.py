@@ -10,8 +10,8 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.service import Gangs
-from airflow_provider_gangjobs.submission.adopt import Lost
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.adopt import LostAttempt
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
@@ -46,7 +46,7 @@ async def runs(tenant: Tenant, submission: Submission) -> None:
 async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(tenant: Tenant, urgent: str) -> None:
     spec = gang_spec(2, code=FIRST_ATTEMPT_IS_ENDLESS, cpu=CPU)
     important = gang_spec(2, code="import time; time.sleep(3000)", cpu=CPU, priority_class=urgent)
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         first = await submit_gang(gangs, spec)
         await runs(tenant, first)
         other = await submit_gang(gangs, important, run="important")
@@ -57,11 +57,11 @@ async def test_preempted_gang_is_submitted_again_and_runs_when_there_is_room(ten
         assert lost is not None, event
         assert (event.reason, lost.number, lost.is_allowed) == ("Preempted", 1, True)
 
-        second = await gangs.submit(
+        second = await gangs.submit_next_attempt(
             spec,
             key=TaskKey("dag", "run", "task", -1),
             claim="somebody",
-            lost=Lost(event.attempt or 0, lost.carried_over),
+            lost=LostAttempt(event.attempt or 0, lost.carried_over),
         )
         assert (second.attempt, second.disruptions, second.adopted) == (1, 1, False)
         await gangs.kill(other.ref, "somebody")

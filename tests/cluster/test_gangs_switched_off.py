@@ -13,23 +13,23 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Validate
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.releases import NONE, NONE_RELEASE
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.submission.capabilities import Abilities
+    from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from tests.cluster.tenant import Tenant
 
 REASON = f"Kubernetes {NONE_RELEASE} does not serve the Workload API here, only no version of it"
 BRIEF = "print('done')"
 
 
-async def abilities_of(config: ClusterConfig) -> Abilities:
-    async with Gangs.of(config) as gangs:
-        return await gangs.abilities()
+async def abilities_of(config: ClusterConfig) -> Capabilities:
+    async with GangService.connect(config) as gangs:
+        return await gangs.capabilities()
 
 
 def made(tenant: Tenant) -> list[str]:
@@ -64,16 +64,16 @@ async def test_the_sandbox_without_gangs_tells_the_same(bare_tenant: Tenant) -> 
 
 @pytest.mark.parametrize("validate", Validate)
 async def test_required_gang_is_refused_before_anything_is_created(bare_tenant: Tenant, validate: Validate) -> None:
-    async with Gangs.of(bare_tenant.config) as gangs:
+    async with GangService.connect(bare_tenant.config) as gangs:
         with pytest.raises(GangUnsupported) as refused:
-            await gangs.submit_operation(gang_spec(3, code=BRIEF), "op", validate=validate)
+            await gangs.submit(gang_spec(3, code=BRIEF), trigger_id="op", validate=validate)
     assert refused.value.reason == REASON
     assert 'gang="preferred"' in refused.value.remedy
     assert made(bare_tenant) == []
 
 
 async def test_preferred_gang_runs_as_plain_pods_and_says_so(bare_tenant: Tenant) -> None:
-    async with Gangs.of(bare_tenant.config) as gangs:
+    async with GangService.connect(bare_tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, cpu="100m", gang="preferred"))
         assert (submission.decision, submission.notes) == (f"basic:{REASON}", (f"Not a gang: {REASON}",))
         event = await follow_gang(bare_tenant, submission)

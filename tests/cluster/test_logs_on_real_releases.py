@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.spec import Logs
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ KUBECTL = shutil.which("kubectl")
 
 
 async def test_logs_of_all_ranks_come_back(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(2, code=SPEAK))
         await follow_gang(tenant, submission)
         logs = await gangs.logs(submission.ref, Logs.ALL)
@@ -32,7 +32,7 @@ async def test_logs_of_all_ranks_come_back(tenant: Tenant) -> None:
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed (Debian: kubernetes-client)")
 async def test_kubectl_reads_them_too(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(2, code=SPEAK))
         await follow_gang(tenant, submission)
     command = [str(KUBECTL), f"--kubeconfig={tenant.kubeconfig}", "logs", f"job/{submission.ref.name}", "--tail=1"]

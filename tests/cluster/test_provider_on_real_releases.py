@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.releases import RELEASES
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def test_ranks_meet_and_their_results_come_back(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec())
         assert submission.decision == f"gang:{RELEASES[tenant.plane.release].dialect}"
         event = await follow_gang(tenant, submission)
@@ -26,7 +26,7 @@ async def test_ranks_meet_and_their_results_come_back(tenant: Tenant) -> None:
 
 
 async def test_no_pod_stays_held_after_the_end(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         await follow_gang(tenant, await submit_gang(gangs, gang_spec()))
         pods = await gangs.client.list(PODS, tenant.namespace)
     assert [pod["metadata"].get("finalizers") for pod in pods] == [None] * 3
@@ -34,13 +34,13 @@ async def test_no_pod_stays_held_after_the_end(tenant: Tenant) -> None:
 
 async def test_one_failed_rank_is_told_apart_from_those_it_took_down(tenant: Tenant) -> None:
     code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(3000)"
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         event = await follow_gang(tenant, await submit_gang(gangs, gang_spec(code=code)))
     assert (event.status, event.ranks[0].rank, event.ranks[0].exit_code) == (Status.FAILED, 1, 3)
 
 
 async def test_a_gang_that_cannot_fit_places_nothing_and_times_out(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, cpu="3"))
         event = await follow_gang(tenant, submission, Deadlines(assemble_s=4))
         job = await gangs.client.get(JOBS, submission.ref.name, tenant.namespace)
@@ -49,7 +49,7 @@ async def test_a_gang_that_cannot_fit_places_nothing_and_times_out(tenant: Tenan
 
 
 async def test_submitting_twice_is_one_gang(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         first, second = await submit_gang(gangs, gang_spec()), await submit_gang(gangs, gang_spec())
         assert (second.ref, second.adopted) == (first.ref, True)
         event = await follow_gang(tenant, second)

@@ -20,7 +20,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from tests.cluster.gangs import gang_spec, submit_gang
 from tests.cluster.test_submission_faults import until
 
@@ -80,7 +80,7 @@ needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kube
 
 @pytest.mark.parametrize("release", [by_command, by_hook, pytest.param(by_kubectl, marks=needs_kubectl)])
 async def test_pods_that_nobody_harvests_are_let_go(tenant: Tenant, release: Callable[[Tenant], None]) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(WORKERS, code=SLEEP, cpu="100m", termination_grace_s=1))
 
         async def phases() -> list[str]:

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.resources import SECRETS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.ending import Killed
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
@@ -30,8 +30,8 @@ SMALL = "100m"
 
 
 @pytest.fixture
-async def gangs(tenant: Tenant) -> AsyncIterator[Gangs]:
-    async with Gangs.of(tenant.config) as gangs:
+async def gangs(tenant: Tenant) -> AsyncIterator[GangService]:
+    async with GangService.connect(tenant.config) as gangs:
         yield gangs
 
 
@@ -52,7 +52,7 @@ def assert_within_role(tenant: Tenant) -> None:
     assert tenant.used_permissions() <= granted()
 
 
-async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: Gangs) -> None:
+async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: GangService) -> None:
     async def ended(run: str, code: str) -> Status:
         submission = await submit_gang(gangs, gang_spec(2, code=code, cpu=SMALL, files={"a.txt": "a"}), run)
         event = await follow_gang(tenant, submission)
@@ -66,7 +66,7 @@ async def test_gangs_that_end_by_themselves(tenant: Tenant, gangs: Gangs) -> Non
     assert_within_role(tenant)
 
 
-async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gangs: Gangs) -> None:
+async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gangs: GangService) -> None:
     async def too_long(run: str, cpu: str, deadlines: Deadlines) -> Status:
         event = await follow_gang(tenant, await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=cpu), run), deadlines)
         return event.status
@@ -78,7 +78,7 @@ async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gang
     assert_within_role(tenant)
 
 
-async def test_gangs_that_are_killed(tenant: Tenant, gangs: Gangs) -> None:
+async def test_gangs_that_are_killed(tenant: Tenant, gangs: GangService) -> None:
     deleted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "deleted")
     halted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "halted")
     assert await gangs.kill(deleted.ref, "somebody") is Killed.DELETED
@@ -89,7 +89,7 @@ async def test_gangs_that_are_killed(tenant: Tenant, gangs: Gangs) -> None:
     assert_within_role(tenant)
 
 
-async def test_preferred_gang_that_cannot_be_one_says_so(tenant: Tenant, gangs: Gangs) -> None:
+async def test_preferred_gang_that_cannot_be_one_says_so(tenant: Tenant, gangs: GangService) -> None:
     retried = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"backoffLimit": 1}}
     spec = gang_spec(2, code="print('done')", cpu=SMALL, gang="preferred", manifest=retried)
     submission = await submit_gang(gangs, spec)
@@ -99,10 +99,10 @@ async def test_preferred_gang_that_cannot_be_one_says_so(tenant: Tenant, gangs: 
     assert_within_role(tenant)
 
 
-async def test_submissions_by_id_and_uploads(tenant: Tenant, gangs: Gangs) -> None:
+async def test_submissions_by_id_and_uploads(tenant: Tenant, gangs: GangService) -> None:
     content = await gangs.upload({"train.py": "print('done')"})
     spec = gang_spec(2, code="print('done')", cpu=SMALL)
-    await gangs.submit_operation(spec, "by-id", validate=Validate.SERVER)
+    await gangs.submit(spec, trigger_id="by-id", validate=Validate.SERVER)
     assert await gangs.submission("by-id")
     await gangs.submissions()
     await gangs.uploads()
@@ -111,13 +111,12 @@ async def test_submissions_by_id_and_uploads(tenant: Tenant, gangs: Gangs) -> No
     assert_within_role(tenant)
 
 
-async def test_abilities_are_found_out_without_other_rights(tenant: Tenant, gangs: Gangs) -> None:
+async def test_abilities_are_found_out_without_other_rights(tenant: Tenant, gangs: GangService) -> None:
     await gangs.capabilities()
-    await gangs.abilities()
     assert_within_role(tenant)
 
 
-async def test_what_the_role_does_not_grant_is_refused_and_noticed(tenant: Tenant, gangs: Gangs) -> None:
+async def test_what_the_role_does_not_grant_is_refused_and_noticed(tenant: Tenant, gangs: GangService) -> None:
     """The audit log would tell of any other verb."""
     with pytest.raises(Forbidden):
         await gangs.client.list(SECRETS, tenant.namespace)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.read import snapshot
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.timeouts import TIMEOUT_S
@@ -41,8 +41,8 @@ def viewer(tenant: Tenant) -> Tenant:
 
 
 @pytest.fixture
-async def gangs(tenant: Tenant) -> AsyncIterator[Gangs]:
-    async with Gangs.of(tenant.config) as gangs:
+async def gangs(tenant: Tenant) -> AsyncIterator[GangService]:
+    async with GangService.connect(tenant.config) as gangs:
         yield gangs
 
 
@@ -51,7 +51,7 @@ async def looked_at(
 ) -> GangSnapshot:
     """What the viewer sees once it is so."""
     key = TaskKey("dag", run, "task", -1)
-    async with asyncio.timeout(TIMEOUT_S), Gangs.of(viewer.config) as gangs:
+    async with asyncio.timeout(TIMEOUT_S), GangService.connect(viewer.config) as gangs:
         while not until(seen := await gangs.snapshot(key, uid=submission.ref.uid)):  # noqa: ASYNC110 - the server changes
             await asyncio.sleep(LOOK_AGAIN_S)
         return seen
@@ -61,7 +61,7 @@ def is_refused_a_node(seen: GangSnapshot) -> bool:
     return any(item.type == "PodScheduled" for pod in seen.pods for item in pod.status.conditions)
 
 
-async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: Tenant, gangs: Gangs) -> None:
+async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: Tenant, gangs: GangService) -> None:
     submission = await submit_gang(gangs, gang_spec(2, cpu="5"))
 
     seen = await looked_at(viewer, submission, is_refused_a_node)
@@ -71,7 +71,7 @@ async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: T
     assert {verb for _, _, verb in viewer.used()} == {"list"}
 
 
-async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant, gangs: Gangs) -> None:
+async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant, gangs: GangService) -> None:
     submission = await submit_gang(gangs, gang_spec(2, code=FAIL, cpu="100m"))
     await follow_gang(tenant, submission)
 
@@ -83,7 +83,7 @@ async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant,
 
 
 async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(
-    viewer: Tenant, gangs: Gangs, monkeypatch: pytest.MonkeyPatch
+    viewer: Tenant, gangs: GangService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "WHOLE_RANKS_MAX", 1)
     submission = await submit_gang(gangs, gang_spec(2, cpu="5"))

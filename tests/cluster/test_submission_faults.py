@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import (
     Conflict,
     ReplyLost,
@@ -19,9 +20,9 @@ from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_TASK
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.capabilities import abilities
+from airflow_provider_gangjobs.submission.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from airflow_provider_gangjobs.submission.record import OperationState
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -59,17 +60,17 @@ TROUBLES: dict[str, tuple[Callable[[], BaseException], bool]] = {
 }
 
 
-async def submit(gangs: Gangs, trigger_id: str, api: Any = None) -> Submission:
+async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submission:
     return await operations.submit_operation(
         api or gangs.client,
         SPEC,
         trigger_id=trigger_id,
-        capabilities=await gangs.capabilities(),
+        discovered=await discover(gangs.client),
         namespace=gangs.namespace,
     )
 
 
-async def check_one_gang(gangs: Gangs, submission: Submission, release: str) -> None:
+async def check_one_gang(gangs: GangService, submission: Submission, release: str) -> None:
     """One Job of this id is live; all that has its name belongs to it; its pods come, linked and placed."""
     ref = submission.ref
     jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=operations.selector_of(submission.trigger_id))
@@ -83,7 +84,7 @@ async def check_one_gang(gangs: Gangs, submission: Submission, release: str) -> 
     await until(lambda: _placed(gangs, ref))
 
 
-async def _placed(gangs: Gangs, ref: GangRef) -> bool:
+async def _placed(gangs: GangService, ref: GangRef) -> bool:
     pods = await gangs.client.list(PODS, ref.namespace, label_selector=f"{LABEL_GANG}={ref.name}")
     link = {"schedulingGroup", "workloadRef"}
     assert all(link & set(pod["spec"]) for pod in pods)
@@ -99,12 +100,12 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def ended(gangs: Gangs, trigger_id: str) -> bool:
+async def ended(gangs: GangService, trigger_id: str) -> bool:
     record = await gangs.submission(trigger_id)
     return record is not None and record.state is not OperationState.IN_PROGRESS
 
 
-async def emptied(gangs: Gangs, namespace: str) -> bool:
+async def emptied(gangs: GangService, namespace: str) -> bool:
     """Whether nothing of ours is left."""
     for resource in (JOBS, PODS, CONFIGMAPS):
         if await gangs.client.list(resource, namespace, label_selector=LABEL_GANG):
@@ -115,7 +116,7 @@ async def emptied(gangs: Gangs, namespace: str) -> bool:
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, trouble: str) -> None:
     error, applied = TROUBLES[trouble]
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         clean = CrashingClient(gangs.client)
         await check_one_gang(gangs, await submit(gangs, "clean", clean), tenant.plane.release)
         await gangs.delete_submission("clean", job=True)
@@ -138,7 +139,7 @@ async def test_each_request_may_go_wrong_and_one_gang_is_there(tenant: Tenant, t
 
 async def test_no_request_is_made_twice_when_nothing_goes_wrong(tenant: Tenant) -> None:
     """Whatever the controllers write meanwhile."""
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         client = CrashingClient(gangs.client)
         submission = await submit(gangs, "op", client)
         _, has_groups = VERSIONS[tenant.plane.release]
@@ -148,14 +149,14 @@ async def test_no_request_is_made_twice_when_nothing_goes_wrong(tenant: Tenant) 
 
 
 async def test_two_submitters_at_once_end_in_one_gang(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submissions = await asyncio.gather(*(submit(gangs, "raced") for _ in range(6)))
         assert len({submission.ref for submission in submissions}) == 1
         await check_one_gang(gangs, submissions[0], tenant.plane.release)
 
 
 async def test_deleting_an_ongoing_submission_ends_its_pods_and_keeps_the_job(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit(gangs, "op")
         await check_one_gang(gangs, submission, tenant.plane.release)
         assert await gangs.delete_submission("op") == (submission.ref,)
@@ -170,7 +171,7 @@ async def test_deleting_an_ongoing_submission_ends_its_pods_and_keeps_the_job(te
 
 
 async def test_deleting_with_the_job_leaves_nothing(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         submission = await submit(gangs, "op")
         await check_one_gang(gangs, submission, tenant.plane.release)
         await gangs.delete_submission("op", job=True)
@@ -180,11 +181,11 @@ async def test_deleting_with_the_job_leaves_nothing(tenant: Tenant) -> None:
 
 async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
     code = "import os; open(os.environ['GANG_RESULT_PATH'], 'w').write(open('/gang/files/data.bin').read())"
-    async with Gangs.of(tenant.config) as gangs:
+    async with GangService.connect(tenant.config) as gangs:
         content_id = await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"})
         assert await gangs.upload({"data.bin": b"42", "a.txt": "shadowed"}) == content_id
         spec = GangSpec(image="python:3.12", command=["python", "-c", code], workers=2, uploads=[content_id])
-        submission = await gangs.submit_operation(spec, "op")
+        submission = await gangs.submit(spec, trigger_id="op")
         await until(lambda: ended(gangs, "op"))
         record = await gangs.submission("op")
         pods = await gangs.client.list(PODS, tenant.namespace, label_selector=f"{LABEL_GANG}={submission.ref.name}")
@@ -197,8 +198,8 @@ async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
 
 
 async def test_a_dry_run_proves_what_the_release_keeps(tenant: Tenant) -> None:
-    async with Gangs.of(tenant.config) as gangs:
-        found = await abilities(gangs.client, namespace=tenant.namespace)
+    async with GangService.connect(tenant.config) as gangs:
+        found = await read_capabilities(gangs.client, namespace=tenant.namespace)
     version, _ = VERSIONS[tenant.plane.release]
     assert (found.release, found.dialects[0], found.holds_gangs) == (tenant.plane.release, version, True)
     assert found.fields["spec.scheduling"] is False  # the gate WorkloadWithJob is off

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, NODES, PODS, Resou
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX, LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.endings.fake_kubelets import HOSTNAME
 from tests.endings.object_history import ObjectHistory, current_revision
@@ -95,7 +95,7 @@ class GangUnderTest:
             "node_selector": {NODE_LABEL: self.id},
             "namespace": self.namespace,
         }
-        async with Gangs.of(self.config) as gangs:
+        async with GangService.connect(self.config) as gangs:
             key = TaskKey("dag", self.id, "task", -1)
             submission = await gangs.submit(GangSpec(**defaults | changes), key=key, claim="somebody")
         self.ref = submission.ref

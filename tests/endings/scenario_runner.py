@@ -11,7 +11,7 @@ import msgspec
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from tests.provider.guarantees import check_harvest, no_finalizer_left
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
         check_harvest(record, uids, name)
         assert _recorded(record.ledger(name)) == told(event)
     if any(map(_stays, record.last(JOBS, name))):
-        async with Gangs.of(gang.config) as gangs:
+        async with GangService.connect(gang.config) as gangs:
             assert {outcome.uid for outcome in await gangs.outcomes(gang.ref)} == uids
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
+from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
@@ -83,7 +83,7 @@ class SubmissionCluster:
 
     bench: Bench
     client: Client
-    capabilities: Capabilities
+    discovered: DiscoveredResources
     faults: Any
     time: FakeTime
 
@@ -101,7 +101,7 @@ class SubmissionCluster:
             spec,
             key=key,
             claim=claim,
-            capabilities=self.capabilities,
+            discovered=self.discovered,
             reattach=reattach,
             clock=self.time.clock(),
         )
@@ -114,7 +114,7 @@ class SubmissionCluster:
         """As on a cluster that serves the API, with the feature off in its Job storage."""
         served = frozenset({"get", "list", "watch", "create"})
         resources = {"v1beta1": {"workloads": served, "podgroups": served}}
-        self.capabilities = replace(self.capabilities, resources=resources)
+        self.discovered = replace(self.discovered, resources=resources)
 
     def objects(self, resource: Any) -> list[dict[str, Any]]:
         if resource.plural in {"workloads", "podgroups"} and not self.bench.registry.release.scheduling_versions:

@@ -11,11 +11,12 @@ import pytest
 
 from airflow_provider_gangjobs.cli.main import main
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
 
@@ -28,16 +29,16 @@ KUBECONFIG = "--kubeconfig"
 async def submit_incompletely(kubeconfig: str) -> str:
     """Submit a gang in a process that dies after creating the Job, and return the name of the Job."""
     config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})
-    async with Gangs.of(config) as gangs:
+    async with GangService.connect(config) as gangs:
         key = TaskKey("dag", uuid.uuid4().hex, "task")
-        capabilities = await gangs.capabilities()
+        discovered = await discover(gangs.client)
         with pytest.raises(ProcessDied):
             await submit(
                 CrashingClient(gangs.client, Crash(1, applied=True)),
                 GangSpec(image="a"),
                 key=key,
                 claim="x",
-                capabilities=capabilities,
+                discovered=discovered,
             )
         (job,) = await gangs.client.list(JOBS, "default", label_selector=f"gangjobs.airflow/task={key.digest}")
         return str(job["metadata"]["name"])
@@ -60,7 +61,7 @@ def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):
     name = f"held-{uuid.uuid4().hex[:6]}"
 
     async def hold_one() -> None:
-        async with Gangs.of(config) as gangs:
+        async with GangService.connect(config) as gangs:
             pod = {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -70,7 +71,7 @@ def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):
             await gangs.client.create(PODS, pod, "default")
 
     async def finalizers() -> list[str]:
-        async with Gangs.of(config) as gangs:
+        async with GangService.connect(config) as gangs:
             stored = await gangs.client.get(PODS, name, "default")
             await gangs.client.delete(PODS, name, "default")
             return list(stored["metadata"].get("finalizers") or ())

@@ -5,8 +5,9 @@ Always: the work is one gang, and the disruption is counted once. Or it is the l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,10 +15,8 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.hooks.event_loop import run
-from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
@@ -27,12 +26,11 @@ from tests.provider.virtual_control_plane import loop_clock
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from tests.provider.task_runner import Task, TaskMaker
 
-T = TypeVar("T")
 ENDLESS = "sleep 600"
 pytestmark = pytest.mark.timeout(AIRFLOW_TIMEOUT_S)
 
@@ -45,32 +43,22 @@ class Life:
     requests: list[str] = field(default_factory=list)
 
 
-class CrashingHook(GangJobHook):
-    """Every call is by a client of the same process."""
-
-    life: Life
-
-    def call(self, action: Callable[[Gangs], Awaitable[T]], *, config: ClusterConfig | None = None) -> T:
-        return run(self._crashing(action, config or self.config()))
-
-    async def _crashing(self, action: Callable[[Gangs], Awaitable[T]], config: ClusterConfig) -> T:
-        async with Client(config, clock=loop_clock()) as connected:
-            client = CrashingClient(connected, self.life.crash)
-            client.requests = self.life.requests
-            return await action(Gangs(client))
-
-
 class CrashingOperator(GangJobOperator):
     """In a process that dies."""
 
     life: Life
 
-    def _take_custody(self, context: Any) -> Any:
-        custody = super()._take_custody(context)
-        hook = CrashingHook(self.kubernetes_conn_id)
-        hook.exists, hook.life = custody.hook.exists, self.life
-        self._custody = replace(custody, hook=hook)
-        return self._custody
+    def _find_gangs(self, context: Any, **options: Any) -> Any:
+        gangs = super()._find_gangs(context, **options)
+        gangs.connect = self._crashing
+        return gangs
+
+    @asynccontextmanager
+    async def _crashing(self, config: ClusterConfig) -> AsyncIterator[GangService]:
+        async with Client(config, clock=loop_clock()) as connected:
+            client = CrashingClient(connected, self.life.crash)
+            client.requests = self.life.requests
+            yield GangService(client)
 
 
 def worker(train: Task, crash: Crash | None = None) -> CrashingOperator:

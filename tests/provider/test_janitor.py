@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.cleanup import Tidied, Verdict, tidy
+from airflow_provider_gangjobs.submission.cleanup import CleanupReport, Verdict, tidy
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -33,7 +33,7 @@ async def operation(cluster: SubmissionCluster, api: Any = None, spec: GangSpec 
         api or cluster.client,
         spec,
         trigger_id="op",
-        capabilities=cluster.capabilities,
+        discovered=cluster.discovered,
         clock=cluster.time.clock(),
     )
 
@@ -45,13 +45,16 @@ async def half_submitted(cluster: SubmissionCluster, request: int = FIRST_ACT, *
         await (operation(cluster, process) if by_id else cluster.submit(api=process))
 
 
-async def tidied(cluster: SubmissionCluster, *, age: timedelta = 2 * HOUR, api: Any = None, **options: Any) -> Tidied:
+async def tidied(
+    cluster: SubmissionCluster, *, age: timedelta = 2 * HOUR, api: Any = None, **options: Any
+) -> CleanupReport:
     """As seen when all that is there is this old."""
     now = cluster.bench.clock.now() + age
+    options = {"older_than": HOUR, **options}
     return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, clock=cluster.time.clock(), **options)
 
 
-def verdicts(result: Tidied) -> list[Verdict]:
+def verdicts(result: CleanupReport) -> list[Verdict]:
     assert result.failures == {}
     return list(result.gangs.values())
 
@@ -145,7 +148,7 @@ async def test_a_submitter_that_comes_back_meanwhile_ends_with_one_gang(turns, b
         submission, result = await interleaved(
             cluster.client, iter(turns), lambda api: submit(cluster, api), lambda api: tidied(cluster, api=api)
         )
-        assert isinstance(result, Tidied), result
+        assert isinstance(result, CleanupReport), result
         if isinstance(submission, JobDeleted):  # it was tidied away under the submitter, who may try again
             assert submission.retryable
             submission = await submit(cluster, cluster.client)

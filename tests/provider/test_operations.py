@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.claim import mark_delivered
-from airflow_provider_gangjobs.submission.deletion import forget
+from airflow_provider_gangjobs.submission.deletion import delete_submission
 from airflow_provider_gangjobs.submission.ending import halt
 from airflow_provider_gangjobs.submission.record import FailureCause, OperationState, SubmissionRecord
 from airflow_provider_gangjobs.submission.submit import SubmissionState
@@ -35,7 +35,7 @@ OURS = (SERVICES, CONFIGMAPS, WORKLOADS, PODGROUPS)
 async def submit(
     cluster: SubmissionCluster, spec: GangSpec = GANG_OF_4, trigger_id: str = ID, **options: Any
 ) -> Submission:
-    options = {"api": cluster.client, "capabilities": cluster.capabilities, **options}
+    options = {"api": cluster.client, "discovered": cluster.discovered, **options}
     return await operations.submit_operation(
         options.pop("api"), spec, trigger_id=trigger_id, clock=cluster.time.clock(), **options
     )
@@ -64,13 +64,13 @@ async def delete(
         await release_pods(cluster.client, namespace=ref.namespace, gang=ref.name)
 
     cluster.time.meanwhile = meanwhile
-    return await forget(
+    return await delete_submission(
         api or cluster.client,
         trigger_id,
         namespace=NAMESPACE,
         release=free,
         clock=cluster.time.clock(),
-        **options,
+        **{"timeout_s": 120, **options},
     )
 
 
@@ -195,7 +195,7 @@ async def test_submissions_are_listed_page_by_page():
             token = page.continue_token
         assert [len(records) for records in pages] == [2, 2, 1]
         assert {record.trigger_id for records in pages for record in records} == ids
-        everything = await operations.page(cluster.client, namespace=NAMESPACE)
+        everything = await operations.page(cluster.client, namespace=NAMESPACE, limit=100)
         assert len(everything.records) == 6
 
 
@@ -250,7 +250,9 @@ async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later(clus
 
     cluster.run_controllers_during_sleep()
     with pytest.raises(SubmissionFailed, match="wait for its pods to be gone") as caught:
-        await forget(cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.time.clock())
+        await delete_submission(
+            cluster.client, ID, namespace=NAMESPACE, release=free, timeout_s=60, clock=cluster.time.clock()
+        )
     assert caught.value.retryable
     assert (await found(cluster)).state is OperationState.FAILED
     assert await delete(cluster) == (submission.ref,)

@@ -8,7 +8,7 @@ from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpe
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.capabilities import abilities
+from airflow_provider_gangjobs.submission.capabilities import read_capabilities
 from airflow_provider_gangjobs.submission.submit import submit
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.crashes import CrashingClient
@@ -28,7 +28,7 @@ DIALECTS = {"1.35": ("v1alpha1",), "1.36": ("v1alpha2",), "1.37": ("v1beta1", "v
 @pytest.mark.parametrize("release", RELEASES)
 async def test_abilities_tell_dialects_and_what_a_dry_run_keeps(release):
     async with running_cluster(release) as cluster:
-        found = await abilities(cluster.client, namespace=NAMESPACE)
+        found = await read_capabilities(cluster.client, namespace=NAMESPACE)
         assert (found.release, found.dialects, found.holds_gangs) == (release, DIALECTS[release], True)
         assert found.fields == {LINK[release]: True, "spec.scheduling": release == "1.37"}
         proven = [gate.is_on for gate in found.gates if gate.component == "kube-apiserver"]
@@ -39,20 +39,20 @@ async def test_abilities_tell_dialects_and_what_a_dry_run_keeps(release):
 
 async def test_abilities_of_a_cluster_without_the_api_are_none():
     async with running_cluster("none") as cluster:
-        found = await abilities(cluster.client, namespace=NAMESPACE)
+        found = await read_capabilities(cluster.client, namespace=NAMESPACE)
         assert (found.dialects, found.holds_gangs, found.scheduling_versions) == ((), False, ())
 
 
 async def test_abilities_are_asked_for_once(cluster):
-    first = await abilities(cluster.client, namespace=NAMESPACE)
+    first = await read_capabilities(cluster.client, namespace=NAMESPACE)
     before = dict(cluster.client.statistics().requests)
-    assert await abilities(cluster.client, namespace=NAMESPACE) is first
+    assert await read_capabilities(cluster.client, namespace=NAMESPACE) is first
     assert dict(cluster.client.statistics().requests) == before
 
 
 async def test_what_may_not_be_asked_is_unknown(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
-    found = await abilities(cluster.client, namespace=NAMESPACE)
+    found = await read_capabilities(cluster.client, namespace=NAMESPACE)
     assert (set(found.fields.values()), found.holds_gangs) == ({None}, None)
     assert "403" in found.gates[0].evidence
 
@@ -63,8 +63,8 @@ async def preflighted(cluster, spec, api=None):
         spec,
         key=KEY,
         claim="x",
-        capabilities=cluster.capabilities,
-        preflight=True,
+        discovered=cluster.discovered,
+        dry_run=True,
         clock=cluster.time.clock(),
     )
 
@@ -121,7 +121,7 @@ async def test_an_operation_can_be_preflighted_too(cluster):
             cluster.client,
             GangSpec(image="a", pod_overrides={"spec": {"dnsPolicy": "Sometimes"}}),
             trigger_id="op",
-            capabilities=cluster.capabilities,
-            preflight=True,
+            discovered=cluster.discovered,
+            dry_run=True,
         )
     assert cluster.jobs() == []

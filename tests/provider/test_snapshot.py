@@ -17,7 +17,7 @@ from tests.airflow.polling import wait_for
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
-    from airflow_provider_gangjobs.service import Gangs
+    from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 SMALL = {"cpu": "100m", "memory": "32Mi"}
@@ -100,7 +100,7 @@ def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
 
 
 def test_a_look_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
-    async def requests(gangs: Gangs) -> set[str]:
+    async def requests(gangs: GangService) -> set[str]:
         await gangs.snapshot(key, uid=ref.uid)
         return set(gangs.client.statistics().requests)
 

@@ -279,12 +279,12 @@ async def test_objects_that_are_not_served_any_more_can_be_tried_again():
 
 async def test_half_of_a_gang_of_an_older_release_is_begun_anew():
     async with running_cluster("none") as cluster:
-        known = cluster.capabilities
+        known = cluster.discovered
         cluster.ignore_scheduling_fields()
         cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
         with pytest.raises(SubmissionFailed):
             await cluster.submit(PREFERRED)
-        cluster.capabilities = known
+        cluster.discovered = known
         submission = await cluster.submit(PREFERRED, claim="ti-2")
         assert (submission.attempt, submission.decision.partition(":")[0]) == (1, "basic")
         assert len(cluster.jobs()) == 1
@@ -323,7 +323,7 @@ async def test_a_fallback_without_permission_for_events_still_runs():
 
 async def test_unknown_capabilities_can_be_tried_again(cluster):
     unknown = {"scheduling.k8s.io": "500"}
-    cluster.capabilities = replace(cluster.capabilities, resources={}, unknown=unknown)
+    cluster.discovered = replace(cluster.discovered, resources={}, unknown=unknown)
     with pytest.raises(SubmissionFailed, match=r"could not be found out .*scheduling.k8s.io: 500") as caught:
         await cluster.submit()
     assert caught.value.retryable

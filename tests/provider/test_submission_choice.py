@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
     LeaveAlone,
-    Lost,
+    LostAttempt,
     Refuse,
     SubmitNew,
     choose,
@@ -130,7 +130,7 @@ TELL = {
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), TELL.values(), ids=TELL)
 def test_choice_where_failures_are_to_be_told(jobs, reattach, expected):
-    choice = choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS, tell_failure=True)
+    choice = choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS, return_failed=True)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -152,7 +152,7 @@ LOST = {
 
 @pytest.mark.parametrize(("jobs", "expected"), LOST.values(), ids=LOST)
 def test_what_follows_an_attempt_that_was_lost(jobs, expected):
-    choice = choose_after(jobs, lost=Lost(1, 1), claim=ME, spec_hash=OURS)
+    choice = choose_after(jobs, lost=LostAttempt(1, 1), claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -192,7 +192,7 @@ def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
 
 @given(JOBS, st.integers(0, 9))
 def test_what_another_try_answers_for_is_never_taken_after_a_loss(jobs, lost):
-    match choose_after(jobs, lost=Lost(lost, 1), claim=ME, spec_hash=OURS):
+    match choose_after(jobs, lost=LostAttempt(lost, 1), claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
             assert number > max([lost, *(made.attempt for made in jobs)])
         case Adopt(adopted, superseded):

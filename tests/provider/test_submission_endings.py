@@ -10,9 +10,9 @@ import pytest
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.service import Gangs
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
-from airflow_provider_gangjobs.submission.deletion import forget
+from airflow_provider_gangjobs.submission.deletion import delete_submission
 from airflow_provider_gangjobs.submission.ending import Killed, delete_claimed, halt_claimed, kill
 from airflow_provider_gangjobs.submission.jobs import JobState, state_of
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def end_live(api: Any, ref: GangRef, *, delete: bool) -> bool:
-    return bool(await Gangs(api).end_live(KEY, "ti-1", namespace=ref.namespace, delete=delete, reason="x"))
+async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
+    return bool(await GangService(api).end_live_gangs(KEY, "ti-1", namespace=ref.namespace, delete=delete, reason="x"))
 
 
 ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
@@ -36,9 +36,12 @@ ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
     "a discard": ("delete jobs", lambda api, ref: delete_claimed(api, ref, "ti-1")),
     "a halt": ("patch jobs", lambda api, ref: halt_claimed(api, ref, "ti-1", reason="x")),
     "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
-    "the deletion after a delivery": ("delete jobs", lambda api, ref: Gangs(api).deliver(ref, "ti-1", delete=True)),
-    "the end of a task, deleting": ("delete jobs", lambda api, ref: end_live(api, ref, delete=True)),
-    "the end of a task, halting": ("patch jobs", lambda api, ref: end_live(api, ref, delete=False)),
+    "the deletion after a delivery": (
+        "delete jobs",
+        lambda api, ref: GangService(api).deliver(ref, "ti-1", delete=True),
+    ),
+    "the end of a task, deleting": ("delete jobs", lambda api, ref: end_live_gangs(api, ref, delete=True)),
+    "the end of a task, halting": ("patch jobs", lambda api, ref: end_live_gangs(api, ref, delete=False)),
 }
 
 
@@ -149,6 +152,8 @@ async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):
     async def free(ref: GangRef) -> None:
         """Its pods were let go as they ended."""
 
-    await forget(api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, clock=cluster.time.clock())
+    await delete_submission(
+        api, first.trigger_id, namespace=NAMESPACE, release=free, job=True, timeout_s=120, clock=cluster.time.clock()
+    )
 
     assert (api.happened, cluster.jobs()) == (1, [])

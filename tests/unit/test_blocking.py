@@ -6,15 +6,16 @@ import asyncio
 import contextvars
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.hooks.event_loop import run
+from airflow_provider_gangjobs.hooks.event_loop import EventLoopThread, run
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 ALARM_S = 0.1
 
@@ -130,3 +131,56 @@ def test_signal_handler_may_run_another_coroutine() -> None:
         assert (run(work()), seen) == ("done", [7])
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_coroutines_of_one_thread_share_a_loop_and_its_contexts() -> None:
+    seen: list[Any] = []
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        yield
+        seen.append(asyncio.get_running_loop())
+
+    async def call() -> None:
+        if not seen:
+            await thread.contexts.enter_async_context(client())
+        seen.append(asyncio.get_running_loop())
+
+    thread = EventLoopThread()
+    thread.run(call())
+    thread.run(call())
+    thread.close()
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+
+
+def test_signal_handler_may_cancel_what_it_interrupts_and_use_another_loop() -> None:
+    """As `on_kill` does."""
+    thread = EventLoopThread()
+    seen: list[int] = []
+
+    def handler(*_: Any) -> None:
+        thread.cancel(within_s=TIMEOUT_S)
+        seen.append(run(value()))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, ALARM_S)
+        with pytest.raises(asyncio.CancelledError):
+            thread.run(asyncio.sleep(600))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        thread.close()
+    assert seen == [7]
+
+
+def test_closed_thread_refuses_coroutines() -> None:
+    thread = EventLoopThread()
+    thread.run(value())
+    thread.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        thread.run(value())
+
+
+def test_thread_that_was_never_used_closes() -> None:
+    EventLoopThread().close()

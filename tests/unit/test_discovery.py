@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
-from airflow_provider_gangjobs.cluster.discovery import Capabilities, discover
+from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
 from airflow_provider_gangjobs.cluster.errors import Unreachable
 from tests.unit.fault_server import Connection, FaultServer, Request, status
 
@@ -48,7 +48,7 @@ class Cluster:
         return {"kind": "APIResourceList", "resources": [{"name": plural, "verbs": verbs} for plural in served]}
 
 
-async def known_of(cluster: Cluster) -> Capabilities:
+async def known_of(cluster: Cluster) -> DiscoveredResources:
     async with FaultServer(cluster.handle) as server, Client(server.config, retry_for_s=0) as client:
         return await discover(client)
 

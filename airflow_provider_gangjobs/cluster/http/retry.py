@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
+from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class RetryingTransport:
         retry_for_s: float,
         should_retry: Callable[[ClusterError], bool],
     ) -> T:
-        deadline = self._clock.monotonic() + retry_for_s
+        deadline = min(self._clock.monotonic() + retry_for_s, current_deadline())
         backoff = Backoff(self._clock, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)
         while True:
             self.requests[verb] += 1

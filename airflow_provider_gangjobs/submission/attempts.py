@@ -1,0 +1,46 @@
+"""The attempts of one try of a task: an attempt that was lost to the cluster is followed by another one.
+
+The rule is `disruption_of`. The functions that submit and wait are given, so that a worker may wait for the gang itself
+or leave the wait to a triggerer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
+from airflow_provider_gangjobs.submission.adopt import LostAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.submission.submit import Submission
+
+
+def last_event(
+    event: GangEvent,
+    *,
+    max_disruptions: int,
+    submit_next: Callable[[GangEvent], Submission],
+    wait: Callable[[Submission], GangEvent],
+) -> GangEvent:
+    """Replace the attempt that ended with `event` until an attempt is not lost, or no further one is allowed.
+
+    :param max_disruptions: How many attempts in a row may be lost and replaced.
+    :param submit_next: Submits the attempt that follows the one that ended with this event.
+    :param wait: Waits for the end of an attempt and returns its event. May raise instead, to wait elsewhere.
+    :return: The event of the last attempt.
+    """
+    while (disruption := disruption_of(event, allowed=max_disruptions)) is not None and disruption.is_allowed:
+        event = wait(submit_next(event))
+    return event
+
+
+def lost_attempt(event: GangEvent, *, max_disruptions: int) -> LostAttempt:
+    """Return what the attempt that follows a failed one has to know: its number and how many were lost in a row."""
+    disruption = disruption_of(event, allowed=max_disruptions)
+    return LostAttempt(event.attempt or 0, disruption.carried_over if disruption else 0)
+
+
+__all__ = ["last_event", "lost_attempt"]

@@ -1,0 +1,48 @@
+"""One deadline bounds a submission, whatever retries inside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.service import SUBMISSION_DEADLINE_S, GangService
+from gangjobs_sandbox.api import Fault, FaultKind
+from tests.provider.submission_cluster import GANG_OF_4, KEY, SubmissionCluster, running_cluster
+
+
+async def fail_to_submit(cluster: SubmissionCluster, **options: float) -> float:
+    """The seconds until the submission fails in a way that another try may mend."""
+    began = cluster.time.now
+    with pytest.raises(SubmissionFailed) as failed:
+        await GangService(cluster.client).submit(GANG_OF_4, key=KEY, claim="ti-1", **options)
+    assert failed.value.retryable
+    return cluster.time.now - began
+
+
+@pytest.mark.parametrize("retry_after_s", [None, 7, 30], ids="Retry-After {}".format)
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_throttling_for_ever_fails_a_submission_at_its_deadline(method, retry_after_s):
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method=method, retry_after_s=retry_after_s, times=None))
+        # The submission does not begin a pause that would end after the deadline. A pause is at most 30 s here.
+        assert SUBMISSION_DEADLINE_S - 30 <= await fail_to_submit(cluster) <= SUBMISSION_DEADLINE_S
+
+
+async def test_throttled_first_list_fails_a_submission_when_the_client_gives_up():
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="GET", times=None))
+        assert await fail_to_submit(cluster) <= RETRY_FOR_S
+
+
+async def test_caller_may_set_a_shorter_deadline():
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", times=None))
+        assert await fail_to_submit(cluster, deadline_s=20) <= 20
+
+
+async def test_submission_goes_on_when_throttling_ends_before_the_deadline():
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", retry_after_s=10, times=9))
+        submission = await GangService(cluster.client).submit(GANG_OF_4, key=KEY, claim="ti-1")
+        cluster.check_one_live_gang(submission)
