@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """Follows a gang of a plane in virtual time."""
+    """Run `follow()` for a gang of a virtual control plane, and keep what it reports."""
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.reports: list[Observation] = []
@@ -25,7 +25,7 @@ class Follower:
 
     @property
     def phases(self) -> list[Phase]:
-        """In the order in which they were reported."""
+        """Return the reported phases in order, without repetitions."""
         seen = [report.phase for report in self.reports]
         return [phase for number, phase in enumerate(seen) if number == 0 or seen[number - 1] is not phase]
 
@@ -33,7 +33,7 @@ class Follower:
         async with asyncio.timeout(within_s):
             return await self.task
 
-    async def die(self) -> None:
-        """As if its process had ended here."""
+    async def kill(self) -> None:
+        """Cancel the task, as when the process dies."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)

@@ -121,7 +121,7 @@ async def test_follower_that_dies_at_a_write_is_replaced(plane, method: str, pat
     uids = {pod["metadata"]["uid"] for pod in plane.pods()}
     plane.finish("train", 0)
     await plane.until(lambda: plane.faults.history or len(plane.ledger()) == 1)
-    await following.die()
+    await following.kill()
     plane.finish("train", 1)
     plane.finish("train", 2)
     event = await Follower(plane, ref, clock=loop_clock()).event()

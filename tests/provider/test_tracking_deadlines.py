@@ -53,7 +53,7 @@ async def test_halted_gang_gives_its_capacity_back():
         assert (len(event.ranks), event.notes) == (4, ())
         assert plane.held("first") == []
         await plane.until(lambda: plane.running_ranks("second") == 4, within_s=60)
-        await second.die()
+        await second.kill()
 
 
 @in_virtual_time
@@ -142,7 +142,7 @@ async def test_follower_that_died_after_the_halt_is_replaced(plane):
     deadlines = Deadlines(queue_s=5, run_s=60)
     following = Follower(plane, ref, deadlines=deadlines)
     await plane.until(lambda: ANNOTATION_HALTED in plane.job()["metadata"].get("annotations", {}))
-    await following.die()
+    await following.kill()
     await plane.until(lambda: plane.held() and all(p["status"]["phase"] == "Failed" for p in plane.pods()))
     await asyncio.sleep(300)
     event = await Follower(plane, ref, deadlines=deadlines).event()

@@ -82,7 +82,7 @@ async def test_pods_are_let_go_while_the_gang_still_runs(plane):
     plane.finish("train", 0)
     await plane.until(lambda: not is_held(plane.pod("train", 0)), within_s=2)
     assert is_held(plane.pod("train", 1))
-    await following.die()
+    await following.kill()
 
 
 @in_virtual_time
@@ -114,7 +114,7 @@ async def test_follower_that_dies_is_replaced_without_loss(plane):
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 3)
     plane.finish("train", 0)
-    await following.die()
+    await following.kill()
     plane.finish("train", 1)
     following = Follower(plane, ref)
     await plane.until(lambda: len(plane.ledger()) == 2)
@@ -140,7 +140,7 @@ async def test_cancellation_passes_and_leaves_nothing_behind(plane):
     following = Follower(plane, plane.submit())
     await plane.until(lambda: plane.running_ranks() == 4)
     before = {task.get_name() for task in asyncio.all_tasks()}
-    await following.die()
+    await following.kill()
     assert following.task.cancelled()
     after = {task.get_name() for task in asyncio.all_tasks()}
     assert not any("follow" in name or "gang_watch" in name for name in after)
@@ -157,7 +157,7 @@ async def test_waiting_gangs_share_their_watches():
         assert len(statistics) == 3
         assert all(one.lists == 1 for one in statistics.values())
         for one in followings:
-            await one.die()
+            await one.kill()
 
 
 @in_virtual_time
@@ -187,7 +187,7 @@ async def test_what_lasts_is_reported():
         following = Follower(plane, plane.submit(suspend=True))
         await asyncio.sleep(10)
         assert [report.wait.cause for report in following.reports] == [WaitCause.SUBMISSION]
-        await following.die()
+        await following.kill()
 
 
 @in_virtual_time

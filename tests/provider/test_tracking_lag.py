@@ -52,7 +52,7 @@ async def test_job_that_was_not_seen_yet_is_not_gone(plane):
     assert not following.task.done()
     plane.finish_all()
     assert (await following.event()).status is Status.SUCCEEDED
-    await first.die()
+    await first.kill()
 
 
 @in_virtual_time

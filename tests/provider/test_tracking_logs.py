@@ -43,7 +43,7 @@ async def test_policy_says_which_ranks_are_read(plane, policy, read):
     found = await read_logs(plane.client, ref, policy, outcomes=await read_outcomes(plane.client, ref))
     assert [log.rank for log in found] == read
     assert all(log.text.startswith("step 1\nstep 2") for log in found)
-    await following.die()
+    await following.kill()
 
 
 @in_virtual_time
@@ -51,7 +51,7 @@ async def test_tail_is_bounded(plane):
     ref, following = await _failed_gang(plane)
     (zero, _) = await read_logs(plane.client, ref, Logs.RANK0_AND_FAILED, tail_lines=1)
     assert zero.text == "step 2 of train-0\n"
-    await following.die()
+    await following.kill()
 
 
 def _numbered(lines: int) -> str:
@@ -95,7 +95,7 @@ async def test_end_of_a_log_arrives_and_what_is_missing_is_told(plane, written, 
     assert zero.left_out == left_out.format(pod=name)
     assert len(zero.text) <= LIMIT_BYTES + len("...")
     assert zero.text.startswith("..." if "bytes of the last line" in left_out else written[-len(zero.text) :])
-    await following.die()
+    await following.kill()
 
 
 @in_virtual_time
@@ -105,7 +105,7 @@ async def test_log_that_is_gone_says_so(plane):
     found = await read_logs(plane.client, ref, Logs.ALL)
     assert [log.rank for log in found] == [0, 1, 2, 3]
     assert all("404" in log.problem or "400" in log.problem or "500" in log.problem for log in found)
-    await following.die()
+    await following.kill()
 
 
 @in_virtual_time
