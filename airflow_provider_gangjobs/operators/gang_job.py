@@ -1,8 +1,8 @@
 """GangJobOperator: one Airflow task whose pods run together or not at all.
 
-The operator translates: parameters become a `GangSpec`, the gang's end becomes a result or an error.
-Between `execute` and `execute_complete` there is no process of ours that could lose anything: what is
-needed to go on is in the cluster and in the event. Parsing a DAG file loads no client library.
+The operator translates its parameters into a `GangSpec`, and the end of the gang into a result or an error. Between
+`execute` and `execute_complete` the operator needs no process: `execute_complete` reads everything from the cluster
+and from the event. Parsing a DAG file imports no client library.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 CONNECTION_READ_FOR_S: Final = 60.0
-"""How long a worker that goes on with a gang tries to read its connection, which was there when the gang began."""
+"""How long a resumed worker retries the reading of its connection, which existed when the gang was submitted."""
 XCOM_GANG: Final = "gang"
-"""XCom key of the gang's namespace, name and uid, there from the submission on."""
+"""XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
 XCOM_END: Final = "gang_end"
-"""XCom key of how it ended, the payload of its event, of which the Job may be deleted by then."""
-# The operator's attribute by field of GangSpec. Airflow means something else by `resources`, and renders none.
+"""XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
+# The attribute of the operator by field of GangSpec. `resources` of BaseOperator means something else.
 _SPEC_PARAMETERS: Final = {
     field.name: "rank_resources" if field.name == "resources" else field.name for field in fields(GangSpec)
 }
@@ -175,8 +175,8 @@ class GangJobOperator(BaseOperator):
         "image_pull_secrets",
         "working_dir",
     )
-    # Only the manifest may be a template file, and it is read below: with Airflow's own mechanism an argument such
-    # as "config.yaml" would be taken for one, too.
+    # Only the manifest may be a template file. `resolve_template_files` reads it: with the mechanism of Airflow, an
+    # argument such as "config.yaml" would also be read as a template file.
     template_ext: Sequence[str] = ()
     template_fields_renderers = {  # noqa: RUF012 - Airflow's name and form
         "command": "bash",
@@ -296,7 +296,7 @@ class GangJobOperator(BaseOperator):
         self._to_deliver: Completion | None = None
 
     def resolve_template_files(self) -> None:
-        """Read the manifest, if it is named by a path, so that its text is rendered as a template."""
+        """Read the manifest if it is a path, so that Airflow renders its text as a template."""
         if parameters.is_manifest_file(self.manifest):
             self.manifest = self._read(str(self.manifest)).decode()
         self.prepare_template()
@@ -304,14 +304,16 @@ class GangJobOperator(BaseOperator):
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """As Airflow does, but for the last line end of a text, which Jinja leaves out: a file's content keeps it, and
-        one of a single line is not taken for a path."""
+        """Render as Airflow does, but keep the line end at the end of a text, which Jinja removes by default.
+
+        The content of a file keeps its last line end, and a file of a single line is not taken for a path.
+        """
         environment = jinja_env or self.get_template_env()
         environment.keep_trailing_newline = True
         return super().render_template(content, context, environment, seen_oids)
 
     def execute(self, context: Context) -> Any:
-        """Submit the gang, or adopt the one of the try before; then wait for its end, if possible in the triggerer."""
+        """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
         from airflow_provider_gangjobs.submission.submit import SubmissionState
 
         with self._session(context) as gangs:
@@ -322,33 +324,34 @@ class GangJobOperator(BaseOperator):
             return self._complete(context, self._wait(context, gangs, submission))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on with what the trigger told. All that is needed is in the event and in the cluster."""
+        """Complete the task with the event of the trigger. Everything else is read from the cluster."""
         from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
         with self._session(context, retry_for_s=CONNECTION_READ_FOR_S):
             return self._complete(context, self._followed_on(context, GangEvent.from_payload(event)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Also clean up where Airflow itself ends the deferral: its own time limit, or a trigger that could not run."""
+        """Resume the task, also if Airflow has ended the deferral: after its time limit, or after a failed trigger."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
             self._find_gangs(context, retry_for_s=CONNECTION_READ_FOR_S).end(self.on_finish, why="execution_timeout")
             raise
         except TaskDeferralError:
-            # The trigger could not be run, which says nothing about the gang.
+            # The trigger could not run, so the state of the gang is unknown.
             with self._session(context, retry_for_s=CONNECTION_READ_FOR_S) as gangs:
                 if len(live := gangs.live()) != 1:
                     raise
-                self.log.warning("The trigger failed; this worker waits for gang %s", live[0])
+                self.log.warning("The trigger failed. This worker waits for gang %s", live[0])
                 return self._complete(context, self._wait_here(context, self._trigger_args(gangs, live[0])))
 
     @property
     def on_success_callback(self) -> list[Callable[[Context], Any]]:
-        """The user's, and before them our own: Airflow calls them after it has reported the task's success.
+        """The callback that delivers the gang, followed by the callbacks of the user.
 
-        Only when the API server has accepted the report may the gang be let go. Until then much can still fail the task
-        (its process, `post_execute`, an XCom backend, the API server), and the next try must find the gang.
+        Airflow calls them after it has reported the success of the task. The gang may be delivered only after the API
+        server has accepted the report. Until then, a fault of the process, of `post_execute`, of an XCom backend or of
+        the API server can still fail the task, and the next try must find the gang.
         """
         return [_deliver, *self._on_success]
 
@@ -358,17 +361,19 @@ class GangJobOperator(BaseOperator):
         self._on_success = [callback for callback in callbacks if callback is not _deliver]
 
     def deliver(self, ti: Any) -> None:
-        """Mark the gang as delivered, and clean up as `on_finish` says, if Airflow has the task as a success.
+        """Mark the gang as delivered, and apply `on_finish`, if Airflow has stored the success of the task.
 
         Does nothing before the gang has succeeded.
+
+        :param ti: The task instance of the context.
         """
         if self._to_deliver is not None:
             self._to_deliver.deliver_accepted(ti)
 
     def on_kill(self) -> None:
-        """End the gang while a worker answers for it. Airflow allows five seconds.
+        """Delete the live gang of this try, unless `on_kill` is `keep`. Airflow allows five seconds.
 
-        A gang that has ended stays, with its results; so does one that another try has taken over.
+        A gang that has ended is kept with its results, and so is a gang that another try has adopted.
         """
         if self._gangs is not None and self.kill_policy is OnKill.DELETE:
             self._gangs.kill(why="the task was killed")
@@ -397,7 +402,7 @@ class GangJobOperator(BaseOperator):
         return submission
 
     def _wait(self, context: Context, gangs: TaskGangs, submission: Submission) -> GangEvent:
-        """How the gang ended, waited for in this worker; or leave it, and have the triggerer wait."""
+        """Defer the task, or wait in this worker and return the event of the gang's end."""
         if self.do_xcom_push:
             context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
         if self.deferrable:
@@ -407,22 +412,22 @@ class GangJobOperator(BaseOperator):
     def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
         from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 
-        assert self._gangs is not None, "execute and execute_complete take it first"
+        assert self._gangs is not None, "`_find_gangs` is called first"
         started = context["ti"].start_date
         limit_s = worker_wait_limit_s(self.execution_timeout, started, time.monotonic() - self._began_at)
         args, _ = with_deadline(args, self.execution_timeout, started)
         return wait_for_event_in_worker(args, self.log, config=self._gangs.config, limit_s=limit_s)
 
     def _followed_on(self, context: Context, event: GangEvent) -> GangEvent:
-        """The event; but if the trigger could not follow the gang, the worker looks for itself (see `tracking_errors`).
+        """Return the event or, if the trigger could not follow the gang, act as `tracking_errors` describes.
 
-        Leaves the worker if the gang is to be deferred again.
+        The method either defers the task again, or follows the gang in this worker, or returns the event as it is.
         """
         from airflow_provider_gangjobs.gang.outcome.event import Status
         from airflow_provider_gangjobs.operators.tracking_errors import RecoveryAction, recovery_action
 
         gangs = self._gangs
-        assert gangs is not None, "execute and execute_complete take it first"
+        assert gangs is not None, "`_find_gangs` is called first"
         if event.status is not Status.ERROR:
             return event
         errors = event.tracking_errors
@@ -431,10 +436,10 @@ class GangJobOperator(BaseOperator):
         why = f"Gang {event.ref} could not be followed ({event.reason}: {event.message})"
         args = self._trigger_args(gangs, event.ref, attempt=event.attempt, disruptions=event.disruptions)
         if action is RecoveryAction.DEFER:
-            self.log.warning("%s; the task is deferred again", why)
+            self.log.warning("%s. The task is deferred again", why)
             self._defer(replace(args, tracking_errors=errors + 1), context["ti"].start_date)
         if action is RecoveryAction.FOLLOW_IN_WORKER:
-            self.log.warning("%s; this worker follows it", why)
+            self.log.warning("%s. This worker follows the gang", why)
             return self._wait_here(context, args)
         return event
 
@@ -490,11 +495,11 @@ class GangJobOperator(BaseOperator):
         )
 
     def _complete(self, context: Context, event: GangEvent) -> Any:
-        """Results or an error; but first as many further attempts as disruptions ask for, and the task allows."""
+        """Return the results or raise the error, after further attempts for the disruptions that the task allows."""
         from airflow_provider_gangjobs.submission.attempts import last_event
 
         gangs = self._gangs
-        assert gangs is not None, "execute and execute_complete take it first"
+        assert gangs is not None, "`_find_gangs` is called first"
         event = last_event(
             event,
             max_disruptions=self.max_disruptions,
@@ -515,7 +520,7 @@ class GangJobOperator(BaseOperator):
         from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 
         if parameters.is_manifest_file(self.manifest):
-            # Of a mapped task Airflow renders the path, and does not read what it leads to.
+            # For a mapped task, Airflow renders the path of the manifest and does not read the file.
             self.resolve_template_files()
             self.manifest = self.render_template(self.manifest, context)
         ti = context["ti"]
@@ -555,7 +560,7 @@ class GangJobOperator(BaseOperator):
         self.defer(trigger=GangJobTrigger(**args.to_kwargs()), method_name="execute_complete", timeout=backstop)
 
     def _spec(self) -> GangSpec:
-        """What the rendered parameters ask for."""
+        """Return the spec that the rendered parameters describe."""
         return parameters.build_spec(self._spec_parameters(), self._read)
 
     def _spec_parameters(self) -> dict[str, Any]:
@@ -566,10 +571,10 @@ class GangJobOperator(BaseOperator):
         return parameters.read_file(path, parameters.search_folders(dag.folder, dag.template_searchpath))
 
     def _check(self, **choices: Any) -> None:
-        """Tell the DAG's author at once what no template can make right.
+        """Check the parameters when the DAG file is parsed, as far as their templates allow.
 
         Raises:
-            InvalidGangSpec: with all that was found.
+            InvalidGangSpec: a parameter is invalid. The error lists all problems.
         """
         problems = parameters.find_problems(
             self._spec_parameters(),

@@ -116,7 +116,7 @@ class TaskGangs:
         self.end(OnFinish.DELETE, why=why, timeout_s=KILL_TIMEOUT_S)
 
     def is_live(self, ref: GangRef) -> bool | None:
-        """Whether this gang still runs, as this worker sees it; `None` if that cannot be found out."""
+        """Return whether this worker finds that the gang still runs. `None` if the cluster could not be read."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
@@ -126,7 +126,7 @@ class TaskGangs:
             return None
 
     def live(self) -> list[GangRef]:
-        """The gangs of this try that still run; none if that cannot be found out."""
+        """Return the gangs of this try that still run. Empty if the cluster could not be read."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
@@ -136,9 +136,12 @@ class TaskGangs:
             return []
 
     def end(self, on_finish: OnFinish, *, why: str, timeout_s: float | None = None) -> None:
-        """End what still runs and is ours: deleted if `on_finish` is `delete`, else halted and kept to be read.
+        """End the live gangs of this try: delete them if `on_finish` is `delete`, otherwise halt them.
 
-        Gangs that have ended stay. Never raises: there is a better error on its way.
+        Gangs that have ended are kept. Never raises, because the caller is about to raise the error that matters.
+
+        :param why: The reason, for the log and for the annotation of a halted Job.
+        :param timeout_s: The limit of all requests, in seconds. `None` means no limit.
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
@@ -153,4 +156,4 @@ class TaskGangs:
         try:
             self._send(act)
         except (ClusterError, GangJobError, TimeoutError) as error:
-            self.log.warning("The gang could not be ended, it may still run: %s", str(error) or type(error).__name__)
+            self.log.warning("The gang could not be ended and may still run: %s", str(error) or type(error).__name__)
