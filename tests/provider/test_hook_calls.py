@@ -92,7 +92,7 @@ def test_halted_gang_is_kept_and_deleted_gang_is_not(hook: GangJobHook, embedded
 def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) -> None:
     ref = submitted(hook, TELL)
     watch = TriggerArgs(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
-    wait_for_event_in_worker(watch, hook.log)
+    wait_for_event_in_worker(watch, hook.log, config=hook.config(), limit_s=None)
 
     assert [(outcome.rank, outcome.outcome) for outcome in hook.outcomes(ref)] == [
         (0, OutcomeKind.SUCCEEDED),

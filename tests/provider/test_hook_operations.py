@@ -73,7 +73,7 @@ def test_uploaded_files_reach_the_ranks(hook: GangJobHook, connection: str, trig
     )
     ref = hook.submit(spec, trigger_id=trigger_id).ref
     watch = TriggerArgs(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
-    wait_for_event_in_worker(watch, hook.log)
+    wait_for_event_in_worker(watch, hook.log, config=hook.config(), limit_s=None)
 
     assert [outcome.message for outcome in hook.outcomes(ref)] == ["1inline"] * 2
     assert content_id in {upload.content_id for upload in hook.uploads()}

@@ -43,6 +43,8 @@ def end(hook: GangJobHook, ref: GangRef) -> None:
     wait_for_event_in_worker(
         TriggerArgs(kubernetes_conn_id=hook.kubernetes_conn_id, namespace=ref.namespace, name=ref.name, uid=ref.uid),
         hook.log,
+        config=hook.config(),
+        limit_s=None,
     )
 
 
