@@ -67,8 +67,8 @@ async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: T
     seen = await looked_at(viewer, submission, is_refused_a_node)
 
     assert (len(seen.pods), seen.is_whole, seen.unread) == (2, True, ())
-    assert viewer.refused() == []
-    assert {verb for _, _, verb in viewer.used()} == {"list"}
+    assert viewer.forbidden_requests() == []
+    assert {verb for _, _, verb in viewer.used_permissions()} == {"list"}
 
 
 async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant, gangs: GangService) -> None:
@@ -79,7 +79,7 @@ async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant,
 
     assert max(outcome.exit_code or 0 for outcome in seen.outcomes) == 3
     assert seen.unread == ()
-    assert viewer.refused() == []
+    assert viewer.forbidden_requests() == []
 
 
 async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(
@@ -92,4 +92,4 @@ async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(
 
     assert not seen.is_whole
     assert {pod.status.phase for pod in seen.pods} == {"Pending"}
-    assert viewer.refused() == []
+    assert viewer.forbidden_requests() == []

@@ -37,13 +37,13 @@ def test_group_is_protected_while_its_pods_may_run(grouped: Namespace) -> None:
     assert grouped.get("podgroups", "g")["metadata"]["finalizers"] == [PROTECTION]
     grouped.delete("podgroups", "g")
     assert "deletionTimestamp" in grouped.get("podgroups", "g")["metadata"]
-    grouped.ends(*pods)
+    grouped.set_terminated(*pods)
     grouped.wait_gone("podgroups", "g")
 
 
 def test_held_pods_that_have_ended_do_not_keep_the_group(grouped: Namespace) -> None:
     gang(grouped, "g", 2, finalizers=(FOREIGN,))
-    grouped.ends(*grouped.wait_bound(2, "g"))
+    grouped.set_terminated(*grouped.wait_bound(2, "g"))
     grouped.wait_job("Complete", job="g")
     grouped.delete("podgroups", "g")
     grouped.wait_gone("podgroups", "g")
