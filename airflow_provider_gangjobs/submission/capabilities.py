@@ -95,27 +95,27 @@ class _Cache:
         key = (client.config.key, namespace)
         expires_at, kept = self._kept.get(key, (float("-inf"), None))
         if kept is None or clock.monotonic() >= expires_at:
-            kept = await _ask(client, namespace, clock)
+            kept = await _read_capabilities(client, namespace, clock)
             is_whole = not kept.unknown and None not in kept.fields.values()
             self._kept[key] = (clock.monotonic() + (EXPIRY_S if is_whole else UNKNOWN_EXPIRY_S), kept)
         return kept
 
 
-async def _ask(client: Client, namespace: str, clock: Clock) -> Capabilities:
+async def _read_capabilities(client: Client, namespace: str, clock: Clock) -> Capabilities:
     known = await discover(client, clock=clock)
     offered = tuple(d for d in DISCOVERED_DIALECTS if d.required_resources <= set(known.resources.get(d.version, ())))
     kept, evidence = {}, {}
     for dialect in (*offered[:1], NativeDialect()):
-        kept[dialect.link_path], evidence[dialect.link_path] = await _survives(client, namespace, dialect)
+        kept[dialect.link_path], evidence[dialect.link_path] = await _keeps_link(client, namespace, dialect)
     native = (NativeDialect.name,) if kept[NativeDialect.link_path] else ()
     dialects = tuple(dialect.name for dialect in offered) + native
     return Capabilities(known, dialects, kept, _gates(offered, kept, evidence))
 
 
-async def _survives(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:
+async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:
     """Whether the server would store a Job with this dialect's field, and how that is known."""
     group = SchedulingGroup(PROBE, namespace, _SIZE, _SIZE)
-    job = dialect.with_link(_probe(namespace), group)
+    job = dialect.with_link(_probe_job(namespace), group)
     try:
         stored = await client.create(JOBS, job, namespace, dry_run=True)
     except (BadRequest, Invalid) as error:
@@ -127,7 +127,7 @@ async def _survives(client: Client, namespace: str, dialect: Dialect) -> tuple[b
     return False, f"a dry run drops {dialect.link_path}"
 
 
-def _probe(namespace: str) -> dict[str, Any]:
+def _probe_job(namespace: str) -> dict[str, Any]:
     pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": PROBE}]}
     spec = {
         "suspend": True,
@@ -141,7 +141,7 @@ def _probe(namespace: str) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-_SHOWS_LATER: Final = "no request tells; it shows when a gang is placed"
+_UNKNOWN_UNTIL_PLACED: Final = "no request tells; it shows when a gang is placed"
 
 
 def _gates(
@@ -156,6 +156,6 @@ def _gates(
         generic,
         Gate("WorkloadWithJob", API_SERVER, kept[native], evidence[native]),
         Gate("WorkloadWithJob", "kube-controller-manager", None, "no request tells; the provider does not need it"),
-        Gate("GenericWorkload", "kube-scheduler", None, _SHOWS_LATER),
-        Gate("GangScheduling", "kube-scheduler", None, f"merged into GenericWorkload in 1.37; {_SHOWS_LATER}"),
+        Gate("GenericWorkload", "kube-scheduler", None, _UNKNOWN_UNTIL_PLACED),
+        Gate("GangScheduling", "kube-scheduler", None, f"merged into GenericWorkload in 1.37; {_UNKNOWN_UNTIL_PLACED}"),
     )

@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Calls, Object
+from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Object, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ async def claim(client: Api, ref: GangRef, claim_id: str, *, clock: Clock | None
         Conflict: others keep changing the Job, `TRIES_MAX` times in a row.
         ClusterError: it is not known whether the claim was taken.
     """
-    backoff = Calls(client, ref.namespace, clock=clock).backoff()
+    backoff = RetryingRequests(client, ref.namespace, clock=clock).backoff()
     for tries_left in reversed(range(TRIES_MAX)):
         job = await _stored(client, ref)
         if job is None:
@@ -70,7 +70,7 @@ async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
         ClusterError: that is not known.
     """
     job = await _stored(client, ref)
-    return job is not None and answers_for(read_job(job), claim_id)
+    return job is not None and is_claimed_by(read_job(job), claim_id)
 
 
 async def is_gone(client: Api, ref: GangRef) -> bool:
@@ -85,7 +85,7 @@ async def is_gone(client: Api, ref: GangRef) -> bool:
 async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:
     """Note that the outcome was handed over, so that the next submission is a new attempt. False if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
-    return await Calls(client, ref.namespace, clock=clock).mark_job(ref, mark)
+    return await RetryingRequests(client, ref.namespace, clock=clock).mark_job(ref, mark)
 
 
 async def mark_delivered_by(
@@ -106,10 +106,10 @@ async def patch_claimed(
     Raises:
         ClusterError: it is not known whether the values are set.
     """
-    calls = Calls(client, ref.namespace, clock=clock)
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
     expected = {"/metadata/uid": ref.uid, annotation_path(ANNOTATION_CLAIM): claim_id}
     try:
-        return await calls.insist(lambda: calls.patch_job_if(ref.name, expected, values))
+        return await requests.retry(lambda: requests.patch_job_if(ref.name, expected, values))
     except NotFound:
         return None
     except Invalid:
@@ -119,7 +119,7 @@ async def patch_claimed(
         return None
 
 
-def answers_for(job: Job, claim_id: str) -> bool:
+def is_claimed_by(job: Job, claim_id: str) -> bool:
     """Whether `claim_id` answers for the gang of this Job. Nobody answers by an empty claim."""
     return bool(claim_id) and job.holds_claim(claim_id)
 

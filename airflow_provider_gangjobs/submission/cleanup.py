@@ -4,7 +4,7 @@ A suspended Job has no deadline and no time to live, so without this it would st
 from anywhere, at any time, twice at once: whatever it does begins with a patch that holds only for the Job
 as it was seen, so a submitter that has come back in the meantime wins, and nothing that runs is touched.
 
-The rule is `decide`. A half gang of a task is removed, since nobody waits for it any more: the task's
+The rule is `decide_cleanup`. A half gang of a task is removed, since nobody waits for it any more: the task's
 next try submits a whole one. One by a chosen id is let run if nothing but that is missing, since its client
 may still ask for it by the id; otherwise it is removed.
 """
@@ -26,8 +26,8 @@ from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.deletion import groups_of
 from airflow_provider_gangjobs.submission.ending import TIDIED
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Verdict(StrEnum):
+class CleanupAction(StrEnum):
     """What is to be done about a Job."""
 
     LEAVE = "leave"
@@ -51,7 +51,7 @@ class CleanupReport:
     """What a tidying came to. `gangs` says of each half-submitted one what was done, or would be."""
 
     looked_at: int = 0
-    gangs: dict[GangRef, Verdict] = field(default_factory=dict)
+    gangs: dict[GangRef, CleanupAction] = field(default_factory=dict)
     failures: dict[GangRef, str] = field(default_factory=dict)
     """Those that could not be dealt with, and why; the next tidying tries again."""
 
@@ -60,20 +60,20 @@ def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool
     """Whether its submission stopped before it was let run, that long ago. One that we began to remove counts too."""
     if job.is_started_by_others or not job.never_ran:
         return False
-    if state_of(job) is JobState.HALTED:
+    if job_state(job) is JobState.HALTED:
         return job.halt_note == TIDIED
     assert job.created_at is not None, "a stored Job has a creation time"
-    return state_of(job) is JobState.LIVE and now - job.created_at >= older_than
+    return job_state(job) is JobState.LIVE and now - job.created_at >= older_than
 
 
-def decide(job: Job, *, missing: bool) -> Verdict:
+def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
     """What to do about a half-submitted gang, of which parts are `missing` or not."""
-    begun = state_of(job) is JobState.HALTED
-    of_task = job.task is not None
-    return Verdict.REMOVE if begun or of_task or missing else Verdict.COMPLETE
+    is_being_removed = job_state(job) is JobState.HALTED
+    is_of_task = job.task is not None
+    return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
 
 
-def parts_of(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
+def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
     """What must exist before a Job may run: kind and name. `pod` is the spec of its pods."""
     name = job.ref.name
     for resource in groups_of(job):
@@ -103,41 +103,41 @@ async def tidy(
     """
     jobs = await client.list(JOBS, namespace, label_selector=ALL_GANGS)
     at = now or datetime.now(UTC)
-    tidied = CleanupReport(looked_at=len(jobs))
+    report = CleanupReport(looked_at=len(jobs))
     for stored in jobs:
         job = read_job(stored)
         if not is_half_submitted(job, now=at, older_than=older_than):
             continue
         ref = job.ref
-        calls = Calls(client, ref.namespace, clock=clock)
+        requests = RetryingRequests(client, ref.namespace, clock=clock)
         try:
-            verdict = decide(job, missing=await _is_incomplete(calls, job, stored))
-            done = dry_run or await _ACTIONS[verdict](calls, stored)
+            action = decide_cleanup(job, missing=await _is_incomplete(requests, job, stored))
+            done = dry_run or await _HANDLERS[action](requests, stored)
         except ClusterError as error:
-            tidied.failures[ref] = str(error)
+            report.failures[ref] = str(error)
         else:
-            tidied.gangs[ref] = verdict if done else Verdict.LEAVE
-            log.info("half-submitted gang %s: %s", ref, tidied.gangs[ref])
-    return tidied
+            report.gangs[ref] = action if done else CleanupAction.LEAVE
+            log.info("half-submitted gang %s: %s", ref, report.gangs[ref])
+    return report
 
 
-async def _is_incomplete(calls: Calls, job: Job, stored: Object) -> bool:
-    for resource, name in parts_of(job, stored["spec"]["template"]["spec"]):
-        part = await calls.find(resource, name)
+async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -> bool:
+    for resource, name in required_objects(job, stored["spec"]["template"]["spec"]):
+        part = await requests.find(resource, name)
         is_shared = resource is CONFIGMAPS and name != config_map_name(job.ref.name)
         if part is None or not (is_shared or is_owned_by(part["metadata"], job.ref.uid)):
             return True
     return False
 
 
-async def _complete(calls: Calls, job: Object) -> bool:
-    return await calls.patch_as_seen(job, {"spec": {"suspend": False}})
+async def _complete(requests: RetryingRequests, job: Object) -> bool:
+    return await requests.patch_as_seen(job, {"spec": {"suspend": False}})
 
 
-async def _remove(calls: Calls, job: Object) -> bool:
+async def _remove(requests: RetryingRequests, job: Object) -> bool:
     # The mark comes first: a submitter that goes on with this Job now is stopped by it, or has stopped us.
-    marked = state_of(read_job(job)) is JobState.HALTED or await calls.patch_as_seen(job, halt_patch(TIDIED))
-    return marked and await calls.remove_job(read_job(job).ref)
+    marked = job_state(read_job(job)) is JobState.HALTED or await requests.patch_as_seen(job, halt_patch(TIDIED))
+    return marked and await requests.remove_job(read_job(job).ref)
 
 
-_ACTIONS: Final = {Verdict.COMPLETE: _complete, Verdict.REMOVE: _remove}
+_HANDLERS: Final = {CleanupAction.COMPLETE: _complete, CleanupAction.REMOVE: _remove}

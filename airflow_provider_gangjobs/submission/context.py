@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.render.dialects import Dialect, SchedulingGroup
     from airflow_provider_gangjobs.gang.render.shape import Shape
     from airflow_provider_gangjobs.gang.spec import GangSpec
-    from airflow_provider_gangjobs.submission.requests import Calls, Object
+    from airflow_provider_gangjobs.submission.requests import Object, RetryingRequests
 
 
 @dataclass
 class Progress:
     """One attempt on its way into the cluster. Only its steps change it."""
 
-    calls: Calls
+    requests: RetryingRequests
     spec: GangSpec
     """Its manifest, if any, is data."""
     shape: Shape
@@ -73,10 +73,10 @@ class Progress:
         return SubmissionFailed(self.where, step, cause, transient, advice)
 
 
-class StartOver(Exception):  # noqa: N818 - not an error: it goes back to the list of the task's Jobs
+class RestartSubmission(Exception):  # noqa: N818 - not an error: it goes back to the list of the task's Jobs
     """This attempt cannot be completed, another one can."""
 
-    def __init__(self, reason: str, *, least_number: int = 0) -> None:
+    def __init__(self, reason: str, *, min_attempt: int = 0) -> None:
         super().__init__(reason)
-        self.least_number = least_number
+        self.min_attempt = min_attempt
         """Attempts below this one are used up."""

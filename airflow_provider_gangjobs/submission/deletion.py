@@ -24,9 +24,9 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.kube.views import PodView, view
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.operations import jobs_of
-from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
+from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -54,56 +54,58 @@ async def delete_submission(
     Raises:
         SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
     """
-    calls = Calls(client, namespace, clock=clock)
+    requests = RetryingRequests(client, namespace, clock=clock)
     try:
-        jobs = [read_job(found) for found in await jobs_of(calls, trigger_id)]
+        jobs = [read_job(found) for found in await jobs_of(requests, trigger_id)]
         for stored in jobs:
-            await _end(calls, stored, release, timeout_s)
-            await (_remove_ended(calls, stored.ref) if job else _drop(calls, stored))
+            await _end(requests, stored, release, timeout_s)
+            await (_remove_ended(requests, stored.ref) if job else _drop(requests, stored))
     except ClusterError as error:
         where = f"{namespace}/{trigger_id}"
         raise SubmissionFailed(where, "delete the submission", str(error), error.transient) from error
     return tuple(stored.ref for stored in jobs)
 
 
-async def _end(calls: Calls, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float) -> None:
+async def _end(
+    requests: RetryingRequests, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float
+) -> None:
     """Afterwards none of its pods runs or is held by us."""
-    ref, state = job.ref, state_of(job)
+    ref, state = job.ref, job_state(job)
     ongoing = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await calls.mark_job(ref, halt_patch(REASON, queued=job.is_queued_by_kueue))
-    deadline = calls.clock.monotonic() + timeout_s
-    backoff = calls.backoff()
+        await requests.mark_job(ref, halt_patch(REASON, queued=job.is_queued_by_kueue))
+    deadline = requests.clock.monotonic() + timeout_s
+    backoff = requests.backoff()
     while True:
         await release(ref)
-        pods = [view(PodView, pod) for pod in await calls.list(PODS, gang_selector(ref.name))]
+        pods = [view(PodView, pod) for pod in await requests.list(PODS, gang_selector(ref.name))]
         if not any(is_held(pod) or (ongoing and not is_terminal(pod)) for pod in pods):
             return
-        if calls.clock.monotonic() >= deadline:
+        if requests.clock.monotonic() >= deadline:
             cause = f"some still ran, or could not be released, after {timeout_s:g} s"
             advice = "Look at their nodes, then delete the submission again: it goes on from here"
             raise SubmissionFailed(str(ref), "wait for its pods to be gone", cause, advice=advice)
-        await calls.clock.sleep(backoff.next())
+        await requests.clock.sleep(backoff.next())
 
 
-async def _remove_ended(calls: Calls, ref: GangRef) -> None:
+async def _remove_ended(requests: RetryingRequests, ref: GangRef) -> None:
     """Delete the Job, unless it is live again in the version that would be deleted."""
-    removal = await calls.remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: state_of(read_job(stored)) is not JobState.LIVE
+    removal = await requests.remove_if(
+        JOBS, ref.name, ref.uid, lambda stored: job_state(read_job(stored)) is not JobState.LIVE
     )
     if removal.spared is not None:
         cause = "it was let run again meanwhile"
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice="Delete the submission again")
 
 
-async def _drop(calls: Calls, job: Job) -> None:
+async def _drop(requests: RetryingRequests, job: Job) -> None:
     """Delete what the Job owns of ours, then mark it. Nothing is deleted that this very Job does not own."""
     for resource in groups_of(job):
-        await _remove_owned(calls, resource, job)
-    await _remove_owned(calls, SERVICES, job)
-    for config_map in await calls.list(CONFIGMAPS, gang_selector(job.ref.name)):
-        await _remove_if_owned(calls, CONFIGMAPS, config_map, job)
-    await calls.mark_job(job.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
+        await _remove_owned(requests, resource, job)
+    await _remove_owned(requests, SERVICES, job)
+    for config_map in await requests.list(CONFIGMAPS, gang_selector(job.ref.name)):
+        await _remove_if_owned(requests, CONFIGMAPS, config_map, job)
+    await requests.mark_job(job.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
 def groups_of(job: Job) -> tuple[Resource, ...]:
@@ -116,15 +118,15 @@ def groups_of(job: Job) -> tuple[Resource, ...]:
     return tuple(resource for plural, resource in kinds.items() if plural in dialect.required_resources)
 
 
-async def _remove_owned(calls: Calls, resource: Resource, job: Job) -> None:
-    stored = await calls.find(resource, job.ref.name)
+async def _remove_owned(requests: RetryingRequests, resource: Resource, job: Job) -> None:
+    stored = await requests.find(resource, job.ref.name)
     if stored is not None:
-        await _remove_if_owned(calls, resource, stored, job)
+        await _remove_if_owned(requests, resource, stored, job)
 
 
-async def _remove_if_owned(calls: Calls, resource: Resource, stored: Object, job: Job) -> None:
+async def _remove_if_owned(requests: RetryingRequests, resource: Resource, stored: Object, job: Job) -> None:
     metadata = stored["metadata"]
-    await calls.remove_if(
+    await requests.remove_if(
         resource,
         metadata["name"],
         metadata["uid"],

@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, 
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.render.job import render_job
-from airflow_provider_gangjobs.submission.placement import judge_link
+from airflow_provider_gangjobs.submission.placement import check_gang_link
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.errors import ApiError
@@ -33,7 +33,7 @@ class RequireUploads:
         Raises:
             InvalidGangSpec: something is not there.
         """
-        missing = [name for name in progress.spec.uploads if await progress.calls.find(CONFIGMAPS, name) is None]
+        missing = [name for name in progress.spec.uploads if await progress.requests.find(CONFIGMAPS, name) is None]
         if missing:
             where = f"is not in namespace {progress.attempt.namespace}"
             raise InvalidGangSpec(
@@ -41,7 +41,7 @@ class RequireUploads:
             )
         return progress.job
 
-    async def look(self, progress: Progress) -> Object | None:
+    async def find(self, progress: Progress) -> Object | None:
         """Nothing is written; it is asked again."""
         return None
 
@@ -69,15 +69,15 @@ class Preflight:
         """
         body = render_job(progress.spec, progress.attempt, progress.decision, progress.dialect)
         try:
-            stored = await progress.calls.try_out(JOBS, body)
+            stored = await progress.requests.dry_run_create(JOBS, body)
         except AlreadyExists:
             return {}  # a racing submitter's, or a conflict: the next step tells which
         except (Invalid, BadRequest) as error:
             raise InvalidGangSpec(_problems(error)) from error
-        judge_link(progress, stored)
+        check_gang_link(progress, stored)
         return stored
 
-    async def look(self, progress: Progress) -> Object | None:
+    async def find(self, progress: Progress) -> Object | None:
         """Nothing is there; it is tried again."""
         return None
 

@@ -14,9 +14,9 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.submission.claim import annotation_path, answers_for, patch_claimed
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
-from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
+from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,19 +36,19 @@ async def halt(client: Api, ref: GangRef, *, reason: str, clock: Clock | None = 
 
     The next submission of the task is a new attempt. False if the Job is gone.
     """
-    calls = Calls(client, ref.namespace, clock=clock)
-    job = await calls.find(JOBS, ref.name)
-    return job is not None and await calls.mark_job(ref, halt_patch(reason, queued=read_job(job).is_queued_by_kueue))
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    job = await requests.find(JOBS, ref.name)
+    return job is not None and await requests.mark_job(ref, halt_patch(reason, queued=read_job(job).is_queued_by_kueue))
 
 
-def note_of(error: GangJobError) -> str:
+def format_halt_note(error: GangJobError) -> str:
     """An error as the reason of a halt: its class, and what it says."""
     return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
 
 
 async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:
     """Delete the Job of exactly this uid, and in the background all it owns. False if it was gone."""
-    return await Calls(client, ref.namespace, clock=clock).remove_job(ref)
+    return await RetryingRequests(client, ref.namespace, clock=clock).remove_job(ref)
 
 
 class Killed(StrEnum):
@@ -61,30 +61,30 @@ class Killed(StrEnum):
     """The Job is gone, or another task instance answers for it."""
 
 
-def kill_of(job: Job, claim_id: str) -> Killed:
+def kill_result(job: Job, claim_id: str) -> Killed:
     """What a kill by `claim_id` does to this version of a Job: it deletes a live gang that it answers for. Pure."""
-    if not answers_for(job, claim_id):
+    if not is_claimed_by(job, claim_id):
         return Killed.SPARED
-    return Killed.DELETED if state_of(job) in {JobState.LIVE, JobState.TERMINATING} else Killed.ENDED
+    return Killed.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else Killed.ENDED
 
 
 async def kill(
     client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> Killed:
-    """Delete the gang if it is live and `claim_id` answers for it, by the rule of `kill_of`.
+    """Delete the gang if it is live and `claim_id` answers for it, by the rule of `kill_result`.
 
     :param seen: The Job as it was just read.
 
     Raises:
         ClusterError: it is not known whether the gang is deleted.
     """
-    calls = Calls(client, ref.namespace, clock=clock)
-    removal = await calls.remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: kill_of(read_job(stored), claim_id) is Killed.DELETED, seen=seen
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    removal = await requests.remove_if(
+        JOBS, ref.name, ref.uid, lambda stored: kill_result(read_job(stored), claim_id) is Killed.DELETED, seen=seen
     )
     if removal.deleted:
         return Killed.DELETED
-    return Killed.SPARED if removal.spared is None else kill_of(read_job(removal.spared), claim_id)
+    return Killed.SPARED if removal.spared is None else kill_result(read_job(removal.spared), claim_id)
 
 
 async def delete_claimed(
@@ -97,9 +97,9 @@ async def delete_claimed(
     Raises:
         ClusterError: it is not known whether the gang is deleted.
     """
-    calls = Calls(client, ref.namespace, clock=clock)
-    removal = await calls.remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: answers_for(read_job(stored), claim_id), seen=seen
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    removal = await requests.remove_if(
+        JOBS, ref.name, ref.uid, lambda stored: is_claimed_by(read_job(stored), claim_id), seen=seen
     )
     return removal.spared is None
 
@@ -127,7 +127,7 @@ async def is_live(client: Api, ref: GangRef) -> bool:
         job = read_job(await client.get(JOBS, ref.name, ref.namespace))
     except NotFound:
         return False
-    return job.ref == ref and state_of(job) is JobState.LIVE
+    return job.ref == ref and job_state(job) is JobState.LIVE
 
 
 async def live_gangs(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[GangRef]:
@@ -165,4 +165,4 @@ async def end_live_gangs(
 async def _live_jobs(client: Api, key: TaskKey, claim_id: str, namespace: str) -> list[Object]:
     found = await client.list(JOBS, namespace, label_selector=task_selector(key.digest))
     jobs = ((stored, read_job(stored)) for stored in found)
-    return [stored for stored, job in jobs if state_of(job) is JobState.LIVE and answers_for(job, claim_id)]
+    return [stored for stored, job in jobs if job_state(job) is JobState.LIVE and is_claimed_by(job, claim_id)]

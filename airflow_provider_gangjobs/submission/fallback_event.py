@@ -21,7 +21,7 @@ MESSAGE_CHARACTERS_MAX = 1000
 
 
 @dataclass(frozen=True)
-class TellOfFallback:
+class RecordFallbackEvent:
     """POST an event if the pods are placed as plain ones although a gang was preferred."""
 
     name: str = "tell of the fallback"
@@ -33,12 +33,12 @@ class TellOfFallback:
     async def apply(self, progress: Progress) -> Object:
         """Create the event; its name is fixed, so that telling twice is telling once."""
         try:
-            await progress.calls.create(EVENTS, event_of(progress, datetime.now(UTC)))
+            await progress.requests.create(EVENTS, event_of(progress, datetime.now(UTC)))
         except ClusterError as error:
             log.debug("no event for %s: %s", progress.where, error)
         return progress.job
 
-    async def look(self, progress: Progress) -> Object | None:
+    async def find(self, progress: Progress) -> Object | None:
         """Not looked for."""
         return progress.job
 

@@ -27,7 +27,7 @@ class JobState(StrEnum):
     """The submission was deleted and the Job was kept. The Job belongs to nobody."""
 
 
-def state_of(job: Job) -> JobState:
+def job_state(job: Job) -> JobState:
     """Return the state. Only final conditions count: a Job whose fate is announced is still live."""
     states = (
         (job.is_being_deleted, JobState.TERMINATING),

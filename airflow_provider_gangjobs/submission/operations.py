@@ -17,10 +17,10 @@ from airflow_provider_gangjobs.gang.identity import OperationKey, parse_default_
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, submission_selector
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
-from airflow_provider_gangjobs.submission.adopt import choose_operation
+from airflow_provider_gangjobs.submission.adopt import decide_operation_action
 from airflow_provider_gangjobs.submission.record import SubmissionRecord, record_of
-from airflow_provider_gangjobs.submission.requests import Api, Calls, Objects
-from airflow_provider_gangjobs.submission.submit import Submission, Wish, submit_by
+from airflow_provider_gangjobs.submission.requests import Api, Objects, RetryingRequests
+from airflow_provider_gangjobs.submission.submit import Submission, SubmissionRequest, submit_by
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
@@ -56,8 +56,10 @@ async def submit_operation(
         raise InvalidGangSpec((problem,))
     require_valid(spec)
     # All who submit an id answer for it together, so a second one takes no claim away.
-    wish = Wish(OperationKey(trigger_id), f"operation:{trigger_id}", choose_operation, dry_run, keep_failed=True)
-    return await submit_by(client, spec, wish, discovered=discovered, namespace=namespace, clock=clock)
+    request = SubmissionRequest(
+        OperationKey(trigger_id), f"operation:{trigger_id}", decide_operation_action, dry_run, keep_failed=True
+    )
+    return await submit_by(client, spec, request, discovered=discovered, namespace=namespace, clock=clock)
 
 
 def problem_with_trigger_id(trigger_id: str) -> Problem | None:
@@ -77,9 +79,9 @@ def selector_of(trigger_id: str) -> str:
     return submission_selector(digest, attempt)
 
 
-async def jobs_of(calls: Calls, trigger_id: str) -> Objects:
+async def jobs_of(requests: RetryingRequests, trigger_id: str) -> Objects:
     """All Jobs of an id, the newest attempt first. One request."""
-    jobs = await calls.list(JOBS, selector_of(trigger_id))
+    jobs = await requests.list(JOBS, selector_of(trigger_id))
     return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
 
 
@@ -89,7 +91,7 @@ async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRec
     Raises:
         ClusterError: that is not known.
     """
-    jobs = await jobs_of(Calls(client, namespace), trigger_id)
+    jobs = await jobs_of(RetryingRequests(client, namespace), trigger_id)
     return record_of(read_job(jobs[0])) if jobs else None
 
 

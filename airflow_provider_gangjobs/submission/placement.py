@@ -28,7 +28,7 @@ CONTROLLER_TIMEOUT_S: Final = 15.0
 CONTROLLER_PAUSE_S: Final = 0.25
 
 
-def place(
+def select_placement(
     spec: GangSpec, shape: Shape, discovered: DiscoveredResources, *, where: str
 ) -> tuple[PlacementDecision, Dialect | None]:
     """How the pods are to be placed on this cluster. `where` names the gang in an error.
@@ -64,7 +64,7 @@ def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
 
 
 @dataclass(frozen=True)
-class KeepLink:
+class CheckGangLink:
     """Check that the stored Job kept its pods' link to their group. Sends nothing."""
 
     name: str = "check the gang link"
@@ -79,10 +79,10 @@ class KeepLink:
         Raises:
             GangUnsupported: the link is gone and a gang is required.
         """
-        judge_link(progress, progress.job)
+        check_gang_link(progress, progress.job)
         return progress.job
 
-    async def look(self, progress: Progress) -> Object | None:
+    async def find(self, progress: Progress) -> Object | None:
         """The Job as it was stored."""
         return progress.job
 
@@ -91,7 +91,7 @@ class KeepLink:
         return True
 
 
-def judge_link(progress: Progress, stored: Object) -> None:
+def check_gang_link(progress: Progress, stored: Object) -> None:
     """Whether what was stored, or would be, is still a gang; if not, the submission falls back or ends.
 
     Raises:
@@ -120,7 +120,7 @@ def _lost_link(progress: Progress, stored: Object) -> str | None:
 
 
 @dataclass(frozen=True)
-class AwaitController:
+class WaitForWorkload:
     """Wait until the Job controller has made the group of a native gang; whether it ever will is not discoverable."""
 
     name: str = "wait for the Job controller's Workload"
@@ -135,20 +135,20 @@ class AwaitController:
         Raises:
             GangUnsupported: there is none in time and a gang is required.
         """
-        calls = progress.calls
-        deadline = calls.clock.monotonic() + CONTROLLER_TIMEOUT_S
-        while calls.clock.monotonic() < deadline:
-            for workload in await calls.list(workloads(NativeDialect.version)):
+        requests = progress.requests
+        deadline = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
+        while requests.clock.monotonic() < deadline:
+            for workload in await requests.list(workloads(NativeDialect.version)):
                 if is_owned_by(workload["metadata"], progress.ref.uid):
                     return progress.job
-            await calls.clock.sleep(CONTROLLER_PAUSE_S)
+            await requests.clock.sleep(CONTROLLER_PAUSE_S)
         reason = f"the Job controller made no Workload in {CONTROLLER_TIMEOUT_S:g} s: its gate WorkloadWithJob is off"
         if progress.spec.gang == GangPolicy.REQUIRED:
             raise GangUnsupported(reason, "Leave dialect out: then the provider makes the objects itself")
         progress.fall_back(reason)
         return progress.job
 
-    async def look(self, progress: Progress) -> Object | None:
+    async def find(self, progress: Progress) -> Object | None:
         """The Job as it was stored."""
         return progress.job
 
@@ -165,10 +165,10 @@ def workload_step(dialect: Dialect) -> CreateOwned:
             return None
         return dialect.workload(progress.group, progress.ref.uid)
 
-    def taken(progress: Progress, uid: str) -> None:
+    def on_created(progress: Progress, uid: str) -> None:
         progress.workload_uid = uid
 
-    return CreateOwned(workloads(dialect.version), body, taken)
+    return CreateOwned(workloads(dialect.version), body, on_created)
 
 
 def pod_group_step(dialect: Dialect) -> CreateOwned:

@@ -90,14 +90,14 @@ class Removal:
     """The object as it was last judged, if the judgement was to leave it. None if it is deleted or was gone."""
 
 
-class Calls:
+class RetryingRequests:
     """The requests of one submission in one namespace."""
 
     def __init__(self, client: Api, namespace: str, *, clock: Clock | None = None) -> None:
         self._client = client
         self.namespace = namespace
         self.clock = clock or Clock()
-        self.requests = 0
+        self.sent = 0
         """How many were made, not counting what the client repeated by itself."""
 
     def backoff(self) -> Backoff:
@@ -113,7 +113,7 @@ class Calls:
 
     async def find(self, resource: Resource, name: str) -> Object | None:
         """The object, or None if there is none."""
-        self.requests += 1
+        self.sent += 1
         try:
             return await self._client.get(resource, name, self.namespace)
         except NotFound:
@@ -121,22 +121,22 @@ class Calls:
 
     async def list(self, resource: Resource, selector: str | None = None) -> Objects:
         """All objects of the namespace that the label selector picks."""
-        self.requests += 1
+        self.sent += 1
         return await self._client.list(resource, self.namespace, label_selector=selector)
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
         """One POST, not repeated."""
-        self.requests += 1
+        self.sent += 1
         return await self._client.create(resource, body, self.namespace)
 
-    async def try_out(self, resource: Resource, body: Mapping[str, Any]) -> Object:
+    async def dry_run_create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
         """What the server would store; nothing is stored."""
-        self.requests += 1
+        self.sent += 1
         return await self._client.create(resource, body, self.namespace, dry_run=True)
 
     async def patch_job(self, name: str, body: Mapping[str, Any]) -> Object:
         """One merge patch of a Job, not repeated."""
-        self.requests += 1
+        self.sent += 1
         return await self._client.patch(JOBS, name, self.namespace, body)
 
     async def patch_job_if(self, name: str, expected: Mapping[str, Any], values: Mapping[str, Any]) -> Object:
@@ -147,7 +147,7 @@ class Calls:
         """
         tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
         additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
-        self.requests += 1
+        self.sent += 1
         return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type=PatchType.JSON)
 
     async def patch_as_seen(self, job: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
@@ -171,7 +171,7 @@ class Calls:
             await self.patch_job(ref.name, {**body, "metadata": metadata})
             return True
 
-        return await self._unless_gone(patch, JOBS, ref.name, ref.uid)
+        return await self._retry_unless_gone(patch, JOBS, ref.name, ref.uid)
 
     async def remove_job(self, ref: GangRef) -> bool:
         """Delete the Job of this uid and, by garbage collection, all it owns. False if it was gone already."""
@@ -182,13 +182,13 @@ class Calls:
         """Delete the object of exactly this uid. False if it was gone already."""
 
         async def delete() -> bool:
-            self.requests += 1
+            self.sent += 1
             await self._client.delete(
                 resource, name, self.namespace, uid=uid, propagation_policy=PropagationPolicy.BACKGROUND
             )
             return True
 
-        return await self._unless_gone(delete, resource, name, uid)
+        return await self._retry_unless_gone(delete, resource, name, uid)
 
     async def remove_if(
         self,
@@ -213,7 +213,7 @@ class Calls:
         backoff = self.backoff()
         may_be_deleted = False
         for tries_left in reversed(range(TRIES_MAX)):
-            stored = seen or await self.insist(lambda: self.find(resource, name))
+            stored = seen or await self.retry(lambda: self.find(resource, name))
             seen = None
             if stored is None or stored["metadata"]["uid"] != uid:
                 return Removal(deleted=may_be_deleted)
@@ -235,7 +235,7 @@ class Calls:
 
     async def _remove_as_seen(self, resource: Resource, stored: Object) -> None:
         metadata = stored["metadata"]
-        self.requests += 1
+        self.sent += 1
         await self._client.delete(
             resource,
             metadata["name"],
@@ -245,14 +245,14 @@ class Calls:
             propagation_policy=PropagationPolicy.BACKGROUND,
         )
 
-    async def _unless_gone(
+    async def _retry_unless_gone(
         self, action: Callable[[], Awaitable[bool]], resource: Resource, name: str, uid: str
     ) -> bool:
         """Do it until it is done. False if there is no object of this uid (any more)."""
         backoff = self.backoff()
         for _ in range(TRIES_MAX - 1):
             try:
-                return await self.insist(action)
+                return await self.retry(action)
             except NotFound:
                 return False
             except (Invalid, Conflict) as error:
@@ -266,9 +266,9 @@ class Calls:
                     return False
             if not await self.sleep_before_retry(backoff.next()):
                 break
-        return await self.insist(action)
+        return await self.retry(action)
 
-    async def insist(self, action: Callable[[], Awaitable[T]]) -> T:
+    async def retry(self, action: Callable[[], Awaitable[T]]) -> T:
         """Do what is safe to repeat until the server answers it, `TRIES_MAX` times at most."""
         backoff = self.backoff()
         for _ in range(TRIES_MAX - 1):

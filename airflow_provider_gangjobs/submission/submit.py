@@ -40,29 +40,29 @@ from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
-    Choice,
-    LeaveAlone,
     LostAttempt,
     Refuse,
+    SubmissionAction,
     SubmitNew,
-    choose,
-    choose_after,
+    TakenOver,
+    decide_action,
+    decide_action_after_loss,
 )
 from airflow_provider_gangjobs.submission.claim import claim_patch
-from airflow_provider_gangjobs.submission.context import Progress, StartOver
+from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
-from airflow_provider_gangjobs.submission.ending import note_of
-from airflow_provider_gangjobs.submission.fallback_event import TellOfFallback
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.ending import format_halt_note
+from airflow_provider_gangjobs.submission.fallback_event import RecordFallbackEvent
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import (
-    AwaitController,
-    KeepLink,
-    place,
+    CheckGangLink,
+    WaitForWorkload,
     pod_group_step,
+    select_placement,
     workload_step,
 )
-from airflow_provider_gangjobs.submission.requests import Api, Calls, Object
-from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, Step, Unsuspend, carry_out, conflict
+from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, Step, Unsuspend, conflict, run_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,33 +143,33 @@ async def submit(
     """
     require_valid(spec, reattach=reattach)
     policy = (
-        partial(choose, reattach=Reattach(reattach), claim=claim, return_failed=return_failed)
+        partial(decide_action, reattach=Reattach(reattach), claim=claim, return_failed=return_failed)
         if lost is None
-        else partial(choose_after, lost=lost, claim=claim)
+        else partial(decide_action_after_loss, lost=lost, claim=claim)
     )
     return await submit_by(
         client,
         spec,
-        Wish(key, claim, policy, dry_run=dry_run, disruptions=lost.disruptions if lost else 0),
+        SubmissionRequest(key, claim, policy, dry_run=dry_run, disruptions=lost.disruptions if lost else 0),
         discovered=discovered,
         namespace=namespace,
         clock=clock,
     )
 
 
-class ChoicePolicy(Protocol):
-    """What to do, given the Jobs that are there; see `adopt.choose`."""
+class ActionPolicy(Protocol):
+    """What to do, given the Jobs that are there; see `adopt.decide_action`."""
 
-    def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, least_number: int) -> Choice: ...
+    def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, min_attempt: int) -> SubmissionAction: ...
 
 
 @dataclass(frozen=True)
-class Wish:
+class SubmissionRequest:
     """What is submitted, but for the gang itself."""
 
     key: SubmissionKey
     claim: str
-    choose: ChoicePolicy
+    decide: ActionPolicy
     dry_run: bool = False
     keep_failed: bool = False
     """Leave the Job of a submission that can never be completed, halted, as the record of why."""
@@ -180,7 +180,7 @@ class Wish:
 async def submit_by(
     client: Api,
     spec: GangSpec,
-    wish: Wish,
+    request: SubmissionRequest,
     *,
     discovered: DiscoveredResources,
     namespace: str,
@@ -189,17 +189,17 @@ async def submit_by(
     """As `submit`, for any key and any rule of adoption. Expects a valid spec."""
     # A copy also where nothing changes: what is remembered of it holds for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
-    calls = Calls(client, requested_namespace(spec) or namespace, clock=clock)
-    task = _Rounds(calls, spec, shape_of(spec, manifest_of(spec)), wish, discovered)
-    least_number, reason, backoff = 0, "", calls.backoff()
+    requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
+    task = _Rounds(requests, spec, shape_of(spec, manifest_of(spec)), request, discovered)
+    min_attempt, reason, backoff = 0, "", requests.backoff()
     try:
         for _ in range(ROUNDS_MAX):
             try:
-                return await task.round(least_number)
-            except StartOver as again:
-                least_number, reason = max(least_number, again.least_number), str(again)
+                return await task.round(min_attempt)
+            except RestartSubmission as again:
+                min_attempt, reason = max(min_attempt, again.min_attempt), str(again)
                 log.info("submitting again: %s", reason)
-            if not await calls.sleep_before_retry(backoff.next()):
+            if not await requests.sleep_before_retry(backoff.next()):
                 break
     except ClusterError as error:
         raise SubmissionFailed(task.where, "find the task's Jobs", str(error), error.transient) from error
@@ -210,31 +210,31 @@ async def submit_by(
 class _Rounds:
     """What stays the same over the rounds of one submission."""
 
-    calls: Calls
+    requests: RetryingRequests
     spec: GangSpec
     shape: Shape
-    wish: Wish
+    request: SubmissionRequest
     discovered: DiscoveredResources
 
     @property
     def where(self) -> str:
-        return f"{self.calls.namespace}/{requested_name(self.spec) or self.wish.key.slug}"
+        return f"{self.requests.namespace}/{requested_name(self.spec) or self.request.key.slug}"
 
-    async def round(self, least_number: int) -> Submission:
+    async def round(self, min_attempt: int) -> Submission:
         """Look at what is there, and go on from it."""
-        listed = await self.calls.list(JOBS, task_selector(self.wish.key.digest))
+        listed = await self.requests.list(JOBS, task_selector(self.request.key.digest))
         stored = {job["metadata"]["uid"]: job for job in listed}
-        choice = self.wish.choose(
-            [read_job(job) for job in listed], spec_hash=self.spec.hash, least_number=least_number
+        action = self.request.decide(
+            [read_job(job) for job in listed], spec_hash=self.spec.hash, min_attempt=min_attempt
         )
-        match choice:
+        match action:
             case Refuse(job):
                 raise conflict(self.spec, job.trigger_id or "", job)
-            case LeaveAlone(job):
+            case TakenOver(job):
                 raise SubmissionFailed(str(job.ref), "submit it again", TAKEN_OVER)
             case Adopt(job, superseded):
                 progress = self._adopted(await self._claimed(stored[job.ref.uid]))
-                unfinished = state_of(job) is JobState.LIVE and progress.stored.is_suspended
+                unfinished = job_state(job) is JobState.LIVE and progress.stored.is_suspended
             case SubmitNew(number, superseded):
                 progress, unfinished = self._new(number), True
         for old in superseded:
@@ -249,24 +249,26 @@ class _Rounds:
         def gives_way(stored: Object) -> bool:
             job = read_job(stored)
             was_started = old.never_ran and not job.never_ran
-            return state_of(job) is JobState.LIVE and job.claim == old.claim and not was_started
+            return job_state(job) is JobState.LIVE and job.claim == old.claim and not was_started
 
         ref = old.ref
-        removal = await self.calls.remove_if(JOBS, ref.name, ref.uid, gives_way, seen=seen)
+        removal = await self.requests.remove_if(JOBS, ref.name, ref.uid, gives_way, seen=seen)
         if removal.spared is not None and not read_job(removal.spared).is_being_deleted:
-            raise StartOver(f"Job {ref.name} changed before it was deleted")
+            raise RestartSubmission(f"Job {ref.name} changed before it was deleted")
 
     def _new(self, number: int) -> Progress:
-        decision, dialect = place(self.spec, self.shape, self.discovered, where=self.where)
+        decision, dialect = select_placement(self.spec, self.shape, self.discovered, where=self.where)
         attempt = build_attempt(
-            self.wish.key,
-            namespace=self.calls.namespace,
+            self.request.key,
+            namespace=self.requests.namespace,
             number=number,
-            claim=self.wish.claim,
+            claim=self.request.claim,
             name=requested_name(self.spec),
-            disruptions=self.wish.disruptions,
+            disruptions=self.request.disruptions,
         )
-        progress = Progress(self.calls, self.spec, self.shape, attempt, decision, dialect, dry_run=self.wish.dry_run)
+        progress = Progress(
+            self.requests, self.spec, self.shape, attempt, decision, dialect, dry_run=self.request.dry_run
+        )
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
             progress.fall_back(decision.detail)
         return progress
@@ -276,25 +278,27 @@ class _Rounds:
         begun = read_job(job)
         decision = PlacementDecision.parse(begun.decision or "off")
         attempt = Attempt(
-            namespace=self.calls.namespace,
+            namespace=self.requests.namespace,
             name=begun.ref.name,
-            digest=self.wish.key.digest,
+            digest=self.request.key.digest,
             number=begun.attempt_number,
             trigger_id=begun.trigger_id or "",
-            claim=self.wish.claim,
-            task=self.wish.key.to_json(),
+            claim=self.request.claim,
+            task=self.request.key.to_json(),
         )
         dialect = find_dialect(decision.detail) if decision.placement is Placement.GANG else None
-        return Progress(self.calls, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
+        return Progress(self.requests, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
 
     async def _claimed(self, job: Object) -> Object:
-        if read_job(job).holds_claim(self.wish.claim):
+        if read_job(job).holds_claim(self.request.claim):
             return job
         try:
-            return await self.calls.patch_job(job["metadata"]["name"], claim_patch(job, self.wish.claim))
+            return await self.requests.patch_job(job["metadata"]["name"], claim_patch(job, self.request.claim))
         except ClusterError as error:
             if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
-                raise StartOver(f"Job {job['metadata']['name']} changed while it was adopted: {error}") from error
+                raise RestartSubmission(
+                    f"Job {job['metadata']['name']} changed while it was adopted: {error}"
+                ) from error
             raise
 
     async def _complete(self, progress: Progress) -> None:
@@ -304,13 +308,13 @@ class _Rounds:
         """
         try:
             for step in steps_of(progress):
-                await carry_out(step, progress)
-        except (StartOver, GangJobError) as stopped:
-            hopeless = isinstance(stopped, StartOver) or not stopped.retryable
+                await run_step(step, progress)
+        except (RestartSubmission, GangJobError) as stopped:
+            hopeless = isinstance(stopped, RestartSubmission) or not stopped.retryable
             if hopeless and progress.job and progress.stored.is_suspended:
-                if self.wish.keep_failed and isinstance(stopped, GangJobError):
-                    patch = halt_patch(note_of(stopped), queued=progress.stored.is_queued_by_kueue)
-                    await self.calls.mark_job(progress.ref, patch)
+                if self.request.keep_failed and isinstance(stopped, GangJobError):
+                    patch = halt_patch(format_halt_note(stopped), queued=progress.stored.is_queued_by_kueue)
+                    await self.requests.mark_job(progress.ref, patch)
                 else:
                     await self._remove_hopeless(progress)
             raise
@@ -320,9 +324,9 @@ class _Rounds:
 
         def is_ours(stored: Object) -> bool:
             job = read_job(stored)
-            return job.is_suspended and job.holds_claim(self.wish.claim)
+            return job.is_suspended and job.holds_claim(self.request.claim)
 
-        await self.calls.remove_if(JOBS, progress.ref.name, progress.ref.uid, is_ours)
+        await self.requests.remove_if(JOBS, progress.ref.name, progress.ref.uid, is_ours)
 
     def _submission(self, progress: Progress) -> Submission:
         job = progress.stored
@@ -333,14 +337,14 @@ class _Rounds:
             trigger_id=progress.attempt.trigger_id,
             decision=str(progress.decision),
             adopted=progress.adopted,
-            state=_standing(job),
-            requests=self.calls.requests,
+            state=_submission_state(job),
+            requests=self.requests.sent,
             disruptions=job.disruptions,
             notes=tuple(progress.notes),
         )
 
 
-def _standing(job: Job) -> SubmissionState:
+def _submission_state(job: Job) -> SubmissionState:
     if job.complete is not None:
         return SubmissionState.SUCCEEDED
     if job.failed is not None:
@@ -355,11 +359,11 @@ def steps_of(progress: Progress) -> Sequence[Step]:
         RequireUploads(),
         Preflight(),
         CreateJob(),
-        KeepLink(),
+        CheckGangLink(),
         CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid)),
         CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid)),
         *group,
-        AwaitController(),
+        WaitForWorkload(),
         Unsuspend(),
-        TellOfFallback(),
+        RecordFallbackEvent(),
     )

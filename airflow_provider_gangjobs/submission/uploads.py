@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem, Submi
 from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
 from airflow_provider_gangjobs.gang.render.files import content_id_of, files_in, is_content_id, upload_of
 from airflow_provider_gangjobs.gang.validation.volumes import problems_with_files
-from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Calls
+from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, RetryingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,39 +46,39 @@ async def upload(client: Api, files: Mapping[str, str | bytes], *, namespace: st
     problems = tuple(problems_with_files(files)) or (() if files else (Problem("files", "are none", "Give some"),))
     if problems:
         raise InvalidGangSpec(problems)
-    calls = Calls(client, namespace, clock=clock)
+    requests = RetryingRequests(client, namespace, clock=clock)
     try:
-        return await _store(calls, files)
+        return await _store(requests, files)
     except ClusterError as error:
         raise SubmissionFailed(f"{namespace}/{content_id_of(files)}", "upload", str(error), error.transient) from error
 
 
-async def _store(calls: Calls, files: Mapping[str, str | bytes]) -> str:
-    content_id, backoff = content_id_of(files), calls.backoff()
+async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -> str:
+    content_id, backoff = content_id_of(files), requests.backoff()
     for tries_left in reversed(range(TRIES_MAX)):
         try:
-            stored = await calls.create(CONFIGMAPS, upload_of(files, namespace=calls.namespace))
+            stored = await requests.create(CONFIGMAPS, upload_of(files, namespace=requests.namespace))
         except AlreadyExists:
-            found = await calls.find(CONFIGMAPS, content_id)
+            found = await requests.find(CONFIGMAPS, content_id)
             if found is None:
                 continue  # deleted in between
             stored = found
         except ClusterError as error:
             if not tries_left or not (error.transient or error.may_have_applied):
                 raise
-            await calls.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
+            await requests.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
             continue
         if content_id_of(files_in(stored)) != content_id:
             what = f"ConfigMap {content_id} is there with another content"
-            raise SubmissionFailed(f"{calls.namespace}/{content_id}", "upload", what, transient=False)
+            raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", what, transient=False)
         return content_id
-    raise SubmissionFailed(f"{calls.namespace}/{content_id}", "upload", "it is deleted again and again")
+    raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", "it is deleted again and again")
 
 
 async def uploads(client: Api, *, namespace: str) -> list[Upload]:
     """All uploads of a namespace, by content id. The server sends their contents along."""
-    stored = await Calls(client, namespace).list(CONFIGMAPS, f"{LABEL_ROLE}={Role.UPLOAD}")
-    return sorted(map(_described, stored), key=lambda one: one.content_id)
+    stored = await RetryingRequests(client, namespace).list(CONFIGMAPS, f"{LABEL_ROLE}={Role.UPLOAD}")
+    return sorted(map(_to_upload, stored), key=lambda one: one.content_id)
 
 
 async def delete_upload(client: Api, content_id: str, *, namespace: str, clock: Clock | None = None) -> bool:
@@ -90,14 +90,14 @@ async def delete_upload(client: Api, content_id: str, *, namespace: str, clock: 
     """
     if not is_content_id(content_id):
         raise InvalidGangSpec((Problem("content_id", f"is {content_id!r:.80}", "Give what `upload` returned"),))
-    calls = Calls(client, namespace, clock=clock)
-    stored = await calls.find(CONFIGMAPS, content_id)
+    requests = RetryingRequests(client, namespace, clock=clock)
+    stored = await requests.find(CONFIGMAPS, content_id)
     if stored is None or (stored["metadata"].get("labels") or {}).get(LABEL_ROLE) != Role.UPLOAD:
         return False
-    return await calls.remove(CONFIGMAPS, content_id, stored["metadata"]["uid"])
+    return await requests.remove(CONFIGMAPS, content_id, stored["metadata"]["uid"])
 
 
-def _described(stored: Object) -> Upload:
+def _to_upload(stored: Object) -> Upload:
     metadata = stored["metadata"]
     return Upload(
         content_id=metadata["name"],

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.capabilities import read_capabilities
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.record import OperationState
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.timeouts import TIMEOUT_S
@@ -74,7 +74,7 @@ async def check_one_gang(gangs: GangService, submission: Submission, release: st
     """One Job of this id is live; all that has its name belongs to it; its pods come, linked and placed."""
     ref = submission.ref
     jobs = await gangs.client.list(JOBS, ref.namespace, label_selector=operations.selector_of(submission.trigger_id))
-    live = [job for job in jobs if state_of(read_job(job)) is JobState.LIVE]
+    live = [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
     assert [job["metadata"]["uid"] for job in live] == [ref.uid]
     assert live[0]["spec"]["suspend"] is False
     version, has_groups = VERSIONS[release]

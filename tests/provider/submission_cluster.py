@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.submit import Submission, submit
 from gangjobs_sandbox.api import create_app, serving
 from gangjobs_sandbox.controllers import ControllerSettings
@@ -127,7 +127,7 @@ class SubmissionCluster:
         return [job for job in self.objects(JOBS) if LABEL_TASK in job["metadata"]["labels"]]
 
     def live_jobs(self) -> list[dict[str, Any]]:
-        return [job for job in self.jobs() if state_of(read_job(job)) is JobState.LIVE]
+        return [job for job in self.jobs() if job_state(read_job(job)) is JobState.LIVE]
 
     def finish_job(self, job: str, *, ok: bool = True) -> None:
         """Let a gang's pods end, and the Job with them."""

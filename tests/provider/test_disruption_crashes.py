@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
@@ -82,7 +82,7 @@ def evict(train: Task) -> None:
 
 def check_counted_once(train: Task, last: TaskDeferred) -> None:
     """One gang is live, the last try's own, with one disruption behind it."""
-    (live,) = (job for job in train.jobs if state_of(read_job(job)) is JobState.LIVE)
+    (live,) = (job for job in train.jobs if job_state(read_job(job)) is JobState.LIVE)
     annotations = live["metadata"]["annotations"]
     assert live["metadata"]["uid"] == last.trigger.args.uid
     assert annotations[ANNOTATION_DISRUPTIONS] == "1"
@@ -182,5 +182,5 @@ def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: Tas
 
         killed.on_kill()
 
-        assert [job for job in train.jobs if state_of(read_job(job)) is JobState.LIVE] == [], kill
+        assert [job for job in train.jobs if job_state(read_job(job)) is JobState.LIVE] == [], kill
         remove(train)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission import operations
-from airflow_provider_gangjobs.submission.cleanup import CleanupReport, Verdict, tidy
+from airflow_provider_gangjobs.submission.cleanup import CleanupAction, CleanupReport, tidy
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -54,21 +54,21 @@ async def tidied(
     return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, clock=cluster.time.clock(), **options)
 
 
-def verdicts(result: CleanupReport) -> list[Verdict]:
+def actions(result: CleanupReport) -> list[CleanupAction]:
     assert result.failures == {}
     return list(result.gangs.values())
 
 
 async def test_a_young_half_gang_is_left_to_its_submitter(cluster):
     await half_submitted(cluster)
-    assert verdicts(await tidied(cluster, age=HOUR / 2)) == []
+    assert actions(await tidied(cluster, age=HOUR / 2)) == []
     assert len(cluster.live_jobs()) == 1
 
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST + 1))
 async def test_half_a_gang_of_a_task_is_removed(cluster, request_number):
     await half_submitted(cluster, request_number)
-    assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+    assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
     cluster.bench.run(60)
     assert [cluster.objects(resource) for resource in (JOBS, CONFIGMAPS)] == [[], []]
     cluster.check_one_live_gang(await cluster.submit())
@@ -78,7 +78,7 @@ async def test_half_a_gang_of_a_task_is_removed(cluster, request_number):
 async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
     async with running_cluster(release) as cluster:
         await half_submitted(cluster, ALL_BUT_THE_LAST - (release == "1.35"), by_id=True)
-        assert verdicts(await tidied(cluster)) == [Verdict.COMPLETE]
+        assert actions(await tidied(cluster)) == [CleanupAction.COMPLETE]
         submission = await operation(cluster)
         assert submission.adopted
         cluster.check_one_live_gang(submission)
@@ -87,7 +87,7 @@ async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST))
 async def test_a_gang_by_id_that_lacks_something_is_removed(cluster, request_number):
     await half_submitted(cluster, request_number, by_id=True)
-    assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+    assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
     assert cluster.objects(JOBS) == []
 
 
@@ -98,21 +98,21 @@ async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
         await operation(cluster, spec=GangSpec(image="a", keep_suspended=True, labels={"a": "b"}))
         running = await cluster.submit(GangSpec(image="b"), claim="ti-2")
         cluster.bench.run()
-        assert verdicts(await tidied(cluster)) == []
+        assert actions(await tidied(cluster)) == []
         assert len(cluster.jobs()) == 2 + (running.ref != ended.ref)
 
 
 async def test_a_dry_run_says_the_same_and_changes_nothing(cluster):
     await half_submitted(cluster)
-    assert verdicts(await tidied(cluster, dry_run=True)) == [Verdict.REMOVE]
+    assert actions(await tidied(cluster, dry_run=True)) == [CleanupAction.REMOVE]
     assert len(cluster.live_jobs()) == 1
-    assert verdicts(await tidied(cluster)) == [Verdict.REMOVE]
+    assert actions(await tidied(cluster)) == [CleanupAction.REMOVE]
 
 
 async def test_twice_tidied_is_as_good_as_once(cluster):
     await half_submitted(cluster)
     await tidied(cluster)
-    assert verdicts(await tidied(cluster)) == []
+    assert actions(await tidied(cluster)) == []
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -135,7 +135,7 @@ async def test_a_refusal_is_told_and_stops_nothing_else(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message="no such right"))
     result = await tidied(cluster)
     assert ["no such right" in failure for failure in result.failures.values()] == [True]
-    assert list(result.gangs.values()) == [Verdict.REMOVE]
+    assert list(result.gangs.values()) == [CleanupAction.REMOVE]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

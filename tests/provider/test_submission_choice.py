@@ -17,15 +17,15 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.adopt import (
     Adopt,
-    LeaveAlone,
     LostAttempt,
     Refuse,
     SubmitNew,
-    choose,
-    choose_after,
-    differing,
+    TakenOver,
+    decide_action,
+    decide_action_after_loss,
+    differing_fields,
 )
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 
 OURS, OTHERS = "hash-ours", "hash-others"
 ME, FORMER = "ti-2", "ti-1"
@@ -107,12 +107,12 @@ def expected_choice(jobs, expected):
         return SubmitNew(number, superseded) if verb == "replace" else Adopt(jobs[number], superseded)
     verb, attempt = expected.split()
     (found,) = (j for j in jobs if j.attempt == int(attempt))
-    return {"adopt": Adopt, "refuse": Refuse, "leave": LeaveAlone}[verb](found)
+    return {"adopt": Adopt, "refuse": Refuse, "leave": TakenOver}[verb](found)
 
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), RULES.values(), ids=RULES)
 def test_choice(jobs, reattach, expected):
-    choice = choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS)
+    choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -130,7 +130,7 @@ TELL = {
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), TELL.values(), ids=TELL)
 def test_choice_where_failures_are_to_be_told(jobs, reattach, expected):
-    choice = choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS, return_failed=True)
+    choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, return_failed=True)
     assert choice == expected_choice(jobs, expected)
 
 
@@ -152,12 +152,12 @@ LOST = {
 
 @pytest.mark.parametrize(("jobs", "expected"), LOST.values(), ids=LOST)
 def test_what_follows_an_attempt_that_was_lost(jobs, expected):
-    choice = choose_after(jobs, lost=LostAttempt(1, 1), claim=ME, spec_hash=OURS)
+    choice = decide_action_after_loss(jobs, lost=LostAttempt(1, 1), claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
 
 
 def test_used_up_numbers_are_skipped():
-    assert choose([job("failed")], reattach=BOTH, claim=ME, spec_hash=OURS, least_number=5) == SubmitNew(5)
+    assert decide_action([job("failed")], reattach=BOTH, claim=ME, spec_hash=OURS, min_attempt=5) == SubmitNew(5)
 
 
 STATES = ["live", "half", "queued", "failing", "succeeded", "delivered", "failed", "told", "terminating", "halted"]
@@ -176,23 +176,23 @@ JOBS = st.lists(
 
 @given(JOBS, st.sampled_from(Reattach))
 def test_there_is_never_more_than_one_live_gang_after_it(jobs, reattach):
-    live = [made for made in jobs if state_of(made) is JobState.LIVE]
-    match choose(jobs, reattach=reattach, claim=ME, spec_hash=OURS):
+    live = [made for made in jobs if job_state(made) is JobState.LIVE]
+    match decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
             assert [made for made in live if made not in superseded] == []
             assert number not in {made.attempt for made in jobs}
         case Adopt(adopted, superseded):
             assert [made for made in live if made not in superseded] in ([], [adopted])
             assert adopted.spec_hash == OURS
-            assert state_of(adopted) in {JobState.LIVE, JobState.SUCCEEDED}
+            assert job_state(adopted) in {JobState.LIVE, JobState.SUCCEEDED}
         case Refuse(made):
             assert made.spec_hash == OTHERS
-            assert state_of(made) is JobState.LIVE
+            assert job_state(made) is JobState.LIVE
 
 
 @given(JOBS, st.integers(0, 9))
 def test_what_another_try_answers_for_is_never_taken_after_a_loss(jobs, lost):
-    match choose_after(jobs, lost=LostAttempt(lost, 1), claim=ME, spec_hash=OURS):
+    match decide_action_after_loss(jobs, lost=LostAttempt(lost, 1), claim=ME, spec_hash=OURS):
         case SubmitNew(number, superseded):
             assert number > max([lost, *(made.attempt for made in jobs)])
         case Adopt(adopted, superseded):
@@ -206,15 +206,15 @@ def test_what_another_try_answers_for_is_never_taken_after_a_loss(jobs, lost):
 def test_order_of_the_list_does_not_matter(jobs, reattach, random):
     shuffled = random.sample(jobs, len(jobs))
     ask = {"reattach": reattach, "claim": ME, "spec_hash": OURS}
-    assert choose(jobs, **ask) == choose(shuffled, **ask)
+    assert decide_action(jobs, **ask) == decide_action(shuffled, **ask)
 
 
 def test_differing_parameters_are_named():
     spec = GangSpec(image="trainer:2", workers=4)
     made_from = GangSpec(image="trainer:1", name="a").field_digests_json
-    assert differing(spec, job("live", spec_fields=made_from)) == ("image", "name", "workers")
+    assert differing_fields(spec, job("live", spec_fields=made_from)) == ("image", "name", "workers")
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{"])
 def test_unreadable_digests_name_nothing(text):
-    assert differing(GangSpec(image="a"), job("live", spec_fields=text)) == ()
+    assert differing_fields(GangSpec(image="a"), job("live", spec_fields=text)) == ()

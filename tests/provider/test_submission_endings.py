@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
 from airflow_provider_gangjobs.submission.deletion import delete_submission
 from airflow_provider_gangjobs.submission.ending import Killed, delete_claimed, halt_claimed, kill
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, InterleavingClient
 from tests.sandbox.builders import NAMESPACE
@@ -79,7 +79,7 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
 
     assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is Killed.ENDED
 
-    assert state_of(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
+    assert job_state(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
 
 
 async def test_halted_gang_is_kept_by_a_kill(cluster):
@@ -88,7 +88,7 @@ async def test_halted_gang_is_kept_by_a_kill(cluster):
 
     assert await kill(cluster.client, ref, "ti-1") is Killed.ENDED
 
-    assert state_of(read_job(cluster.jobs()[0])) is JobState.HALTED
+    assert job_state(read_job(cluster.jobs()[0])) is JobState.HALTED
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE], ids=["applied", "not applied"])
@@ -141,7 +141,7 @@ async def test_superseded_gang_that_succeeds_meanwhile_is_kept(cluster):
 
     await cluster.submit(claim="ti-3", reattach="never", api=InterleavingClient(cluster.client, "delete jobs", end))
 
-    assert [state_of(read_job(job)) for job in cluster.jobs()] == [JobState.SUCCEEDED, JobState.LIVE]
+    assert [job_state(read_job(job)) for job in cluster.jobs()] == [JobState.SUCCEEDED, JobState.LIVE]
 
 
 async def test_forgotten_job_that_is_changed_meanwhile_is_judged_again(cluster):

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_GANG
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
@@ -128,13 +128,13 @@ async def test_gang_that_has_ended_is_kept_with_its_outcomes(
     hook, key = GangJobHook(connection), TaskKey("d", uuid4().hex, "train")
     gang = hook.submit(GangSpec(image="i", command=["true"], workers=2), key=key, claim=CLAIM).ref
     await asyncio.to_thread(
-        wait_for, "its end", lambda: state_of(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+        wait_for, "its end", lambda: job_state(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
     )
     set_states({"r": {"train": "success"}})
 
     await trigger_of(gang, connection).on_kill()
 
-    assert state_of(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
+    assert job_state(read_job(job_of(embedded, gang))) is JobState.SUCCEEDED
     outcomes = await asyncio.to_thread(hook.outcomes, gang)
     assert [outcome.rank for outcome in outcomes] == [0, 1]
     assert not [pod for pod in pods_of(embedded, gang) if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_ROLE, LABEL_TASK, Role
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODS
 from gangjobs_sandbox.store import EventType
 
@@ -49,7 +49,7 @@ class ClusterHistory:
         most = 0
         for event in self._of(JOBS, key):
             gone = event.type is EventType.DELETED
-            states[event.obj["metadata"]["uid"]] = None if gone else state_of(read_job(event.obj))
+            states[event.obj["metadata"]["uid"]] = None if gone else job_state(read_job(event.obj))
             most = max(most, list(states.values()).count(JobState.LIVE))
         return most
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_gangjobs.gang.state.job import read_job
-from airflow_provider_gangjobs.submission.jobs import JobState, state_of
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def test_worker_killed_when_airflow_has_noted_the_success(deployment: AirflowDep
 
     deployment.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [state_of(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.SUCCEEDED]
+    assert [job_state(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.SUCCEEDED]
 
 
 def test_worker_killed_after_it_marked_the_gang_as_delivered(deployment: AirflowDeployment, held: HeldRun) -> None:
@@ -105,7 +105,7 @@ def test_worker_killed_after_it_marked_the_gang_as_delivered(deployment: Airflow
 
     deployment.let_another_pass()
     assert (held.run.state, held.task["try_number"]) == ("success", 1)
-    assert [state_of(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.DELIVERED]
+    assert [job_state(read_job(job)) for job in deployment.cluster_history.jobs(held.key())] == [JobState.DELIVERED]
 
 
 def test_worker_lost_with_its_supervisor(lost: HeldRun) -> None:
