@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.cleanup import CleanupReport
-    from airflow_provider_gangjobs.submission.ending import Killed
+    from airflow_provider_gangjobs.submission.ending import KillResult
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.submit import Submission
@@ -423,7 +423,7 @@ class GangService:
             await self.release_pods(ref)
         return is_gone
 
-    async def kill(self, ref: GangRef, claim: str) -> Killed:
+    async def kill(self, ref: GangRef, claim: str) -> KillResult:
         """Delete the gang if it is live and `claim` is responsible for it. Otherwise leave the gang alone.
 
         The pods are released, since nobody follows the gang any more who would record their outcomes. A gang that has
@@ -432,7 +432,7 @@ class GangService:
         from airflow_provider_gangjobs.submission import ending
 
         killed = await ending.kill(self.client, ref, claim)
-        if killed is ending.Killed.DELETED:
+        if killed is ending.KillResult.DELETED:
             await self.release_pods(ref)
         return killed
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
 
-class Stateless(StrEnum):
+class AbsentState(StrEnum):
     """What is read where there is no state."""
 
     CLEARED = "cleared"
@@ -30,7 +30,7 @@ class Stateless(StrEnum):
     """Airflow could not be asked."""
 
 
-_ENDS: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+_ENDED_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
 def is_kill(state: str) -> bool:
@@ -44,7 +44,7 @@ def is_kill(state: str) -> bool:
     After a clear the state may already be that of the next try. Then this is no kill either: the next try adopts the
     gang or replaces it, as `reattach` says.
     """
-    return state in _ENDS or state in {Stateless.CLEARED, Stateless.GONE}
+    return state in _ENDED_STATES or state in {AbsentState.CLEARED, AbsentState.GONE}
 
 
 def is_success(state: str) -> bool:
@@ -53,12 +53,12 @@ def is_success(state: str) -> bool:
 
 
 def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger) -> str:
-    """The state of a task instance, or a value of `Stateless`. Never raises. Blocks.
+    """The state of a task instance, or a value of `AbsentState`. Never raises. Blocks.
 
     :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
     """
     if task_instance is None:  # as `dag.test()` runs a trigger
-        return Stateless.UNKNOWN
+        return AbsentState.UNKNOWN
     try:
         states = ask(
             dag_id=task_instance.dag_id,
@@ -68,11 +68,11 @@ def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: L
         )
     except Exception:
         log.exception("Airflow could not be asked for the state of the task")
-        return Stateless.UNKNOWN
+        return AbsentState.UNKNOWN
     # At most one: a task instance is identified by its DAG, run, task and map index.
     for state in states.get(task_instance.run_id, {}).values():
-        return Stateless.CLEARED if state is None else str(getattr(state, "value", state))
-    return Stateless.GONE
+        return AbsentState.CLEARED if state is None else str(getattr(state, "value", state))
+    return AbsentState.GONE
 
 
-__all__ = ["Stateless", "is_kill", "is_success", "read_state"]
+__all__ = ["AbsentState", "is_kill", "is_success", "read_state"]

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.deletion import groups_of
-from airflow_provider_gangjobs.submission.ending import TIDIED
+from airflow_provider_gangjobs.submission.ending import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 
@@ -61,7 +61,7 @@ def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool
     if job.is_started_by_others or not job.never_ran:
         return False
     if job_state(job) is JobState.HALTED:
-        return job.halt_note == TIDIED
+        return job.halt_note == CLEANUP_HALT_REASON
     assert job.created_at is not None, "a stored Job has a creation time"
     return job_state(job) is JobState.LIVE and now - job.created_at >= older_than
 
@@ -136,7 +136,9 @@ async def _complete(requests: RetryingRequests, job: Object) -> bool:
 
 async def _remove(requests: RetryingRequests, job: Object) -> bool:
     # The mark comes first: a submitter that goes on with this Job now is stopped by it, or has stopped us.
-    marked = job_state(read_job(job)) is JobState.HALTED or await requests.patch_as_seen(job, halt_patch(TIDIED))
+    marked = job_state(read_job(job)) is JobState.HALTED or await requests.patch_as_seen(
+        job, halt_patch(CLEANUP_HALT_REASON)
+    )
     return marked and await requests.remove_job(read_job(job).ref)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
 
-REASON: Final = "its submission is being deleted"
+HALT_REASON: Final = "its submission is being deleted"
 
 
 async def delete_submission(
@@ -58,22 +58,22 @@ async def delete_submission(
     try:
         jobs = [read_job(found) for found in await jobs_of(requests, trigger_id)]
         for stored in jobs:
-            await _end(requests, stored, release, timeout_s)
-            await (_remove_ended(requests, stored.ref) if job else _drop(requests, stored))
+            await _halt_and_release(requests, stored, release, timeout_s)
+            await (_delete_ended_job(requests, stored.ref) if job else _delete_owned_objects(requests, stored))
     except ClusterError as error:
         where = f"{namespace}/{trigger_id}"
         raise SubmissionFailed(where, "delete the submission", str(error), error.transient) from error
     return tuple(stored.ref for stored in jobs)
 
 
-async def _end(
+async def _halt_and_release(
     requests: RetryingRequests, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float
 ) -> None:
     """Afterwards none of its pods runs or is held by us."""
     ref, state = job.ref, job_state(job)
     ongoing = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await requests.mark_job(ref, halt_patch(REASON, queued=job.is_queued_by_kueue))
+        await requests.mark_job(ref, halt_patch(HALT_REASON, queued=job.is_queued_by_kueue))
     deadline = requests.clock.monotonic() + timeout_s
     backoff = requests.backoff()
     while True:
@@ -88,23 +88,23 @@ async def _end(
         await requests.clock.sleep(backoff.next())
 
 
-async def _remove_ended(requests: RetryingRequests, ref: GangRef) -> None:
+async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
     """Delete the Job, unless it is live again in the version that would be deleted."""
     removal = await requests.remove_if(
         JOBS, ref.name, ref.uid, lambda stored: job_state(read_job(stored)) is not JobState.LIVE
     )
-    if removal.spared is not None:
+    if removal.kept is not None:
         cause = "it was let run again meanwhile"
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice="Delete the submission again")
 
 
-async def _drop(requests: RetryingRequests, job: Job) -> None:
+async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:
     """Delete what the Job owns of ours, then mark it. Nothing is deleted that this very Job does not own."""
     for resource in groups_of(job):
-        await _remove_owned(requests, resource, job)
-    await _remove_owned(requests, SERVICES, job)
+        await _delete_owned(requests, resource, job)
+    await _delete_owned(requests, SERVICES, job)
     for config_map in await requests.list(CONFIGMAPS, gang_selector(job.ref.name)):
-        await _remove_if_owned(requests, CONFIGMAPS, config_map, job)
+        await _delete_if_owned(requests, CONFIGMAPS, config_map, job)
     await requests.mark_job(job.ref, {"metadata": {"labels": {LABEL_DROPPED: "true"}}})
 
 
@@ -118,13 +118,13 @@ def groups_of(job: Job) -> tuple[Resource, ...]:
     return tuple(resource for plural, resource in kinds.items() if plural in dialect.required_resources)
 
 
-async def _remove_owned(requests: RetryingRequests, resource: Resource, job: Job) -> None:
+async def _delete_owned(requests: RetryingRequests, resource: Resource, job: Job) -> None:
     stored = await requests.find(resource, job.ref.name)
     if stored is not None:
-        await _remove_if_owned(requests, resource, stored, job)
+        await _delete_if_owned(requests, resource, stored, job)
 
 
-async def _remove_if_owned(requests: RetryingRequests, resource: Resource, stored: Object, job: Job) -> None:
+async def _delete_if_owned(requests: RetryingRequests, resource: Resource, stored: Object, job: Job) -> None:
     metadata = stored["metadata"]
     await requests.remove_if(
         resource,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
-TIDIED: Final = "Tidied: it was submitted half, and nobody came back for it"
+CLEANUP_HALT_REASON: Final = "Tidied: it was submitted half, and nobody came back for it"
 """Reason of a halt by the janitor, which deletes the Job next."""
 NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB; this is to be read by people."""
@@ -51,26 +51,26 @@ async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bo
     return await RetryingRequests(client, ref.namespace, clock=clock).remove_job(ref)
 
 
-class Killed(StrEnum):
+class KillResult(StrEnum):
     """What a kill of a gang comes to."""
 
     DELETED = "deleted"
     ENDED = "ended"
     """The gang has ended, or was halted. Its Job stays, with the ledger."""
-    SPARED = "spared"
+    LEFT_ALONE = "left alone"
     """The Job is gone, or another task instance answers for it."""
 
 
-def kill_result(job: Job, claim_id: str) -> Killed:
+def kill_result(job: Job, claim_id: str) -> KillResult:
     """What a kill by `claim_id` does to this version of a Job: it deletes a live gang that it answers for. Pure."""
     if not is_claimed_by(job, claim_id):
-        return Killed.SPARED
-    return Killed.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else Killed.ENDED
+        return KillResult.LEFT_ALONE
+    return KillResult.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else KillResult.ENDED
 
 
 async def kill(
     client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
-) -> Killed:
+) -> KillResult:
     """Delete the gang if it is live and `claim_id` answers for it, by the rule of `kill_result`.
 
     :param seen: The Job as it was just read.
@@ -80,11 +80,11 @@ async def kill(
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     removal = await requests.remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: kill_result(read_job(stored), claim_id) is Killed.DELETED, seen=seen
+        JOBS, ref.name, ref.uid, lambda stored: kill_result(read_job(stored), claim_id) is KillResult.DELETED, seen=seen
     )
     if removal.deleted:
-        return Killed.DELETED
-    return Killed.SPARED if removal.spared is None else kill_result(read_job(removal.spared), claim_id)
+        return KillResult.DELETED
+    return KillResult.LEFT_ALONE if removal.kept is None else kill_result(read_job(removal.kept), claim_id)
 
 
 async def delete_claimed(
@@ -101,7 +101,7 @@ async def delete_claimed(
     removal = await requests.remove_if(
         JOBS, ref.name, ref.uid, lambda stored: is_claimed_by(read_job(stored), claim_id), seen=seen
     )
-    return removal.spared is None
+    return removal.kept is None
 
 
 async def halt_claimed(
@@ -153,7 +153,7 @@ async def end_live_gangs(
     for stored in await _live_jobs(client, key, claim_id, namespace):
         job = read_job(stored)
         if delete:
-            has_ended = await kill(client, job.ref, claim_id, seen=stored) is Killed.DELETED
+            has_ended = await kill(client, job.ref, claim_id, seen=stored) is KillResult.DELETED
         else:
             has_ended = await halt_claimed(client, job.ref, claim_id, reason=reason, queued=job.is_queued_by_kueue)
         if has_ended:

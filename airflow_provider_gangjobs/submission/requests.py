@@ -86,7 +86,7 @@ class Removal:
     """The result of a conditional deletion."""
 
     deleted: bool
-    spared: Object | None = None
+    kept: Object | None = None
     """The object as it was last judged, if the judgement was to leave it. None if it is deleted or was gone."""
 
 
@@ -218,7 +218,7 @@ class RetryingRequests:
             if stored is None or stored["metadata"]["uid"] != uid:
                 return Removal(deleted=may_be_deleted)
             if not judge(stored):
-                return Removal(deleted=may_be_deleted and "deletionTimestamp" in stored["metadata"], spared=stored)
+                return Removal(deleted=may_be_deleted and "deletionTimestamp" in stored["metadata"], kept=stored)
             try:
                 await self._remove_as_seen(resource, stored)
             except NotFound:

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.adopt import differing_fields
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
-from airflow_provider_gangjobs.submission.ending import TIDIED
+from airflow_provider_gangjobs.submission.ending import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Object
 
@@ -252,7 +252,7 @@ class Unsuspend:
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", "It was deleted before it was let run")
-        if job.halt_note == TIDIED:
+        if job.halt_note == CLEANUP_HALT_REASON:
             raise RestartSubmission("it was tidied away in the meantime", min_attempt=progress.attempt.number + 1)
         if job.is_halted:
             raise progress.failed(self.name, "it was halted in the meantime", transient=True)

@@ -190,7 +190,7 @@ async def submit_by(
     # A copy also where nothing changes: what is remembered of it holds for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
-    task = _Rounds(requests, spec, shape_of(spec, manifest_of(spec)), request, discovered)
+    task = _SubmissionRun(requests, spec, shape_of(spec, manifest_of(spec)), request, discovered)
     min_attempt, reason, backoff = 0, "", requests.backoff()
     try:
         for _ in range(ROUNDS_MAX):
@@ -207,7 +207,7 @@ async def submit_by(
 
 
 @dataclass(frozen=True)
-class _Rounds:
+class _SubmissionRun:
     """What stays the same over the rounds of one submission."""
 
     requests: RetryingRequests
@@ -233,10 +233,10 @@ class _Rounds:
             case TakenOver(job):
                 raise SubmissionFailed(str(job.ref), "submit it again", TAKEN_OVER)
             case Adopt(job, superseded):
-                progress = self._adopted(await self._claimed(stored[job.ref.uid]))
+                progress = self._progress_of_adopted_job(await self._claim(stored[job.ref.uid]))
                 unfinished = job_state(job) is JobState.LIVE and progress.stored.is_suspended
             case SubmitNew(number, superseded):
-                progress, unfinished = self._new(number), True
+                progress, unfinished = self._progress_of_new_attempt(number), True
         for old in superseded:
             await self._remove_superseded(old, next(job for job in listed if job["metadata"]["uid"] == old.ref.uid))
         if unfinished:
@@ -253,10 +253,10 @@ class _Rounds:
 
         ref = old.ref
         removal = await self.requests.remove_if(JOBS, ref.name, ref.uid, gives_way, seen=seen)
-        if removal.spared is not None and not read_job(removal.spared).is_being_deleted:
+        if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
             raise RestartSubmission(f"Job {ref.name} changed before it was deleted")
 
-    def _new(self, number: int) -> Progress:
+    def _progress_of_new_attempt(self, number: int) -> Progress:
         decision, dialect = select_placement(self.spec, self.shape, self.discovered, where=self.where)
         attempt = build_attempt(
             self.request.key,
@@ -273,7 +273,7 @@ class _Rounds:
             progress.fall_back(decision.detail)
         return progress
 
-    def _adopted(self, job: Object) -> Progress:
+    def _progress_of_adopted_job(self, job: Object) -> Progress:
         """Goes on as the Job was begun, also if the cluster has learned something since."""
         begun = read_job(job)
         decision = PlacementDecision.parse(begun.decision or "off")
@@ -289,7 +289,7 @@ class _Rounds:
         dialect = find_dialect(decision.detail) if decision.placement is Placement.GANG else None
         return Progress(self.requests, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
 
-    async def _claimed(self, job: Object) -> Object:
+    async def _claim(self, job: Object) -> Object:
         if read_job(job).holds_claim(self.request.claim):
             return job
         try:
@@ -309,17 +309,17 @@ class _Rounds:
         try:
             for step in steps_of(progress):
                 await run_step(step, progress)
-        except (RestartSubmission, GangJobError) as stopped:
-            hopeless = isinstance(stopped, RestartSubmission) or not stopped.retryable
-            if hopeless and progress.job and progress.stored.is_suspended:
-                if self.request.keep_failed and isinstance(stopped, GangJobError):
-                    patch = halt_patch(format_halt_note(stopped), queued=progress.stored.is_queued_by_kueue)
+        except (RestartSubmission, GangJobError) as error:
+            cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
+            if cannot_complete and progress.job and progress.stored.is_suspended:
+                if self.request.keep_failed and isinstance(error, GangJobError):
+                    patch = halt_patch(format_halt_note(error), queued=progress.stored.is_queued_by_kueue)
                     await self.requests.mark_job(progress.ref, patch)
                 else:
-                    await self._remove_hopeless(progress)
+                    await self._delete_incomplete_job(progress)
             raise
 
-    async def _remove_hopeless(self, progress: Progress) -> None:
+    async def _delete_incomplete_job(self, progress: Progress) -> None:
         """Delete the Job that can never be completed, unless someone else has let it run or answers for it by now."""
 
         def is_ours(stored: Object) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
-from airflow_provider_gangjobs.hooks.task_state import Stateless, is_kill, read_state
-from airflow_provider_gangjobs.submission.ending import Killed
+from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, read_state
+from airflow_provider_gangjobs.submission.ending import KillResult
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -28,7 +28,7 @@ task makes a triggerer load the API of Airflow: on a busy machine this took half
 was left behind."""
 
 
-_running_kills: Final[set[asyncio.Task[Killed | None]]] = set()
+_running_kills: Final[set[asyncio.Task[KillResult | None]]] = set()
 """References to the running kills: the garbage collector may destroy a task that nothing refers to."""
 
 
@@ -44,7 +44,7 @@ async def kill_shielded(args: TriggerArgs, task_instance: Any, log: Logger) -> N
     await asyncio.shield(task)
 
 
-async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> Killed | None:
+async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult | None:
     """Delete the gang if its task was killed, the gang is live, and the task instance still holds the claim.
 
     A gang that has ended is kept with its ledger: the missing outcomes are recorded and the pods are released, as the
@@ -64,7 +64,7 @@ async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> Killed | N
                 return None
             async with args.hook.connect() as gangs:
                 killed = await gangs.kill(args.ref, args.claim)
-            if killed is Killed.ENDED:
+            if killed is KillResult.ENDED:
                 await args.hook.afollow(args.ref)
     except Exception:
         log.exception("Gang %s was not deleted, because it is not certain that the task was killed", args.ref)
@@ -76,10 +76,10 @@ async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> Killed | N
 _NOT_KILLED: Final = "gang %s stays, and its task is responsible for it"
 _NOT_KILLED_BY_STATE: Final = {
     "deferred": "another triggerer waits for gang %s",
-    Stateless.UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
+    AbsentState.UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
 }
 _RESULTS: Final = {
-    Killed.DELETED: "is deleted",
-    Killed.ENDED: "has ended and is kept",
-    Killed.SPARED: "is already gone, or another task instance holds its claim",
+    KillResult.DELETED: "is deleted",
+    KillResult.ENDED: "has ended and is kept",
+    KillResult.LEFT_ALONE: "is already gone, or another task instance holds its claim",
 }

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.submission.ending import Killed
+from airflow_provider_gangjobs.submission.ending import KillResult
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
 
@@ -81,7 +81,7 @@ async def test_gangs_that_run_into_deadlines_and_are_halted(tenant: Tenant, gang
 async def test_gangs_that_are_killed(tenant: Tenant, gangs: GangService) -> None:
     deleted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "deleted")
     halted = await submit_gang(gangs, gang_spec(2, code=SLEEP, cpu=SMALL), "halted")
-    assert await gangs.kill(deleted.ref, "somebody") is Killed.DELETED
+    assert await gangs.kill(deleted.ref, "somebody") is KillResult.DELETED
     assert await gangs.halt(halted.ref, reason="the task was cleared")
     assert (await follow_gang(tenant, deleted)).status is Status.DELETED
     await gangs.release_finalizers(namespace=tenant.namespace)

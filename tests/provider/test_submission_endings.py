@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
 from airflow_provider_gangjobs.submission.deletion import delete_submission
-from airflow_provider_gangjobs.submission.ending import Killed, delete_claimed, halt_claimed, kill
+from airflow_provider_gangjobs.submission.ending import KillResult, delete_claimed, halt_claimed, kill
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, InterleavingClient
@@ -52,7 +52,7 @@ async def test_gang_that_is_adopted_meanwhile_is_spared(cluster, at: str, ending
 
     ended = await ending(api, ref)
 
-    assert (ended in (None, False, Killed.SPARED), api.happened) == (True, 1)
+    assert (ended in (None, False, KillResult.LEFT_ALONE), api.happened) == (True, 1)
     assert [job["metadata"]["uid"] for job in cluster.jobs()] == [ref.uid]
     assert cluster.jobs()[0]["spec"]["suspend"] is False
 
@@ -77,7 +77,7 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
     async def end() -> None:
         cluster.finish_job(ref.name)
 
-    assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is Killed.ENDED
+    assert await kill(InterleavingClient(cluster.client, "delete jobs", end), ref, "ti-1") is KillResult.ENDED
 
     assert job_state(read_job(cluster.jobs()[0])) is JobState.SUCCEEDED
 
@@ -86,7 +86,7 @@ async def test_halted_gang_is_kept_by_a_kill(cluster):
     ref = (await cluster.submit(claim="ti-1")).ref
     assert await halt_claimed(cluster.client, ref, "ti-1", reason="x")
 
-    assert await kill(cluster.client, ref, "ti-1") is Killed.ENDED
+    assert await kill(cluster.client, ref, "ti-1") is KillResult.ENDED
 
     assert job_state(read_job(cluster.jobs()[0])) is JobState.HALTED
 
@@ -96,7 +96,7 @@ async def test_kill_whose_answer_is_lost_is_known_to_be_done(cluster, kind: Faul
     ref = (await cluster.submit(claim="ti-1")).ref
     cluster.faults.add(Fault(kind, method="DELETE", times=1))
 
-    assert await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock()) is Killed.DELETED
+    assert await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock()) is KillResult.DELETED
 
     assert cluster.live_jobs() == []
 
@@ -112,7 +112,7 @@ async def test_kill_does_not_insist_for_ever(cluster):
 async def test_nobody_answers_by_an_empty_claim(cluster):
     ref = (await cluster.submit(claim="")).ref
 
-    assert await kill(cluster.client, ref, "") is Killed.SPARED
+    assert await kill(cluster.client, ref, "") is KillResult.LEFT_ALONE
 
 
 async def test_mark_that_the_server_finds_invalid_is_told(cluster):
