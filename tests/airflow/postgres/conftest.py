@@ -69,16 +69,16 @@ def cluster_history(cluster: SandboxThread) -> ClusterHistory:
 
 
 @pytest.fixture(scope="session")
-def door(cluster: SandboxThread) -> Iterator[FaultClient]:
-    with FaultClient.of(cluster.kubeconfig_path) as door:
-        yield door
+def faults(cluster: SandboxThread) -> Iterator[FaultClient]:
+    with FaultClient.of(cluster.kubeconfig_path) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
 def deployment(
     airflow: Airflow, cluster_history: ClusterHistory, connected: AirflowHome, gates: Path, faults: FaultClient
 ) -> Iterator[AirflowDeployment]:
-    deployment = AirflowDeployment(connected, airflow, cluster_history, door, gates)
+    deployment = AirflowDeployment(connected, airflow, cluster_history, faults, gates)
     yield deployment
     deployment.clear_up()
 
