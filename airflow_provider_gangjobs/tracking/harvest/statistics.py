@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-
-if TYPE_CHECKING:
-    from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 
 
 @dataclass(frozen=True)
@@ -25,6 +22,12 @@ class HarvestStatistics:
     """Batches that met an error."""
 
 
+class StatisticsSource(Protocol):
+    """A harvester, as far as the totals need one."""
+
+    def statistics(self) -> HarvestStatistics: ...
+
+
 def harvest_totals() -> HarvestTotals:
     """Return the totals of the running loop."""
     return loop_local(HarvestTotals)
@@ -34,14 +37,14 @@ class HarvestTotals:
     """Counters that never decrease, and the present backlog. The work of stopped harvesters stays counted."""
 
     def __init__(self) -> None:
-        self._active: dict[Harvester, None] = {}
+        self._active: dict[StatisticsSource, None] = {}
         self._stopped = HarvestStatistics()
 
-    def add(self, harvester: Harvester) -> None:
+    def add(self, harvester: StatisticsSource) -> None:
         """Include a harvester in the totals."""
         self._active[harvester] = None
 
-    def remove(self, harvester: Harvester) -> None:
+    def remove(self, harvester: StatisticsSource) -> None:
         """Keep the counters of a harvester that has stopped, without its backlog. Safe to repeat."""
         if harvester in self._active:
             del self._active[harvester]
