@@ -1,4 +1,4 @@
-"""Submission: into the cluster exactly once. Knows what a gang is and what a cluster is, not what Airflow is.
+"""Submission: create each gang in the cluster exactly once. The package knows gangs and clusters, and not Airflow.
 
-Nothing is imported here, so that the rules (`record`, `adopt`, `jobs`) can be imported without an HTTP library.
+This module imports nothing, so that the rules (`record`, `adopt`, `jobs`) can be imported without an HTTP library.
 """

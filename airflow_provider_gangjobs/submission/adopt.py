@@ -1,8 +1,8 @@
-"""Adopt or submit: what a task does, given the Jobs that it already has. Pure.
+"""Adopt or submit: the rules that decide what a task does, given the Jobs that the task already has. Pure.
 
-A gang whose outcome nobody has been told is never run again by accident, and what was delivered, has
-failed or is being deleted is never waited for again. So a retry after a lost worker reattaches, and
-clearing a finished task runs it anew, without guessing from try numbers.
+A gang whose outcome was not delivered is never run again by accident. A gang that has failed, whose outcome was
+delivered, or that is being deleted is never waited for again. So a retry after a lost worker reattaches to the gang,
+and a finished task that is cleared runs a new gang. The rules do not use Airflow's try numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adopt:
-    """Go on with this Job, after deleting what it supersedes."""
+    """Continue with this Job, after the deletion of the superseded Jobs."""
 
     job: Job
     superseded: tuple[Job, ...] = ()
@@ -29,7 +29,7 @@ class Adopt:
 
 @dataclass(frozen=True)
 class SubmitNew:
-    """Submit another attempt, after deleting what it supersedes."""
+    """Submit the attempt of this number, after the deletion of the superseded Jobs."""
 
     number: int
     superseded: tuple[Job, ...] = ()
@@ -37,25 +37,25 @@ class SubmitNew:
 
 @dataclass(frozen=True)
 class Refuse:
-    """This Job is live and was made from other parameters."""
+    """Refuse to submit: this Job is live and was created from other parameters."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class TakenOver:
-    """Another try answers for this Job or for what follows it."""
+    """Do nothing: another try of the task is responsible for this Job, or for the attempt that follows the Job."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class LostAttempt:
-    """The attempt that was lost to a disruption, and that another one is to follow within the same try."""
+    """An attempt that was lost to a disruption. The next attempt follows within the same try of the task."""
 
     attempt: int
     disruptions: int
-    """How many were lost so in a row, with it."""
+    """How many attempts in a row were lost to disruptions, including this one."""
 
 
 SubmissionAction = Adopt | SubmitNew | Refuse | TakenOver
@@ -70,15 +70,16 @@ def decide_action(
     min_attempt: int = 0,
     return_failed: bool = False,
 ) -> SubmissionAction:
-    """What to do, so that one gang of the task is live afterwards, or none where it is refused.
+    """Return the action after which one gang of the task is live. After `Refuse`, the live gang is unchanged.
 
-    `jobs` are all that the task has; `min_attempt` is the lowest attempt that is free to use.
+    1. A gang that the same claim has submitted before is adopted, whatever the policy.
+    2. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
+       parameters is refused, unless it never ran: then its submission is incomplete, and it is superseded.
+    3. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
+       failure of the last attempt is adopted in the same way, so that the caller can diagnose it.
 
-    1. What this very claim has submitted before is its own, whatever the policy.
-    2. Otherwise a live gang is adopted, or superseded where the policy is `never`. One made from other
-       parameters is refused, unless it never ran: then it was half submitted, and is superseded.
-    3. With no live one, a success that nobody was told of is adopted if the policy says so; and so is, where
-       `return_failed` is asked for, a failure of the last attempt, so that somebody looks at what it came of.
+    :param jobs: All Jobs of the task.
+    :param min_attempt: The lowest attempt number that is free.
     """
     newest = sorted(jobs, key=_attempt, reverse=True)
     own = [job for job in newest if job.holds_claim(claim)]
@@ -106,8 +107,10 @@ def _undelivered_failure(newest: list[Job], own: list[Job], reattach: Reattach, 
 def decide_action_after_loss(
     jobs: Sequence[Job], *, lost: LostAttempt, claim: str, spec_hash: str, min_attempt: int = 0
 ) -> SubmissionAction:
-    """What to do after an attempt was lost, within the try that `claim` stands for: the next one, unless another try
-    of the task has taken the lost one over, or has submitted the next one itself.
+    """Return the action after an attempt was lost, within the try of the task that holds `claim`.
+
+    The action is to submit the next attempt, unless another try of the task has adopted the lost attempt or has
+    submitted the next attempt.
     """
     since = [job for job in jobs if job.attempt_number >= lost.attempt and job_state(job) is not JobState.DROPPED]
     theirs = next((job for job in since if not job.holds_claim(claim)), None)
@@ -118,24 +121,25 @@ def decide_action_after_loss(
 
 
 def decide_operation_action(jobs: Sequence[Job], *, spec_hash: str, min_attempt: int = 0) -> SubmissionAction:
-    """What to do for a submission id that a client chose: the same id is the same gang, also when it has succeeded.
+    """Return the action for a submission id that a client chose.
 
-    One that stands and was made from other parameters is refused. One that has failed, was halted or is
-    being deleted stands no more: the next attempt takes its place, from whatever parameters.
+    The same id is the same gang, also after the gang has succeeded. If the gang was created from other parameters, the
+    submission is refused. A gang that has failed, was halted, or is being deleted is followed by the next attempt,
+    which may have other parameters.
     """
-    standing = [job for job in sorted(jobs, key=_attempt, reverse=True) if _is_current(job)]
-    if not standing:
+    current = [job for job in sorted(jobs, key=_attempt, reverse=True) if _is_current(job)]
+    if not current:
         return SubmitNew(_next_number(jobs, min_attempt))
-    same = next((job for job in standing if _has_spec_hash(job, spec_hash)), None)
+    same = next((job for job in current if _has_spec_hash(job, spec_hash)), None)
     if same is None:
-        return Refuse(standing[0])
-    return Adopt(same, tuple(job for job in standing if job is not same and job_state(job) is JobState.LIVE))
+        return Refuse(current[0])
+    return Adopt(same, tuple(job for job in current if job is not same and job_state(job) is JobState.LIVE))
 
 
 def _is_current(job: Job) -> bool:
     state = job_state(job)
-    given_up = state in {JobState.TERMINATING, JobState.DROPPED}
-    return state is JobState.LIVE or (job.complete is not None and not given_up)
+    is_abandoned = state in {JobState.TERMINATING, JobState.DROPPED}
+    return state is JobState.LIVE or (job.complete is not None and not is_abandoned)
 
 
 def _next_number(jobs: Sequence[Job], min_attempt: int) -> int:
@@ -143,7 +147,7 @@ def _next_number(jobs: Sequence[Job], min_attempt: int) -> int:
 
 
 def _adopt_newest(candidates: list[Job], live: list[Job], spec_hash: str, number: int) -> SubmissionAction:
-    """The newest of the candidates that was made from these parameters; all other live ones give way to it."""
+    """Adopt the newest candidate that was created from these parameters, and supersede all other live gangs."""
     same = next((job for job in candidates if _has_spec_hash(job, spec_hash)), None)
     if same is not None:
         return Adopt(same, tuple(job for job in live if job is not same))
@@ -152,7 +156,7 @@ def _adopt_newest(candidates: list[Job], live: list[Job], spec_hash: str, number
 
 
 def differing_fields(spec: GangSpec, job: Job) -> tuple[str, ...]:
-    """Parameters whose digests differ between the spec and what the Job was made from."""
+    """Return the names of the parameters whose digests differ between the spec and the Job, sorted."""
     ours, theirs = spec.field_digests, job.field_digests
     if not theirs:
         return ()

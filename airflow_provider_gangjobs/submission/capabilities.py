@@ -1,8 +1,9 @@
-"""What a cluster can do with gangs: what discovery tells, what a dry run proves, and what nobody can prove.
+"""The capabilities of a cluster: what discovery shows, what a dry run proves, and what no request can prove.
 
-A served API does not mean that a Job keeps its pods' link to a group: the field of a gate that is off is
-dropped without a word. A dry run of a Job tells. Whether the scheduler and the Job controller have their
-gates on cannot be asked for by any request; it shows when a gang is placed, or is not.
+An API server that serves the Workload API may still drop the pods' link to their group from a Job: the server drops
+the fields of a disabled feature gate silently. A dry run of a Job shows whether the server keeps the link. No request
+shows whether the scheduler and the Job controller have their feature gates enabled. That shows only when a gang is
+placed.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ class Gate:
     name: str
     component: str
     is_on: bool | None
-    """None: no request can tell."""
+    """None if no request can show the state of the gate."""
     evidence: str
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What is known of a cluster, and how."""
+    """What is known about a cluster, with the evidence."""
 
     discovered: DiscoveredResources
     dialects: tuple[str, ...]
-    """Forms in which gangs can be submitted here, the best first."""
+    """The dialects in which gangs can be submitted to this cluster, in order of preference."""
     fields: Mapping[str, bool | None] = field(default_factory=dict)
-    """Path of a Job's field -> whether a dry run keeps it; None if that could not be found out."""
+    """For each path of a Job's field, whether a dry run keeps the field. None if this is unknown."""
     gates: tuple[Gate, ...] = ()
 
     @property
     def release(self) -> str | None:
-        """Such as "1.37"; None if not known."""
+        """The release, such as "1.37". None if it is unknown."""
         return self.discovered.release
 
     @property
     def git_version(self) -> str | None:
-        """Such as "v1.37.0"; None if not known."""
+        """The version of the server, such as "v1.37.0". None if it is unknown."""
         return self.discovered.git_version
 
     @property
@@ -67,22 +68,22 @@ class Capabilities:
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """What discovery could not find out, and why."""
+        """What discovery could not read, and why."""
         return self.discovered.unknown
 
     @property
     def holds_gangs(self) -> bool | None:
-        """Whether the API server can hold a gang; None if that is not known."""
+        """Whether the API server can store a gang. None if this is unknown."""
         if not self.dialects:
             return None if self.unknown else False
         return next(gate.is_on for gate in self.gates if gate.component == API_SERVER)
 
 
 async def read_capabilities(client: Client, *, namespace: str, clock: Clock | None = None) -> Capabilities:
-    """Ask for all of it, with two dry runs beyond discovery; remembered as long as discovery is.
+    """Read the capabilities: discovery, and at most two dry runs. The result is cached for as long as discovery is.
 
     Raises:
-        ClusterError: nothing could be asked at all.
+        ClusterError: the cluster could not be reached.
     """
     return await loop_local(_Cache).get(client, namespace, clock or Clock())
 
@@ -113,15 +114,15 @@ async def _read_capabilities(client: Client, namespace: str, clock: Clock) -> Ca
 
 
 async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:
-    """Whether the server would store a Job with this dialect's field, and how that is known."""
+    """Return whether the server would store a Job with the field of this dialect, and the evidence."""
     group = SchedulingGroup(PROBE, namespace, _SIZE, _SIZE)
     job = dialect.with_link(_probe_job(namespace), group)
     try:
         stored = await client.create(JOBS, job, namespace, dry_run=True)
     except (BadRequest, Invalid) as error:
-        return False, f"a dry run is refused: {error.message}"
+        return False, f"the server refuses a dry run: {error.message}"
     except (ApiError, ClusterError) as error:
-        return None, f"a dry run could not be made: {error}"
+        return None, f"a dry run failed: {error}"
     if dialect.has_link(stored, group):
         return True, f"a dry run keeps {dialect.link_path}"
     return False, f"a dry run drops {dialect.link_path}"
@@ -141,7 +142,7 @@ def _probe_job(namespace: str) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-_UNKNOWN_UNTIL_PLACED: Final = "no request tells; it shows when a gang is placed"
+_UNKNOWN_UNTIL_PLACED: Final = "no request shows this; it shows when a gang is placed"
 
 
 def _gates(
@@ -155,7 +156,12 @@ def _gates(
     return (
         generic,
         Gate("WorkloadWithJob", API_SERVER, kept[native], evidence[native]),
-        Gate("WorkloadWithJob", "kube-controller-manager", None, "no request tells; the provider does not need it"),
+        Gate(
+            "WorkloadWithJob",
+            "kube-controller-manager",
+            None,
+            "no request shows this; the provider does not need the gate",
+        ),
         Gate("GenericWorkload", "kube-scheduler", None, _UNKNOWN_UNTIL_PLACED),
         Gate("GangScheduling", "kube-scheduler", None, f"merged into GenericWorkload in 1.37; {_UNKNOWN_UNTIL_PLACED}"),
     )

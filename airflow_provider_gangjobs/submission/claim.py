@@ -1,7 +1,8 @@
-"""The claim: which task instance answers for a gang now.
+"""The claim: the annotation that names the task instance that is responsible for a gang.
 
-A kill by a former owner does nothing, because it looks here first. Whoever adopts a gang takes the
-claim with the resourceVersion it has seen, so that of two adopters the last one knows all of the first.
+A kill reads the claim first, so a kill by a former owner does nothing. A task instance that adopts a gang takes the
+claim with a patch that carries the resourceVersion of the Job that it has read. So of two task instances that adopt
+the same gang, the second has read what the first has written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def claim_patch(job: Object, claim_id: str) -> Object:
-    """The merge patch by which `claim_id` takes a Job as it was last seen."""
+    """Return the merge patch that gives the Job to `claim_id`, if the Job has not changed since it was read."""
     metadata = job["metadata"]
     return {
         "metadata": {
@@ -37,11 +38,11 @@ def claim_patch(job: Object, claim_id: str) -> Object:
 
 
 async def claim(client: Api, ref: GangRef, claim_id: str, *, clock: Clock | None = None) -> bool:
-    """Take the gang. False if its Job is gone; safe to repeat.
+    """Claim the gang for `claim_id`. Returns false if the Job is gone. Safe to repeat.
 
     Raises:
-        Conflict: others keep changing the Job, `TRIES_MAX` times in a row.
-        ClusterError: it is not known whether the claim was taken.
+        Conflict: the Job was changed by others before each of `TRIES_MAX` patches.
+        ClusterError: it is unknown whether the claim was taken.
     """
     backoff = RetryingRequests(client, ref.namespace, clock=clock).backoff()
     for tries_left in reversed(range(TRIES_MAX)):
@@ -64,26 +65,26 @@ async def claim(client: Api, ref: GangRef, claim_id: str, *, clock: Clock | None
 
 
 async def holds_claim(client: Api, ref: GangRef, claim_id: str) -> bool:
-    """Whether `claim_id` still answers for the gang. False if its Job is gone.
+    """Return whether `claim_id` is responsible for the gang. Returns false if the Job is gone.
 
     Raises:
-        ClusterError: that is not known.
+        ClusterError: this is unknown.
     """
     job = await _stored(client, ref)
     return job is not None and is_claimed_by(read_job(job), claim_id)
 
 
 async def is_gone(client: Api, ref: GangRef) -> bool:
-    """Whether there is no Job of this uid (any more).
+    """Return whether no Job of this uid exists.
 
     Raises:
-        ClusterError: that is not known.
+        ClusterError: this is unknown.
     """
     return await _stored(client, ref) is None
 
 
 async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, clock: Clock | None = None) -> bool:
-    """Note that the outcome was handed over, so that the next submission is a new attempt. False if the Job is gone."""
+    """Mark the outcome as delivered, so that the next submission is a new attempt. Returns false if the Job is gone."""
     mark = {"metadata": {"annotations": {ANNOTATION_DELIVERED: at.isoformat(timespec="seconds")}}}
     return await RetryingRequests(client, ref.namespace, clock=clock).mark_job(ref, mark)
 
@@ -91,7 +92,7 @@ async def mark_delivered(client: Api, ref: GangRef, *, at: datetime, clock: Cloc
 async def mark_delivered_by(
     client: Api, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None
 ) -> Object | None:
-    """As `mark_delivered`, by the rule of `patch_claimed`."""
+    """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
     mark = {annotation_path(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
     return await patch_claimed(client, ref, claim_id, mark, clock=clock)
 
@@ -99,12 +100,15 @@ async def mark_delivered_by(
 async def patch_claimed(
     client: Api, ref: GangRef, claim_id: str, values: Mapping[str, Any], *, clock: Clock | None = None
 ) -> Object | None:
-    """Set `values`, by JSON pointer, if `claim_id` answers for the gang when the server applies them. Safe to repeat.
+    """Set values of the Job if `claim_id` is responsible for the gang when the server applies the patch.
 
-    Returns the Job as the server stored it, or None if the Job is gone or another task instance answers for it.
+    Safe to repeat. Returns the Job as the server stored it, or None if the Job is gone or another task instance is
+    responsible.
+
+    :param values: The new values by JSON pointer.
 
     Raises:
-        ClusterError: it is not known whether the values are set.
+        ClusterError: it is unknown whether the values are set.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     expected = {"/metadata/uid": ref.uid, annotation_path(ANNOTATION_CLAIM): claim_id}
@@ -113,19 +117,19 @@ async def patch_claimed(
     except NotFound:
         return None
     except Invalid:
-        # The server answers a comparison that fails as it answers a patch that is invalid for another reason.
+        # The server sends the same answer for a failed comparison and for a patch that is invalid for another reason.
         if await holds_claim(client, ref, claim_id):
             raise
         return None
 
 
 def is_claimed_by(job: Job, claim_id: str) -> bool:
-    """Whether `claim_id` answers for the gang of this Job. Nobody answers by an empty claim."""
+    """Return whether `claim_id` is responsible for the gang of this Job. An empty claim is responsible for nothing."""
     return bool(claim_id) and job.holds_claim(claim_id)
 
 
 def annotation_path(name: str) -> str:
-    """The JSON pointer of an annotation."""
+    """Return the JSON pointer of an annotation."""
     return "/metadata/annotations/" + name.replace("~", "~0").replace("/", "~1")
 
 

@@ -1,12 +1,13 @@
-"""Janitor: gangs whose submission stopped half-way, and that nobody has come back for.
+"""Cleanup: complete or remove the gangs whose submission stopped half-way and was not continued.
 
-A suspended Job has no deadline and no time to live, so without this it would stay for ever. It may run
-from anywhere, at any time, twice at once: whatever it does begins with a patch that holds only for the Job
-as it was seen, so a submitter that has come back in the meantime wins, and nothing that runs is touched.
+A suspended Job has no deadline and no time to live, so without the cleanup it would stay forever. The cleanup may run
+anywhere, at any time, and twice at once. Each of its actions begins with a patch that the server applies only if the
+Job has not changed since the cleanup read it. So a submitter that continues in the meantime wins, and the cleanup
+changes no gang that runs.
 
-The rule is `decide_cleanup`. A half gang of a task is removed, since nobody waits for it any more: the task's
-next try submits a whole one. One by a chosen id is let run if nothing but that is missing, since its client
-may still ask for it by the id; otherwise it is removed.
+The rule is `decide_cleanup`. A half-submitted gang of a task is removed, because nobody waits for it: the next try of
+the task submits a complete gang. A half-submitted gang of a chosen id is started if all its objects exist, because its
+client may still ask for the id. Otherwise the gang is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class CleanupAction(StrEnum):
-    """What is to be done about a Job."""
+    """What the cleanup does with a Job."""
 
     LEAVE = "leave"
     COMPLETE = "complete"
@@ -48,16 +49,17 @@ class CleanupAction(StrEnum):
 
 @dataclass(frozen=True)
 class CleanupReport:
-    """What a tidying came to. `gangs` says of each half-submitted one what was done, or would be."""
+    """The result of a cleanup."""
 
     looked_at: int = 0
     gangs: dict[GangRef, CleanupAction] = field(default_factory=dict)
+    """The action for each half-submitted gang. After a dry run, the planned action."""
     failures: dict[GangRef, str] = field(default_factory=dict)
-    """Those that could not be dealt with, and why; the next tidying tries again."""
+    """The gangs that could not be cleaned up, and why. The next cleanup tries again."""
 
 
 def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool:
-    """Whether its submission stopped before it was let run, that long ago. One that we began to remove counts too."""
+    """Return whether the Job was created at least `older_than` ago and never started, or its removal has begun."""
     if job.is_started_by_others or not job.never_ran:
         return False
     if job_state(job) is JobState.HALTED:
@@ -67,14 +69,20 @@ def is_half_submitted(job: Job, *, now: datetime, older_than: timedelta) -> bool
 
 
 def decide_cleanup(job: Job, *, missing: bool) -> CleanupAction:
-    """What to do about a half-submitted gang, of which parts are `missing` or not."""
+    """Return what to do with a half-submitted gang.
+
+    :param missing: Whether an object that the Job needs does not exist.
+    """
     is_being_removed = job_state(job) is JobState.HALTED
     is_of_task = job.task is not None
     return CleanupAction.REMOVE if is_being_removed or is_of_task or missing else CleanupAction.COMPLETE
 
 
 def required_objects(job: Job, pod: Object) -> Iterator[tuple[Resource, str]]:
-    """What must exist before a Job may run: kind and name. `pod` is the spec of its pods."""
+    """Return the objects that must exist before a Job may run, as resource and name.
+
+    :param pod: The spec of the Job's pods.
+    """
     name = job.ref.name
     for resource in groups_of(job):
         yield resource, name
@@ -96,7 +104,11 @@ async def tidy(
     now: datetime | None = None,
     clock: Clock | None = None,
 ) -> CleanupReport:
-    """Complete or remove the half-submitted gangs of a namespace, or of the cluster if None. Safe to repeat.
+    """Complete or remove the half-submitted gangs of a namespace. Safe to repeat.
+
+    :param namespace: The namespace. None means the whole cluster.
+    :param older_than: Gangs whose Job was created more recently than this are left alone.
+    :param dry_run: Only report what would be done.
 
     Raises:
         ClusterError: the Jobs could not be listed.
@@ -117,7 +129,7 @@ async def tidy(
             report.failures[ref] = str(error)
         else:
             report.gangs[ref] = action if done else CleanupAction.LEAVE
-            log.info("half-submitted gang %s: %s", ref, report.gangs[ref])
+            log.info("Cleanup of half-submitted gang %s: %s", ref, report.gangs[ref])
     return report
 
 
@@ -135,7 +147,8 @@ async def _complete(requests: RetryingRequests, job: Object) -> bool:
 
 
 async def _remove(requests: RetryingRequests, job: Object) -> bool:
-    # The mark comes first: a submitter that goes on with this Job now is stopped by it, or has stopped us.
+    # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
+    # has changed the Job, and then this patch does not apply.
     marked = job_state(read_job(job)) is JobState.HALTED or await requests.patch_as_seen(
         job, halt_patch(CLEANUP_HALT_REASON)
     )

@@ -1,4 +1,4 @@
-"""How far a submission has come: what its steps share, and how one of them says that it cannot go on."""
+"""The progress of a submission, which its steps share, and the exception that restarts the submission."""
 
 from __future__ import annotations
 
@@ -20,63 +20,63 @@ if TYPE_CHECKING:
 
 @dataclass
 class Progress:
-    """One attempt on its way into the cluster. Only its steps change it."""
+    """The progress of one attempt. Only the steps of the submission change it."""
 
     requests: RetryingRequests
     spec: GangSpec
-    """Its manifest, if any, is data."""
+    """The manifest of the spec, if any, is parsed."""
     shape: Shape
     attempt: Attempt
     decision: PlacementDecision
     dialect: Dialect | None
     job: Object = field(default_factory=dict)
-    """As it was last seen; empty before it exists."""
+    """The Job as it was last read. Empty before the Job exists."""
     workload_uid: str = ""
     adopted: bool = False
     dry_run: bool = False
-    """Whether the server is to judge the Job before anything is created."""
+    """Whether the server validates the Job in a dry run before anything is created."""
     notes: list[str] = field(default_factory=list)
-    """Guarantees that were lost on the way, for the log and for an event on the Job."""
+    """Guarantees that the submission has lost, for the log and for an event on the Job."""
 
     @property
     def ref(self) -> GangRef:
-        """The Job, once it exists."""
+        """The reference to the Job. The Job must exist."""
         return self.stored.ref
 
     @property
     def stored(self) -> Job:
-        """What the Job says, as it was last seen. The Job must exist."""
+        """The parsed Job, as it was last read. The Job must exist."""
         return read_job(self.job)
 
     @property
     def where(self) -> str:
-        """namespace/name, for messages."""
+        """The namespace and name of the Job, for messages."""
         return f"{self.attempt.namespace}/{self.attempt.name}"
 
     @property
     def group(self) -> SchedulingGroup:
-        """The group of the Job's pods."""
+        """The scheduling group of the Job's pods."""
         return group_of(self.job, self.shape)
 
     @property
     def gang_dialect(self) -> Dialect | None:
-        """The dialect, if these pods are (still) to become a gang."""
+        """The dialect, if the pods are placed as a gang. None after a fallback."""
         return self.dialect if self.decision.placement is Placement.GANG else None
 
     def fall_back(self, reason: str) -> None:
-        """Go on without the guarantee, and remember why."""
+        """Continue without gang scheduling, and note the reason."""
         self.decision = PlacementDecision(Placement.BASIC, reason)
         self.notes.append(f"Not a gang: {reason}")
 
     def failed(self, step: str, cause: str, *, transient: bool, advice: str = "") -> SubmissionFailed:
-        """The error of a step that could not be done."""
+        """Return the error for a step that failed."""
         return SubmissionFailed(self.where, step, cause, transient, advice)
 
 
-class RestartSubmission(Exception):  # noqa: N818 - not an error: it goes back to the list of the task's Jobs
-    """This attempt cannot be completed, another one can."""
+class RestartSubmission(Exception):  # noqa: N818 - not an error: the submission lists the Jobs again
+    """This attempt cannot be completed, but another attempt can be submitted."""
 
     def __init__(self, reason: str, *, min_attempt: int = 0) -> None:
         super().__init__(reason)
         self.min_attempt = min_attempt
-        """Attempts below this one are used up."""
+        """The attempt numbers below this one are used."""

@@ -1,11 +1,11 @@
-"""Forget: delete a submission by its id. What runs is halted first, and waited for.
+"""Delete a submission by its id. A gang that runs is halted first, and the deletion waits for its pods.
 
-For each of its Jobs, in this order, so that a crash at any point leaves something that is found again:
+The steps for each Job have a fixed order, so that after a crash at any point the next deletion finds what is left:
 
-1. Halt it, if it has not ended.
-2. Free its pods of our finalizer, until none is held and those of a halted one have ended.
-3. Delete what belongs to it: groups, Service, files, ledger. Or the Job, which takes them along.
-4. Mark a kept Job as nobody's. From then on the id is free.
+1. Halt the gang, if it has not ended.
+2. Remove the provider's finalizer from the pods, until no pod has it and the pods of a halted gang have ended.
+3. Delete the objects of the submission: groups, Service, files, ledger. Or delete the Job, which owns these objects.
+4. Label a Job that is kept as dropped. From then on the id is free.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ async def delete_submission(
     timeout_s: float,
     clock: Clock | None = None,
 ) -> tuple[GangRef, ...]:
-    """Delete a submission; its Jobs too if `job`. Returns the Jobs that it had; none if it was gone already.
+    """Delete a submission. Returns the Jobs that the submission had. Safe to repeat, also after a failure.
 
-    `release` frees a gang's pods of our finalizer. Safe to repeat, also after a failure.
+    :param release: Removes the provider's finalizer from the pods of a gang.
+    :param job: Also delete the Jobs.
+    :param timeout_s: How many seconds to wait for the pods of a gang.
 
     Raises:
         SubmissionFailed: pods of a halted gang were not gone in time, or a request was refused.
@@ -69,9 +71,9 @@ async def delete_submission(
 async def _halt_and_release(
     requests: RetryingRequests, job: Job, release: Callable[[GangRef], Awaitable[object]], timeout_s: float
 ) -> None:
-    """Afterwards none of its pods runs or is held by us."""
+    """Halt a live gang, and wait until none of the gang's pods runs or has the provider's finalizer."""
     ref, state = job.ref, job_state(job)
-    ongoing = state in {JobState.LIVE, JobState.HALTED}
+    is_unfinished = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
         await requests.mark_job(ref, halt_patch(HALT_REASON, queued=job.is_queued_by_kueue))
     deadline = requests.clock.monotonic() + timeout_s
@@ -79,27 +81,29 @@ async def _halt_and_release(
     while True:
         await release(ref)
         pods = [view(PodView, pod) for pod in await requests.list(PODS, gang_selector(ref.name))]
-        if not any(is_held(pod) or (ongoing and not is_terminal(pod)) for pod in pods):
+        if not any(is_held(pod) or (is_unfinished and not is_terminal(pod)) for pod in pods):
             return
         if requests.clock.monotonic() >= deadline:
-            cause = f"some still ran, or could not be released, after {timeout_s:g} s"
-            advice = "Look at their nodes, then delete the submission again: it goes on from here"
+            cause = f"Some pods still ran, or could not be released, after {timeout_s:g} s"
+            advice = (
+                "Check the nodes of the pods, then delete the submission again: the deletion continues where it stopped"
+            )
             raise SubmissionFailed(str(ref), "wait for its pods to be gone", cause, advice=advice)
         await requests.clock.sleep(backoff.next())
 
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
-    """Delete the Job, unless it is live again in the version that would be deleted."""
+    """Delete the Job, unless the Job is live again in the version that the server would delete."""
     removal = await requests.remove_if(
         JOBS, ref.name, ref.uid, lambda stored: job_state(read_job(stored)) is not JobState.LIVE
     )
     if removal.kept is not None:
-        cause = "it was let run again meanwhile"
+        cause = "The Job was started again in the meantime"
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice="Delete the submission again")
 
 
 async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:
-    """Delete what the Job owns of ours, then mark it. Nothing is deleted that this very Job does not own."""
+    """Delete the provider's objects that exactly this Job owns, then label the Job as dropped."""
     for resource in groups_of(job):
         await _delete_owned(requests, resource, job)
     await _delete_owned(requests, SERVICES, job)
@@ -109,7 +113,7 @@ async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:
 
 
 def groups_of(job: Job) -> tuple[Resource, ...]:
-    """PodGroup and Workload, where they are ours. What the Job controller made is the Job controller's."""
+    """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
     decision = PlacementDecision.parse(job.decision or "off")
     dialect = find_dialect(decision.detail) if decision.placement is Placement.GANG else None
     if dialect is None:

@@ -1,4 +1,4 @@
-"""Preflight: what can be asked before anything is created, so that a refusal leaves nothing behind."""
+"""Preflight: the checks before anything is created, so that a refusal leaves no object behind."""
 
 from __future__ import annotations
 
@@ -19,74 +19,74 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequireUploads:
-    """Look for what the pods will mount: without it they would wait for ever to be started."""
+    """Check that the uploads exist that the pods mount. A pod whose upload is missing would never start."""
 
-    name: str = "look for the uploaded files"
+    name: str = "check the uploaded files"
 
     def is_needed(self, progress: Progress) -> bool:
-        """For a new Job that refers to some."""
+        """Return whether the Job is new and refers to uploads."""
         return bool(progress.spec.uploads) and not progress.job
 
     async def apply(self, progress: Progress) -> Object:
-        """Nothing is written.
+        """Read the uploads. This step writes nothing.
 
         Raises:
-            InvalidGangSpec: something is not there.
+            InvalidGangSpec: an upload does not exist.
         """
         missing = [name for name in progress.spec.uploads if await progress.requests.find(CONFIGMAPS, name) is None]
         if missing:
-            where = f"is not in namespace {progress.attempt.namespace}"
+            where = f"does not exist in namespace {progress.attempt.namespace}"
             raise InvalidGangSpec(
-                tuple(Problem(f"uploads.{name}", where, "Upload the files there first") for name in missing)
+                tuple(Problem(f"uploads.{name}", where, "Upload the files to this namespace first") for name in missing)
             )
         return progress.job
 
     async def find(self, progress: Progress) -> Object | None:
-        """Nothing is written; it is asked again."""
+        """Return None: this step writes nothing and can be repeated."""
         return None
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Judged when applied."""
+        """Return true: `apply` has made the check."""
         return True
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """POST the Job as a dry run: validation, admission, quota and rights are asked, and nothing is stored."""
+    """POST the Job as a dry run. The server validates the Job, checks quota and permissions, and stores nothing."""
 
-    name: str = "try the Job out"
+    name: str = "validate the Job by a dry run"
 
     def is_needed(self, progress: Progress) -> bool:
-        """If asked for, and not for a Job that is there."""
+        """Return whether a dry run is requested and the Job is new."""
         return progress.dry_run and not progress.job
 
     async def apply(self, progress: Progress) -> Object:
-        """What would be stored, with the pods' link to their group.
+        """Return the Job that the server would store.
 
         Raises:
-            InvalidGangSpec: the server refuses the Job; every cause that it names is a problem.
-            GangUnsupported: the link would be dropped, and a gang is required.
+            InvalidGangSpec: the server refuses the Job. Each cause in the answer becomes a problem.
+            GangUnsupported: the server would drop the pods' link to their group, and a gang is required.
         """
         body = render_job(progress.spec, progress.attempt, progress.decision, progress.dialect)
         try:
             stored = await progress.requests.dry_run_create(JOBS, body)
         except AlreadyExists:
-            return {}  # a racing submitter's, or a conflict: the next step tells which
+            return {}  # created by a concurrent submitter, or a conflict: the next step shows which
         except (Invalid, BadRequest) as error:
             raise InvalidGangSpec(_problems(error)) from error
         check_gang_link(progress, stored)
         return stored
 
     async def find(self, progress: Progress) -> Object | None:
-        """Nothing is there; it is tried again."""
+        """Return None: a dry run stores nothing and can be repeated."""
         return None
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Judged when applied."""
+        """Return true: `apply` has made the check."""
         return True
 
 
 def _problems(error: ApiError) -> tuple[Problem, ...]:
     causes = [cause for cause in error.details.get("causes") or () if isinstance(cause, dict)]
-    told = tuple(Problem(str(cause.get("field") or "Job"), str(cause.get("message") or "")) for cause in causes)
-    return told or (Problem("Job", error.message, "Correct what the server names"),)
+    problems = tuple(Problem(str(cause.get("field") or "Job"), str(cause.get("message") or "")) for cause in causes)
+    return problems or (Problem("Job", error.message, "Correct the fields that the server names"),)

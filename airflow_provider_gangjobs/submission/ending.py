@@ -1,7 +1,8 @@
-"""Ending a gang from outside: halt it, or delete it with all it owns. All of it is safe to repeat.
+"""End a gang from outside: halt the gang, or delete its Job with all that the Job owns. Every function is repeatable.
 
-A deletion that depends on a judgement of the Job (who answers for it, whether it has ended) applies only to the version
-of the Job that was judged. If the Job changes in between, it is judged again.
+A deletion may depend on the Job: on which task instance is responsible, and on whether the Job has ended. Such a
+deletion applies only to the version of the Job that was judged. If the Job changes in between, the new version is
+judged.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
 CLEANUP_HALT_REASON: Final = "Tidied: it was submitted half, and nobody came back for it"
-"""Reason of a halt by the janitor, which deletes the Job next."""
+"""The reason of a halt by the cleanup, which deletes the Job next. Stored in Jobs and compared, so never changed."""
 NOTE_CHARACTERS_MAX: Final = 2000
-"""All annotations of an object share 256 KiB; this is to be read by people."""
+"""All annotations of an object share 256 KiB, and a person reads this note."""
 
 
 async def halt(client: Api, ref: GangRef, *, reason: str, clock: Clock | None = None) -> bool:
-    """Suspend the gang for good: its pods end and give their capacity back, its Job stays to be read.
+    """Suspend the gang permanently. The pods end and free their capacity, and the Job stays.
 
-    The next submission of the task is a new attempt. False if the Job is gone.
+    The next submission of the task is a new attempt. Returns false if the Job is gone.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     job = await requests.find(JOBS, ref.name)
@@ -42,27 +43,27 @@ async def halt(client: Api, ref: GangRef, *, reason: str, clock: Clock | None = 
 
 
 def format_halt_note(error: GangJobError) -> str:
-    """An error as the reason of a halt: its class, and what it says."""
+    """Return the class and the message of an error, as the reason of a halt."""
     return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
 
 
 async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:
-    """Delete the Job of exactly this uid, and in the background all it owns. False if it was gone."""
+    """Delete the Job of exactly this uid, and in the background all that it owns. Returns false if the Job was gone."""
     return await RetryingRequests(client, ref.namespace, clock=clock).remove_job(ref)
 
 
 class KillResult(StrEnum):
-    """What a kill of a gang comes to."""
+    """The result of a kill of a gang."""
 
     DELETED = "deleted"
     ENDED = "ended"
-    """The gang has ended, or was halted. Its Job stays, with the ledger."""
+    """The gang has ended, or was halted. The Job and the ledger stay."""
     LEFT_ALONE = "left alone"
-    """The Job is gone, or another task instance answers for it."""
+    """The Job is gone, or another task instance is responsible for the gang."""
 
 
 def kill_result(job: Job, claim_id: str) -> KillResult:
-    """What a kill by `claim_id` does to this version of a Job: it deletes a live gang that it answers for. Pure."""
+    """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
     if not is_claimed_by(job, claim_id):
         return KillResult.LEFT_ALONE
     return KillResult.DELETED if job_state(job) in {JobState.LIVE, JobState.TERMINATING} else KillResult.ENDED
@@ -71,12 +72,12 @@ def kill_result(job: Job, claim_id: str) -> KillResult:
 async def kill(
     client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> KillResult:
-    """Delete the gang if it is live and `claim_id` answers for it, by the rule of `kill_result`.
+    """Delete the gang if it is live and `claim_id` is responsible for it, by the rule of `kill_result`.
 
     :param seen: The Job as it was just read.
 
     Raises:
-        ClusterError: it is not known whether the gang is deleted.
+        ClusterError: it is unknown whether the gang is deleted.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     removal = await requests.remove_if(
@@ -90,12 +91,14 @@ async def kill(
 async def delete_claimed(
     client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
 ) -> bool:
-    """Delete the Job, ended or not, if `claim_id` answers for it. False if another one does; true if it was gone.
+    """Delete the Job, ended or not, if `claim_id` is responsible for the gang.
+
+    Returns false if another task instance is responsible. Returns true if the Job was gone.
 
     :param seen: The Job as it was just read.
 
     Raises:
-        ClusterError: it is not known whether the gang is deleted.
+        ClusterError: it is unknown whether the gang is deleted.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     removal = await requests.remove_if(
@@ -107,9 +110,11 @@ async def delete_claimed(
 async def halt_claimed(
     client: Api, ref: GangRef, claim_id: str, *, reason: str, queued: bool = False, clock: Clock | None = None
 ) -> bool:
-    """As `halt`, if `claim_id` answers for the gang when the server applies it. False if not, or if the Job is gone.
+    """Halt the gang if `claim_id` is responsible for it when the server applies the patch.
 
-    `queued` says that Kueue owns its `suspend`.
+    Returns false if another task instance is responsible or the Job is gone.
+
+    :param queued: Whether Kueue owns the Job's field `suspend`.
     """
     patch = halt_patch(reason, queued=queued)
     annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}

@@ -1,4 +1,4 @@
-"""Tell of a lost guarantee where people look: an event on the Job. Best effort, it never fails a submission."""
+"""Record a lost guarantee as an event on the Job, where users look for it. A failure never fails the submission."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ MESSAGE_CHARACTERS_MAX = 1000
 
 @dataclass(frozen=True)
 class RecordFallbackEvent:
-    """POST an event if the pods are placed as plain ones although a gang was preferred."""
+    """POST an event if the pods are placed without gang scheduling although a gang was preferred."""
 
-    name: str = "tell of the fallback"
+    name: str = "record the fallback event"
 
     def is_needed(self, progress: Progress) -> bool:
-        """If there is something to tell."""
+        """Return whether the submission has lost a guarantee."""
         return bool(progress.notes)
 
     async def apply(self, progress: Progress) -> Object:
-        """Create the event; its name is fixed, so that telling twice is telling once."""
+        """Create the event. Its name is fixed, so a repeated step creates no second event."""
         try:
             await progress.requests.create(EVENTS, event_of(progress, datetime.now(UTC)))
         except ClusterError as error:
-            log.debug("no event for %s: %s", progress.where, error)
+            log.debug("The event for %s could not be created: %s", progress.where, error)
         return progress.job
 
     async def find(self, progress: Progress) -> Object | None:
-        """Not looked for."""
+        """Return the Job: the event is not read back."""
         return progress.job
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Told or not, the gang runs."""
+        """Return true: the gang runs with or without the event."""
         return True
 
 
 def event_of(progress: Progress, at: datetime) -> Object:
-    """A Warning on the Job."""
+    """Return an event of type Warning on the Job."""
     ref, moment = progress.ref, at.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",

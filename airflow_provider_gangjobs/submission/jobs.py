@@ -1,4 +1,4 @@
-"""Where a Job stands for the next submission of the same task. Pure."""
+"""The state of a Job, as the next submission of the same task needs it. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 class JobState(StrEnum):
-    """What another submission of the same task has to know about a Job."""
+    """The state of a Job for another submission of the same task."""
 
     LIVE = "live"
-    """Submitted, perhaps not completely, and not ended."""
+    """The Job was submitted, perhaps not completely, and has not ended."""
     SUCCEEDED = "succeeded"
     """The Job is complete, and its outcome was not delivered."""
     FAILED = "failed"
     DELIVERED = "delivered"
     """The Job ended, and its outcome was delivered."""
     HALTED = "halted"
-    """The Job was suspended for good."""
+    """The Job was suspended permanently."""
     TERMINATING = "terminating"
     """The Job is being deleted, however it ended: it can neither be adopted nor delivered."""
     DROPPED = "dropped"
@@ -28,7 +28,7 @@ class JobState(StrEnum):
 
 
 def job_state(job: Job) -> JobState:
-    """Return the state. Only final conditions count: a Job whose fate is announced is still live."""
+    """Return the state. Only the final conditions count: a Job with a target condition is still live."""
     states = (
         (job.is_being_deleted, JobState.TERMINATING),
         (job.is_dropped, JobState.DROPPED),

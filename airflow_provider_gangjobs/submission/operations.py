@@ -1,7 +1,7 @@
-"""Submissions as operations: by an id that the client chose, to be polled, listed and deleted (FLIP-236).
+"""Submissions under an id that the client chooses. They can be polled, listed, and deleted (FLIP-236).
 
-The record is the Job with its labels and annotations, so it outlives every process. The id's digest is
-the label by which one list finds all its attempts; the id itself stands in an annotation and is compared.
+The record of a submission is the Job with its labels and annotations, so the record outlives every process. A label has
+the digest of the id, so one list finds all attempts. An annotation has the id itself, which is compared.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ async def submit_operation(
     dry_run: bool = False,
     clock: Clock | None = None,
 ) -> Submission:
-    """Create the gang of this id, or return the one that is there, also if it has succeeded.
+    """Create the gang of this id, or return the gang that exists, also if it has succeeded.
 
-    One that has failed is submitted again, as the next attempt. One that can never be submitted as a whole
-    is left halted, with the error, for `find` to show. Safe to repeat, to interrupt and to race.
+    A gang that has failed is submitted again, as the next attempt. If a gang can never be submitted completely, its Job
+    is halted with the error, and `find` returns the error. Safe to repeat, to interrupt, and to run concurrently.
 
     Raises:
-        InvalidGangSpec: the request is wrong; nothing was asked.
-        GangUnsupported: a gang is required and cannot be had.
-        SubmissionConflict: the id stands for a gang that was made from other parameters.
+        InvalidGangSpec: the spec or the id is invalid. No request was sent, or the server refused the Job.
+        GangUnsupported: a gang is required, and the cluster does not support it.
+        SubmissionConflict: the gang of this id was created from other parameters.
         SubmissionFailed: the server refused a step, or could not be reached.
         JobDeleted: someone deleted the Job during the submission.
     """
     if problem := problem_with_trigger_id(trigger_id):
         raise InvalidGangSpec((problem,))
     require_valid(spec)
-    # All who submit an id answer for it together, so a second one takes no claim away.
+    # All clients that submit an id share one claim, so a second client takes the claim from nobody.
     request = SubmissionRequest(
         OperationKey(trigger_id), f"operation:{trigger_id}", decide_operation_action, dry_run, keep_failed=True
     )
@@ -63,33 +63,33 @@ async def submit_operation(
 
 
 def problem_with_trigger_id(trigger_id: str) -> Problem | None:
-    """What is wrong with an id that a client chose."""
+    """Return the problem with an id that a client chose, or None if the id is valid."""
     if not trigger_id.strip() or not trigger_id.isprintable():
         return Problem("trigger_id", f"is {trigger_id!r:.80}", "Give printable text")
     if len(trigger_id) > TRIGGER_ID_CHARACTERS_MAX:
         return Problem("trigger_id", f"has {len(trigger_id)} characters", f"At most {TRIGGER_ID_CHARACTERS_MAX}")
     if parse_default_trigger_id(trigger_id):
-        return Problem("trigger_id", f"is {trigger_id}, which has the form of a task's own ids", "Choose another")
+        return Problem("trigger_id", f"is {trigger_id}, which has the form of the ids of tasks", "Choose another id")
     return None
 
 
 def selector_of(trigger_id: str) -> str:
-    """The label selector of all Jobs of an id, be it chosen by a client or a task's default one."""
+    """Return the label selector of all Jobs of an id, which a client chose or which is the default id of a task."""
     digest, attempt = parse_default_trigger_id(trigger_id) or (OperationKey(trigger_id).digest, None)
     return submission_selector(digest, attempt)
 
 
 async def jobs_of(requests: RetryingRequests, trigger_id: str) -> Objects:
-    """All Jobs of an id, the newest attempt first. One request."""
+    """Return all Jobs of an id, the newest attempt first. Sends one request."""
     jobs = await requests.list(JOBS, selector_of(trigger_id))
     return sorted(jobs, key=lambda job: read_job(job).attempt_number, reverse=True)
 
 
 async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRecord | None:
-    """The submission as it stands, its newest attempt if it was submitted again; None if there is none.
+    """Return the record of the newest attempt of a submission, or None if there is no such submission.
 
     Raises:
-        ClusterError: that is not known.
+        ClusterError: this is unknown.
     """
     jobs = await jobs_of(RetryingRequests(client, namespace), trigger_id)
     return record_of(read_job(jobs[0])) if jobs else None
@@ -97,11 +97,11 @@ async def find(client: Api, trigger_id: str, *, namespace: str) -> SubmissionRec
 
 @dataclass(frozen=True)
 class SubmissionPage:
-    """Some of a namespace's submissions."""
+    """One page of a list of submissions."""
 
     records: tuple[SubmissionRecord, ...]
     continue_token: str | None
-    """Gives the next page; None on the last one."""
+    """The token of the next page. None on the last page."""
 
 
 async def page(
@@ -112,10 +112,13 @@ async def page(
     limit: int,
     continue_token: str | None = None,
 ) -> SubmissionPage:
-    """A page of all submissions of a namespace (of the cluster if None) that a label selector picks. One request.
+    """Return a page of submissions. Sends one request.
+
+    :param namespace: The namespace. None means the whole cluster.
+    :param selector: A label selector. By default all submissions are listed.
 
     Raises:
-        Gone: the token is too old; begin again.
+        Gone: the token has expired. Start again with the first page.
         ClusterError: the list could not be read.
     """
     raw = await client.list_page(

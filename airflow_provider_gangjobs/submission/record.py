@@ -1,6 +1,6 @@
-"""The record of a submission, as the cluster keeps it: in the Job and nowhere else. Pure.
+"""The record of a submission, which is stored in the Job and nowhere else. Pure.
 
-What a Job alone cannot tell (what a pod waits for, which rank failed) is found by following the gang.
+The record does not show what a pod waits for and which rank failed. Follow the gang for these facts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class OperationState(StrEnum):
-    """Whether a submission is still on its way."""
+    """The state of a submission as an operation."""
 
     IN_PROGRESS = "in progress"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """The gang failed, was halted, or could never be submitted as a whole. It can be submitted again."""
+    """The gang failed, was halted, or could never be submitted completely. The gang can be submitted again."""
     DELETING = "deleting"
-    """The Job is being deleted, however the gang ended. The phase says how it ended."""
+    """The Job is being deleted, however the gang ended. The phase shows how the gang ended."""
 
 
 @dataclass(frozen=True)
@@ -34,36 +34,36 @@ class FailureCause:
     """Why a submission failed."""
 
     reason: str
-    """Of the Job's Failed condition; or the class of the error that stopped the submission; or `Halted`."""
+    """The reason of the Job's Failed condition, the class of the error that stopped the submission, or `Halted`."""
     message: str
 
 
 @dataclass(frozen=True)
 class SubmissionRecord:
-    """One submission as it stands."""
+    """The current state of one submission."""
 
     trigger_id: str
     ref: GangRef
     attempt: int
     state: OperationState
     phase: Phase
-    """As in the trigger's log, by the Job's counters alone."""
+    """The phase as in the trigger's log, derived from the counters of the Job only."""
     decision: str
-    """As in the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
+    """The value of the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
     spec_hash: str
     workers: int
     ready: int
-    """Ranks that run and are ready."""
+    """The number of ranks that run and are ready."""
     submitted_at: datetime
     started_at: datetime | None = None
-    """When the Job was let run."""
+    """When the Job was started."""
     ended_at: datetime | None = None
     delivered_at: datetime | None = None
     error: FailureCause | None = None
 
 
 def record_of(job: Job) -> SubmissionRecord:
-    """Return what a stored Job says about its submission."""
+    """Return the record of the submission that a stored Job belongs to."""
     assert job.created_at is not None, "a stored Job has a creation time"
     phase = phase_of(job)
     return SubmissionRecord(

@@ -106,7 +106,7 @@ async def test_a_preferred_gang_falls_back_before_it_is_created():
 
 async def test_a_refused_right_is_told_by_its_step(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
-    with pytest.raises(SubmissionFailed, match="try the Job out"):
+    with pytest.raises(SubmissionFailed, match="validate the Job by a dry run"):
         await preflighted(cluster, GANG_OF_4)
 
 

@@ -103,7 +103,7 @@ async def test_a_gang_mounts_its_own_files_over_uploaded_ones(cluster):
 
 async def test_a_missing_upload_is_told_before_anything_is_created(cluster):
     missing = content_id_of({"never": "uploaded"})
-    with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
+    with pytest.raises(InvalidGangSpec, match="Upload the files to this namespace first"):
         await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
     assert cluster.jobs() == []
 
@@ -111,7 +111,7 @@ async def test_a_missing_upload_is_told_before_anything_is_created(cluster):
 async def test_a_look_for_an_upload_is_repeated_when_it_fails(cluster):
     missing = content_id_of({"never": "uploaded"})
     cluster.faults.add(Fault(FaultKind.DROP_BEFORE, method="GET", path="configmaps", times=8))
-    with pytest.raises(InvalidGangSpec, match="Upload the files there first"):
+    with pytest.raises(InvalidGangSpec, match="Upload the files to this namespace first"):
         await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
 
 
