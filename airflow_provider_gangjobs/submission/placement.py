@@ -1,6 +1,6 @@
-"""Placement in a real cluster: which dialect it serves, and whether what was stored kept the pods' link.
+"""Placement in a cluster: the dialect that the cluster serves, and the pods' link to their group in the stored Job.
 
-A server whose feature is off drops the link without a word, and the pods would run as plain ones.
+A server whose feature gate is disabled drops the link silently, and the pods would run without gang scheduling.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.requests import Object
 
 CONTROLLER_TIMEOUT_S: Final = 15.0
-"""The Job controller makes its objects within a second; one that has the feature off never does."""
+"""The Job controller creates its objects within a second, or never if its feature gate is disabled."""
 CONTROLLER_PAUSE_S: Final = 0.25
 
 
 def select_placement(
     spec: GangSpec, shape: Shape, discovered: DiscoveredResources, *, where: str
 ) -> tuple[PlacementDecision, Dialect | None]:
-    """How the pods are to be placed on this cluster. `where` names the gang in an error.
+    """Return how to place the pods on this cluster, and the dialect if the pods are placed as a gang.
+
+    :param where: The namespace and name of the gang, for errors.
 
     Raises:
-        GangUnsupported: a gang is required, and this cluster or this shape cannot have one.
-        SubmissionFailed: a gang is required, and it could not be found out whether the cluster can.
+        GangUnsupported: a gang is required, and this cluster or this shape does not support it.
+        SubmissionFailed: a gang is required, and it is unknown whether the cluster supports gangs.
     """
     dialect = select_dialect(discovered.resources, spec.dialect)
     name = dialect.name if dialect else None
@@ -65,37 +67,37 @@ def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
 
 @dataclass(frozen=True)
 class CheckGangLink:
-    """Check that the stored Job kept its pods' link to their group. Sends nothing."""
+    """Check that the stored Job has the pods' link to their group. Sends no request."""
 
     name: str = "check the gang link"
 
     def is_needed(self, progress: Progress) -> bool:
-        """Where there is a link, ours or the manifest's own."""
+        """Return whether the provider or the manifest has set a link."""
         return progress.gang_dialect is not None or progress.shape.user_gang_link is not None
 
     async def apply(self, progress: Progress) -> Object:
-        """The Job, if it is linked or need not be.
+        """Return the Job, if the Job has the link or a fallback is allowed.
 
         Raises:
-            GangUnsupported: the link is gone and a gang is required.
+            GangUnsupported: the server dropped the link, and a gang is required.
         """
         check_gang_link(progress, progress.job)
         return progress.job
 
     async def find(self, progress: Progress) -> Object | None:
-        """The Job as it was stored."""
+        """Return the Job as it was last read."""
         return progress.job
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Judged when applied."""
+        """Return true: `apply` has made the check."""
         return True
 
 
 def check_gang_link(progress: Progress, stored: Object) -> None:
-    """Whether what was stored, or would be, is still a gang; if not, the submission falls back or ends.
+    """Check the link in a Job that the server stored, or would store. Without the link, fall back if that is allowed.
 
     Raises:
-        GangUnsupported: the link is gone and a gang is required.
+        GangUnsupported: the server dropped the link, and a gang is required.
     """
     lost = _lost_link(progress, stored)
     if lost is None:
@@ -121,19 +123,19 @@ def _lost_link(progress: Progress, stored: Object) -> str | None:
 
 @dataclass(frozen=True)
 class WaitForWorkload:
-    """Wait until the Job controller has made the group of a native gang; whether it ever will is not discoverable."""
+    """Wait for the group of a native gang. No request shows whether the Job controller will create the group."""
 
     name: str = "wait for the Job controller's Workload"
 
     def is_needed(self, progress: Progress) -> bool:
-        """Only for a native gang."""
+        """Return whether the pods are a native gang."""
         return isinstance(progress.gang_dialect, NativeDialect)
 
     async def apply(self, progress: Progress) -> Object:
-        """The Job, once a Workload that it controls is there.
+        """Return the Job once a Workload that the Job owns exists.
 
         Raises:
-            GangUnsupported: there is none in time and a gang is required.
+            GangUnsupported: no such Workload exists in time, and a gang is required.
         """
         requests = progress.requests
         deadline = requests.clock.monotonic() + CONTROLLER_TIMEOUT_S
@@ -149,16 +151,16 @@ class WaitForWorkload:
         return progress.job
 
     async def find(self, progress: Progress) -> Object | None:
-        """The Job as it was stored."""
+        """Return the Job as it was last read."""
         return progress.job
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Judged when applied."""
+        """Return true: `apply` has made the check."""
         return True
 
 
 def workload_step(dialect: Dialect) -> CreateOwned:
-    """Create the Workload, and remember its uid for the PodGroup."""
+    """Return the step that creates the Workload. The PodGroup refers to the uid of the Workload."""
 
     def body(progress: Progress) -> Object | None:
         if progress.gang_dialect is None:
@@ -172,7 +174,7 @@ def workload_step(dialect: Dialect) -> CreateOwned:
 
 
 def pod_group_step(dialect: Dialect) -> CreateOwned:
-    """Create the PodGroup, after the Workload."""
+    """Return the step that creates the PodGroup, after the Workload."""
 
     def body(progress: Progress) -> Object | None:
         if progress.gang_dialect is None:

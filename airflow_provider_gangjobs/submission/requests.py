@@ -1,7 +1,7 @@
-"""Requests of a submission: counted, and repeated where that changes nothing.
+"""The requests of a submission. This module counts the requests and retries those that are safe to repeat.
 
-A write whose answer is unknown is never taken for a failed one. What is repeated here is safe to
-repeat: reads, deletes with a uid, and patches that set what they set however often they are sent.
+A write whose answer was lost is never treated as a failed write. Safe to repeat are reads, deletions with a uid, and
+patches that have the same result however often they are sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 TRIES_MAX: Final = 6
-"""With the pauses below about ten seconds; the client itself waits longer where the server asks for it."""
+"""With the pauses below, about ten seconds. The client waits longer if the server asks for it."""
 PAUSE_BASE_S: Final = 0.2
 PAUSE_CAP_S: Final = 5.0
 
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 
 class Api(Protocol):
-    """What submission needs of `cluster.client.Client`."""
+    """The methods of `cluster.client.Client` that submission uses."""
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        """One object."""
+        """Return one object."""
 
     async def list(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
     ) -> Objects:
-        """All objects that the selector picks."""
+        """Return all objects that match the label selector."""
 
     async def list_page(
         self,
@@ -50,12 +50,12 @@ class Api(Protocol):
         limit: int,
         continue_token: str | None = None,
     ) -> bytes:
-        """One page of a list, undecoded."""
+        """Return one page of a list as JSON text."""
 
     async def create(
         self, resource: Resource, body: Mapping[str, Any], namespace: str | None = None, *, dry_run: bool = False
     ) -> Object:
-        """Create an object, and return what was stored, or would have been."""
+        """Create an object. Returns the object as the server stored it, or would store it."""
 
     async def patch(
         self,
@@ -66,7 +66,7 @@ class Api(Protocol):
         *,
         patch_type: PatchType = PatchType.MERGE,
     ) -> Object:
-        """Change an object."""
+        """Patch an object. Returns the object as the server stored it."""
 
     async def delete(
         self,
@@ -87,21 +87,21 @@ class Removal:
 
     deleted: bool
     kept: Object | None = None
-    """The object as it was last judged, if the judgement was to leave it. None if it is deleted or was gone."""
+    """The object as it was last judged, if it was kept. None if the object is deleted or was gone."""
 
 
 class RetryingRequests:
-    """The requests of one submission in one namespace."""
+    """Sends the requests of one submission in one namespace, and retries those that are safe to repeat."""
 
     def __init__(self, client: Api, namespace: str, *, clock: Clock | None = None) -> None:
         self._client = client
         self.namespace = namespace
         self.clock = clock or Clock()
         self.sent = 0
-        """How many were made, not counting what the client repeated by itself."""
+        """How many requests were sent, without those that the client retried."""
 
     def backoff(self) -> Backoff:
-        """Pauses for one series of tries."""
+        """Return the pauses for one series of tries."""
         return Backoff(self.clock, base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
 
     async def sleep_before_retry(self, pause_s: float) -> bool:
@@ -112,7 +112,7 @@ class RetryingRequests:
         return True
 
     async def find(self, resource: Resource, name: str) -> Object | None:
-        """The object, or None if there is none."""
+        """Return the object, or None if the object does not exist."""
         self.sent += 1
         try:
             return await self._client.get(resource, name, self.namespace)
@@ -120,30 +120,33 @@ class RetryingRequests:
             return None
 
     async def list(self, resource: Resource, selector: str | None = None) -> Objects:
-        """All objects of the namespace that the label selector picks."""
+        """Return all objects of the namespace that match the label selector."""
         self.sent += 1
         return await self._client.list(resource, self.namespace, label_selector=selector)
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
-        """One POST, not repeated."""
+        """Create an object with one POST, which is not retried."""
         self.sent += 1
         return await self._client.create(resource, body, self.namespace)
 
     async def dry_run_create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
-        """What the server would store; nothing is stored."""
+        """Return the object that the server would store. Nothing is stored."""
         self.sent += 1
         return await self._client.create(resource, body, self.namespace, dry_run=True)
 
     async def patch_job(self, name: str, body: Mapping[str, Any]) -> Object:
-        """One merge patch of a Job, not repeated."""
+        """Merge-patch a Job with one request, which is not retried."""
         self.sent += 1
         return await self._client.patch(JOBS, name, self.namespace, body)
 
     async def patch_job_if(self, name: str, expected: Mapping[str, Any], values: Mapping[str, Any]) -> Object:
-        """One JSON patch of a Job, not repeated: set `values` if `expected` holds. Both are by JSON pointer.
+        """Set values of a Job with one JSON patch, which is not retried.
+
+        :param expected: The values that the Job must have, by JSON pointer.
+        :param values: The values to set, by JSON pointer.
 
         Raises:
-            Invalid: it does not hold.
+            Invalid: the Job does not have the expected values.
         """
         tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
         additions = [{"op": "add", "path": path, "value": value} for path, value in values.items()]
@@ -151,7 +154,10 @@ class RetryingRequests:
         return await self._client.patch(JOBS, name, self.namespace, [*tests, *additions], patch_type=PatchType.JSON)
 
     async def patch_as_seen(self, job: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
-        """One merge patch, not repeated, of the Job as it was seen. False if it has changed since, or is gone."""
+        """Merge-patch the Job if it has not changed since it was read. Not retried.
+
+        Returns false if the Job has changed or is gone.
+        """
         seen = {name: job["metadata"][name] for name in ("uid", "resourceVersion")}
         try:
             await self.patch_job(job["metadata"]["name"], {**body, "metadata": {**body.get("metadata", {}), **seen}})
@@ -164,7 +170,7 @@ class RetryingRequests:
         return True
 
     async def mark_job(self, ref: GangRef, body: Mapping[str, Any]) -> bool:
-        """Merge-patch the Job of this uid, until it is known to be done. False if that Job is not there any more."""
+        """Merge-patch the Job of this uid, with retries. Returns false if that Job is gone."""
         metadata = {**body.get("metadata", {}), "uid": ref.uid}
 
         async def patch() -> bool:
@@ -174,12 +180,11 @@ class RetryingRequests:
         return await self._retry_unless_gone(patch, JOBS, ref.name, ref.uid)
 
     async def remove_job(self, ref: GangRef) -> bool:
-        """Delete the Job of this uid and, by garbage collection, all it owns. False if it was gone already."""
-
+        """Delete the Job of this uid and, by garbage collection, what it owns. Returns false if the Job was gone."""
         return await self.remove(JOBS, ref.name, ref.uid)
 
     async def remove(self, resource: Resource, name: str, uid: str) -> bool:
-        """Delete the object of exactly this uid. False if it was gone already."""
+        """Delete the object of exactly this uid. Returns false if the object was gone."""
 
         async def delete() -> bool:
             self.sent += 1
@@ -201,14 +206,14 @@ class RetryingRequests:
     ) -> Removal:
         """Delete the object of this uid in exactly the version for which `judge` holds.
 
-        The DELETE carries the uid and the resourceVersion that were judged. It is not simply repeated: after a
-        conflict, and after an answer that was lost, the object is read and judged again.
+        The DELETE carries the uid and the resourceVersion of the judged object as preconditions. After a conflict, and
+        after an answer that was lost, the object is read and judged again before the next DELETE.
 
         :param seen: The object as it was just read, which saves the first read.
 
         Raises:
             Conflict: others changed the object before each of `TRIES_MAX` deletions.
-            ClusterError: it is not known whether the object is deleted.
+            ClusterError: it is unknown whether the object is deleted.
         """
         backoff = self.backoff()
         may_be_deleted = False
@@ -248,7 +253,7 @@ class RetryingRequests:
     async def _retry_unless_gone(
         self, action: Callable[[], Awaitable[bool]], resource: Resource, name: str, uid: str
     ) -> bool:
-        """Do it until it is done. False if there is no object of this uid (any more)."""
+        """Retry the action until it is done. Returns false if no object of this uid exists."""
         backoff = self.backoff()
         for _ in range(TRIES_MAX - 1):
             try:
@@ -260,7 +265,7 @@ class RetryingRequests:
                     return False
                 if isinstance(error, Invalid):
                     raise
-                # Someone changed the object at the same time: only its uid tells whether it is gone.
+                # The object was changed at the same time. Only its uid shows whether the object is gone.
                 stored = await self.find(resource, name)
                 if stored is None or stored["metadata"]["uid"] != uid:
                     return False
@@ -269,7 +274,7 @@ class RetryingRequests:
         return await self.retry(action)
 
     async def retry(self, action: Callable[[], Awaitable[T]]) -> T:
-        """Do what is safe to repeat until the server answers it, `TRIES_MAX` times at most."""
+        """Retry an action that is safe to repeat until the server answers, at most `TRIES_MAX` times."""
         backoff = self.backoff()
         for _ in range(TRIES_MAX - 1):
             try:

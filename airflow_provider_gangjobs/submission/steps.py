@@ -1,8 +1,8 @@
-"""The steps of a submission, as data.
+"""The steps of a submission.
 
-Each step is one write that may be sent again, a look at what is there, and a test whether that is what
-was wanted. `run_step` is the only place that decides between going on, looking, trying again and giving
-up, so a lost reply, a crash and a second submitter are the same case: look at what is there.
+Each step has three parts: a write that may be repeated, a read of the object, and a check whether the object is the
+wanted one. Only `run_step` decides whether to continue, to read the object, to retry, or to fail. So a lost answer, a
+crash, and a second submitter are handled in the same way: read the object and check it.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ class Step(Protocol):
 
     @property
     def name(self) -> str:
-        """What it does, for messages: `create PodGroup`."""
+        """What the step does, for messages, such as `create PodGroup`."""
 
     def is_needed(self, progress: Progress) -> bool:
-        """Whether there is anything to do."""
+        """Return whether the step has anything to do."""
 
     async def apply(self, progress: Progress) -> Object:
-        """Send the write once, and return what the server stored."""
+        """Send the write once. Returns the object as the server stored it."""
 
     async def find(self, progress: Progress) -> Object | None:
-        """What is there, or None."""
+        """Return the stored object, or None."""
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Take over what is there. False if the write is still to be done.
+        """Note the stored object in `progress`. Returns false if the write must be repeated.
 
         Raises:
-            GangJobError, RestartSubmission: what is there stands in the way.
+            GangJobError, RestartSubmission: the stored object prevents the submission.
         """
 
 
 async def run_step(step: Step, progress: Progress) -> None:
-    """Afterwards the step is done, whoever did it.
+    """Run a step until it is done, by this submitter or by another one.
 
     Raises:
-        SubmissionFailed: the server refused it, or could not be asked for too long.
-        GangJobError, RestartSubmission: what is there stands in the way.
+        SubmissionFailed: the server refused the write, or could not be reached for too long.
+        GangJobError, RestartSubmission: the stored object prevents the submission.
     """
     if not step.is_needed(progress):
         return
@@ -81,11 +81,11 @@ async def run_step(step: Step, progress: Progress) -> None:
             return
         if not await progress.requests.sleep_before_retry(backoff.next()):
             break
-    raise progress.failed(step.name, str(last or "it did not last"), transient=True) from last
+    raise progress.failed(step.name, str(last or "The write was undone by others"), transient=True) from last
 
 
 def _was_overtaken(step: Step, error: ClusterError) -> bool:
-    """Whether the object is there already, or not any more as it was seen."""
+    """Return whether the object exists already, or has changed since it was read."""
     return isinstance(error, (AlreadyExists, Conflict)) or (isinstance(step, Unsuspend) and isinstance(error, Invalid))
 
 
@@ -96,7 +96,7 @@ async def _find_stored(step: Step, progress: Progress) -> Object | None:
         raise progress.failed(step.name, str(error), transient=error.transient) from error
 
 
-# 1.36 refuses a PodGroup while it does not see the Workload that it has just stored.
+# Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
 _NOT_READY_MESSAGES = ("not yet ready to handle request", "not found")
 
 
@@ -108,47 +108,49 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
     if isinstance(error, NotFound) and isinstance(step, CreateOwned):
         _raise_not_served(step, progress, error)
     if isinstance(error, NotFound) and isinstance(step, Unsuspend):
-        raise JobDeleted(progress.where, "submitted", "It vanished before it was let run") from error
-    advice = "The service account needs this right; see the documented Role" if isinstance(error, Forbidden) else ""
+        raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started") from error
+    advice = "Give the service account this permission; see the documented Role" if isinstance(error, Forbidden) else ""
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
 
 
 def _raise_not_served(step: CreateOwned, progress: Progress, error: ClusterError) -> None:
-    """The cluster was changed: begin anew by what it serves now, as soon as discovery has noticed."""
+    """Restart the submission, or fail: the cluster has changed and no longer serves the resource of this step."""
     if progress.adopted:
-        raise RestartSubmission(f"{step.resource} is not served any more", min_attempt=progress.attempt.number + 1)
-    advice = "What the cluster serves is asked again within ten minutes: try again then"
+        raise RestartSubmission(
+            f"The cluster no longer serves {step.resource}", min_attempt=progress.attempt.number + 1
+        )
+    advice = "Discovery is repeated within ten minutes: try again then"
     raise progress.failed(step.name, str(error), transient=True, advice=advice) from error
 
 
 def _is_quota_exceeded(error: ClusterError) -> bool:
-    """A quota is freed again; a missing right is not given by waiting."""
+    """Return whether a quota is exceeded. A retry may find free quota, but it does not find a missing permission."""
     return isinstance(error, Forbidden) and "exceeded quota" in error.message
 
 
 @dataclass(frozen=True)
 class CreateJob:
-    """POST the Job, suspended, its pods linked to their group."""
+    """POST the Job, suspended, with the pods' link to their group."""
 
     name: str = "create Job"
 
     def is_needed(self, progress: Progress) -> bool:
-        """Not if a Job was adopted."""
+        """Return whether no Job was adopted."""
         return not progress.job
 
     async def apply(self, progress: Progress) -> Object:
-        """Render and create it."""
+        """Render and create the Job."""
         body = render_job(progress.spec, progress.attempt, progress.decision, progress.dialect)
         return await progress.requests.create(JOBS, body)
 
     async def find(self, progress: Progress) -> Object | None:
-        """The Job of this name."""
+        """Return the Job of this name."""
         stored = await progress.requests.find(JOBS, progress.attempt.name)
         progress.adopted = stored is not None
         return stored
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Ours if it has our submission id and was made from the same parameters."""
+        """Accept the Job if it has this submission id and was created from the same parameters."""
         job = read_job(stored)
         if job.is_being_deleted:
             raise RestartSubmission(f"{progress.where} is being deleted", min_attempt=progress.attempt.number + 1)
@@ -163,7 +165,7 @@ class CreateJob:
 
 
 def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
-    """The error of a Job that stands in the way of this spec."""
+    """Return the error for a Job that exists and was created from another spec or submission."""
     return SubmissionConflict(
         ref=str(job.ref),
         uid=job.ref.uid,
@@ -177,36 +179,36 @@ def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
 
 @dataclass(frozen=True)
 class CreateOwned:
-    """POST one object that the Job owns, so that nothing is left when the Job is deleted."""
+    """POST one object that the Job owns, so that the deletion of the Job also deletes the object."""
 
     resource: Resource
     body: Callable[[Progress], Object | None]
     on_created: Callable[[Progress, str], None] = lambda progress, uid: None
-    """Told the uid of what was created or found."""
+    """Called with the uid of the object that was created or found."""
 
     @property
     def name(self) -> str:
-        """By its kind."""
+        """The name of the step, with the kind of the object."""
         return f"create {self.resource.kind}"
 
     def is_needed(self, progress: Progress) -> bool:
-        """If there is a body for it."""
+        """Return whether the gang needs the object."""
         return self.body(progress) is not None
 
     async def apply(self, progress: Progress) -> Object:
-        """Create it."""
+        """Create the object."""
         return await progress.requests.create(self.resource, self.body(progress) or {})
 
     async def find(self, progress: Progress) -> Object | None:
-        """The object of that name."""
+        """Return the object of this name."""
         body = self.body(progress) or {}
         return await progress.requests.find(self.resource, body["metadata"]["name"])
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Ours if this very Job owns it. What an earlier bearer of the name left behind is not waited for."""
+        """Accept the object if exactly this Job owns it. Otherwise restart, and do not wait for its deletion."""
         metadata = stored["metadata"]
         if not is_owned_by(metadata, progress.ref.uid) or "deletionTimestamp" in metadata:
-            reason = f"{self.resource.kind} {metadata['name']} is left from another Job of this name"
+            reason = f"{self.resource.kind} {metadata['name']} remains from another Job of this name"
             raise RestartSubmission(reason, min_attempt=progress.attempt.number + 1)
         self.on_created(progress, metadata["uid"])
         return True
@@ -218,21 +220,22 @@ _GANG_PATH: Final = "/metadata/annotations/" + ANNOTATION_GANG.replace("/", "~1"
 
 @dataclass(frozen=True)
 class Unsuspend:
-    """PATCH the Job so that it runs, unless it was halted, claimed or deleted since it was last seen.
+    """PATCH the Job so that it runs, unless it was halted, claimed, or deleted since it was last read.
 
-    Its generation (which a change of its spec or a deletion raises) and its annotations are compared, and not the
-    resourceVersion: the Job controller writes the status of a Job as soon as it sees it, suspended or not.
+    The patch compares the generation and the annotations of the Job. A change of the spec and a deletion increase the
+    generation. The patch does not compare the resourceVersion, because the Job controller writes the status of each
+    new Job at once, suspended or not.
     """
 
-    name: str = "let the Job run"
+    name: str = "unsuspend the Job"
 
     def is_needed(self, progress: Progress) -> bool:
-        """Not if someone else starts it, and not if it was started."""
+        """Return whether the Job is suspended and the provider starts it, and not Kueue or the user."""
         left_to_others = progress.spec.keep_suspended or progress.shape.kueue_queue
         return not left_to_others and progress.stored.is_suspended
 
     async def apply(self, progress: Progress) -> Object:
-        """Patch it. A comparison that fails is answered as 422."""
+        """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
         metadata = progress.job["metadata"]
         return await progress.requests.patch_job_if(
             metadata["name"],
@@ -241,20 +244,22 @@ class Unsuspend:
         )
 
     async def find(self, progress: Progress) -> Object | None:
-        """The Job of this name."""
+        """Return the Job of this name."""
         stored = await progress.requests.find(JOBS, progress.attempt.name)
         if stored is None or stored["metadata"]["uid"] != progress.ref.uid:
-            raise JobDeleted(progress.where, "submitted", "It vanished before it was let run")
+            raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started")
         return stored
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Done if it runs."""
+        """Accept the Job if it is not suspended."""
         job = read_job(stored)
         if job.is_being_deleted:
-            raise JobDeleted(progress.where, "submitted", "It was deleted before it was let run")
+            raise JobDeleted(progress.where, "submitted", "The Job was deleted before it was started")
         if job.halt_note == CLEANUP_HALT_REASON:
-            raise RestartSubmission("it was tidied away in the meantime", min_attempt=progress.attempt.number + 1)
+            raise RestartSubmission(
+                "the cleanup has halted the Job in the meantime", min_attempt=progress.attempt.number + 1
+            )
         if job.is_halted:
-            raise progress.failed(self.name, "it was halted in the meantime", transient=True)
+            raise progress.failed(self.name, "The Job was halted in the meantime", transient=True)
         progress.job = stored
         return not job.is_suspended

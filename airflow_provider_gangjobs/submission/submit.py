@@ -1,14 +1,14 @@
-"""Submit: one task, one live gang, however often and from wherever it is asked for.
+"""Submit: a task has one live gang, however often and from wherever the gang is submitted.
 
-The order works on every release, whatever gates the Job controller has, and nothing unowned ever exists:
+The order of the steps works on every release, whatever feature gates are enabled, and every object has an owner:
 
 1. List the task's Jobs: adopt one, or submit the next attempt.
-2. POST the Job, suspended, and check that it kept the pods' group link.
+2. POST the Job, suspended, and check that the stored Job has the pods' link to their group.
 3. POST Service and ConfigMap, Workload, PodGroup, owned by the Job.
 4. PATCH the Job so that it runs.
 
-A crash after any of these leaves at most one suspended Job, which the next call completes and whose
-deletion takes everything along.
+A crash after any step leaves at most one suspended Job. The next call completes this Job, and the deletion of the Job
+deletes everything that it owns.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ log = logging.getLogger(__name__)
 
 TAKEN_OVER: Final = "Another try of the task answers for it now"
 ROUNDS_MAX: Final = 8
-"""How often the list of Jobs is read again before a task's Jobs are said to change too fast."""
+"""How often the list of Jobs is read before the submission fails because the Jobs change too fast."""
 
 
 class SubmissionState(StrEnum):
-    """Where the gang stands when the submission returns."""
+    """The state of the gang when the submission returns."""
 
     RUNNING = "running"
-    """It was let run; whether its pods are placed is another question."""
+    """The Job was started. Its pods may still wait for nodes."""
     SUSPENDED = "suspended"
-    """Someone else starts it: Kueue, or the user who asked for that."""
+    """The Job is suspended. Kueue starts it, or the user with `keep_suspended`."""
     SUCCEEDED = "succeeded"
-    """It had ended well before, and nobody has been told yet."""
+    """The gang had succeeded before, and its outcome was not delivered."""
     FAILED = "failed"
-    """It had failed before, and nobody has looked why."""
+    """The gang had failed before, and no try has read how."""
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,16 @@ class Submission:
     """The number of ranks."""
     trigger_id: str
     decision: str
-    """As in the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
+    """The value of the Job's annotation: `gang:v1beta1`, `basic:<reason>`, `brought` or `off`."""
     adopted: bool
-    """Whether it had been submitted before, by an earlier try or by someone racing."""
+    """Whether the gang existed before, from an earlier try or a concurrent submitter."""
     state: SubmissionState
     requests: int
-    """How many it took."""
+    """How many requests the submission has sent."""
     disruptions: int = 0
     """How many attempts in a row were lost to disruptions before this one."""
     notes: tuple[str, ...] = ()
-    """Guarantees that were asked for with `preferred` and are not there; for the log."""
+    """Guarantees that were requested with `preferred` and that the gang does not have, for the log."""
 
 
 async def submit(
@@ -126,20 +126,22 @@ async def submit(
     return_failed: bool = False,
     clock: Clock | None = None,
 ) -> Submission:
-    """Create the task's gang, or adopt the one that is there. Safe to repeat, to interrupt and to race.
+    """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
 
-    `claim` is the id of who answers for the gang from now on. `namespace` is where it goes if the spec
-    does not say. With `dry_run` the server judges the Job by a dry run before anything is created.
-    `lost` is the attempt that another one is to follow, of the same try. With `return_failed` a last attempt that has
-    failed while nobody looked is returned, once, instead of being followed by another one.
+    :param claim: The id of the task instance that is responsible for the gang from now on.
+    :param namespace: The namespace of the gang if the spec names none.
+    :param dry_run: The server validates the Job in a dry run before anything is created.
+    :param lost: The attempt that was lost, if the new attempt follows it within the same try.
+    :param return_failed: Return the last attempt, once, if it has failed and no try has read how, instead of submitting
+        the next attempt.
 
     Raises:
-        InvalidGangSpec: the request is wrong; nothing was asked.
-        GangUnsupported: a gang is required and cannot be had; nothing is left.
-        SubmissionConflict: a live Job of this task was made from other parameters.
-        SubmissionFailed: the server refused a step (nothing that runs is left), or could not be reached; or the
-            attempt that was lost is another try's by now.
-        JobDeleted: someone deleted the Job during the submission, so it was not wanted any more.
+        InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
+        GangUnsupported: a gang is required, and the cluster does not support it. No object is left.
+        SubmissionConflict: a live Job of this task was created from other parameters.
+        SubmissionFailed: the server refused a step (no gang is left running), or could not be reached, or another try
+            of the task has adopted the lost attempt.
+        JobDeleted: someone deleted the Job during the submission.
     """
     require_valid(spec, reattach=reattach)
     policy = (
@@ -158,23 +160,23 @@ async def submit(
 
 
 class ActionPolicy(Protocol):
-    """What to do, given the Jobs that are there; see `adopt.decide_action`."""
+    """A rule that decides the action, given the Jobs of the task, such as `adopt.decide_action`."""
 
     def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, min_attempt: int) -> SubmissionAction: ...
 
 
 @dataclass(frozen=True)
 class SubmissionRequest:
-    """What is submitted, but for the gang itself."""
+    """A request to submit a gang: everything except the spec of the gang."""
 
     key: SubmissionKey
     claim: str
     decide: ActionPolicy
     dry_run: bool = False
     keep_failed: bool = False
-    """Leave the Job of a submission that can never be completed, halted, as the record of why."""
+    """If the submission can never be completed, halt its Job with the error instead of deleting the Job."""
     disruptions: int = 0
-    """What a new attempt has behind it."""
+    """How many attempts in a row were lost to disruptions before a new attempt."""
 
 
 async def submit_by(
@@ -186,8 +188,8 @@ async def submit_by(
     namespace: str,
     clock: Clock | None = None,
 ) -> Submission:
-    """As `submit`, for any key and any rule of adoption. Expects a valid spec."""
-    # A copy also where nothing changes: what is remembered of it holds for this submission only.
+    """Submit a gang as `submit` does, for any key and any rule of adoption. The spec must be valid."""
+    # The spec is always copied, because cached properties of the copy are valid for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
     task = _SubmissionRun(requests, spec, shape_of(spec, manifest_of(spec)), request, discovered)
@@ -198,7 +200,7 @@ async def submit_by(
                 return await task.round(min_attempt)
             except RestartSubmission as again:
                 min_attempt, reason = max(min_attempt, again.min_attempt), str(again)
-                log.info("submitting again: %s", reason)
+                log.info("Restarting the submission: %s", reason)
             if not await requests.sleep_before_retry(backoff.next()):
                 break
     except ClusterError as error:
@@ -208,7 +210,7 @@ async def submit_by(
 
 @dataclass(frozen=True)
 class _SubmissionRun:
-    """What stays the same over the rounds of one submission."""
+    """One submission. Its fields stay the same when the submission is restarted."""
 
     requests: RetryingRequests
     spec: GangSpec
@@ -221,7 +223,7 @@ class _SubmissionRun:
         return f"{self.requests.namespace}/{requested_name(self.spec) or self.request.key.slug}"
 
     async def round(self, min_attempt: int) -> Submission:
-        """Look at what is there, and go on from it."""
+        """List the Jobs of the task, and do what the rule decides."""
         listed = await self.requests.list(JOBS, task_selector(self.request.key.digest))
         stored = {job["metadata"]["uid"]: job for job in listed}
         action = self.request.decide(
@@ -244,15 +246,15 @@ class _SubmissionRun:
         return self._submission(progress)
 
     async def _remove_superseded(self, old: Job, seen: Object) -> None:
-        """Delete a live gang that gives way, unless it is claimed, let run, or ended by now: then look again."""
+        """Delete a superseded gang. Restart if the gang was claimed, was started, or has ended in the meantime."""
 
-        def gives_way(stored: Object) -> bool:
+        def is_superseded(stored: Object) -> bool:
             job = read_job(stored)
             was_started = old.never_ran and not job.never_ran
             return job_state(job) is JobState.LIVE and job.claim == old.claim and not was_started
 
         ref = old.ref
-        removal = await self.requests.remove_if(JOBS, ref.name, ref.uid, gives_way, seen=seen)
+        removal = await self.requests.remove_if(JOBS, ref.name, ref.uid, is_superseded, seen=seen)
         if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
             raise RestartSubmission(f"Job {ref.name} changed before it was deleted")
 
@@ -274,15 +276,15 @@ class _SubmissionRun:
         return progress
 
     def _progress_of_adopted_job(self, job: Object) -> Progress:
-        """Goes on as the Job was begun, also if the cluster has learned something since."""
-        begun = read_job(job)
-        decision = PlacementDecision.parse(begun.decision or "off")
+        """Continue with the placement that the Job was created with, even if the cluster supports more now."""
+        adopted = read_job(job)
+        decision = PlacementDecision.parse(adopted.decision or "off")
         attempt = Attempt(
             namespace=self.requests.namespace,
-            name=begun.ref.name,
+            name=adopted.ref.name,
             digest=self.request.key.digest,
-            number=begun.attempt_number,
-            trigger_id=begun.trigger_id or "",
+            number=adopted.attempt_number,
+            trigger_id=adopted.trigger_id or "",
             claim=self.request.claim,
             task=self.request.key.to_json(),
         )
@@ -302,9 +304,9 @@ class _SubmissionRun:
             raise
 
     async def _complete(self, progress: Progress) -> None:
-        """Carry out what is left to do. What can be completed is left for the next call if a step fails.
+        """Run the steps that are left. If a step fails and the submission can be completed later, the Job stays.
 
-        What never can is deleted, or kept as the record of why.
+        If the submission can never be completed, the Job is deleted, or halted with the error.
         """
         try:
             for step in steps_of(progress):
@@ -320,7 +322,7 @@ class _SubmissionRun:
             raise
 
     async def _delete_incomplete_job(self, progress: Progress) -> None:
-        """Delete the Job that can never be completed, unless someone else has let it run or answers for it by now."""
+        """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
 
         def is_ours(stored: Object) -> bool:
             job = read_job(stored)
@@ -353,7 +355,7 @@ def _submission_state(job: Job) -> SubmissionState:
 
 
 def steps_of(progress: Progress) -> Sequence[Step]:
-    """Everything from nothing to a running gang, in order. Each is skipped where there is nothing for it to do."""
+    """Return all steps in order. A step that has nothing to do is skipped."""
     group = (workload_step(progress.dialect), pod_group_step(progress.dialect)) if progress.dialect else ()
     return (
         RequireUploads(),

@@ -1,7 +1,7 @@
 """Uploads: files that many submissions share, stored once under the digest of their content.
 
-An upload is immutable and owned by nobody: it stays until it is deleted, also while gangs refer to it.
-Pods that have started keep their files; a pod that starts after the deletion waits for them in vain.
+An upload is immutable and has no owner: it stays until it is deleted. An upload can be deleted while gangs refer to it.
+Pods that have started keep their files. A pod that starts after the deletion waits for the files forever.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Upload:
     content_id: str
     namespace: str
     files: Mapping[str, int]
-    """Size in bytes by name."""
+    """The size in bytes of each file, by name."""
     uploaded_at: datetime
 
 
 async def upload(client: Api, files: Mapping[str, str | bytes], *, namespace: str, clock: Clock | None = None) -> str:
-    """Store the files unless they are there already; returns their content id. Safe to repeat and to race.
+    """Store the files, unless they are stored. Returns their content id. Safe to repeat and to run concurrently.
 
     Raises:
-        InvalidGangSpec: a name or the size is not allowed; nothing was asked.
-        SubmissionFailed: something else has that name, or the server refused or could not be reached.
+        InvalidGangSpec: a name or the size is not allowed. No request was sent.
+        SubmissionFailed: a ConfigMap of this name has other content, or the server refused or could not be reached.
     """
     problems = tuple(problems_with_files(files)) or (() if files else (Problem("files", "are none", "Give some"),))
     if problems:
@@ -69,24 +69,24 @@ async def _store(requests: RetryingRequests, files: Mapping[str, str | bytes]) -
             await requests.clock.sleep(backoff.next(at_least_s=error.retry_after_s))
             continue
         if content_id_of(files_in(stored)) != content_id:
-            what = f"ConfigMap {content_id} is there with another content"
+            what = f"ConfigMap {content_id} exists with other content"
             raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", what, transient=False)
         return content_id
-    raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", "it is deleted again and again")
+    raise SubmissionFailed(f"{requests.namespace}/{content_id}", "upload", "The upload is deleted again and again")
 
 
 async def uploads(client: Api, *, namespace: str) -> list[Upload]:
-    """All uploads of a namespace, by content id. The server sends their contents along."""
+    """Return all uploads of a namespace, sorted by content id. The server also sends the content of the files."""
     stored = await RetryingRequests(client, namespace).list(CONFIGMAPS, f"{LABEL_ROLE}={Role.UPLOAD}")
     return sorted(map(_to_upload, stored), key=lambda one: one.content_id)
 
 
 async def delete_upload(client: Api, content_id: str, *, namespace: str, clock: Clock | None = None) -> bool:
-    """Delete an upload, used or not. False if it was gone. Safe to repeat.
+    """Delete an upload, even if gangs use it. Returns false if the upload was gone. Safe to repeat.
 
     Raises:
-        InvalidGangSpec: that is no content id.
-        ClusterError: it may still be there.
+        InvalidGangSpec: the argument is not a content id.
+        ClusterError: the upload may still exist.
     """
     if not is_content_id(content_id):
         raise InvalidGangSpec((Problem("content_id", f"is {content_id!r:.80}", "Give what `upload` returned"),))

@@ -272,7 +272,7 @@ async def test_objects_that_are_not_served_any_more_can_be_tried_again():
     async with running_cluster("none") as cluster:
         cluster.ignore_scheduling_fields()
         cluster.bench.registry.release = RELEASES_OF_SANDBOX["1.37"]
-        with pytest.raises(SubmissionFailed, match="asked again within ten minutes") as caught:
+        with pytest.raises(SubmissionFailed, match="Discovery is repeated within ten minutes") as caught:
             await cluster.submit()
         assert caught.value.retryable
 
@@ -361,7 +361,7 @@ async def test_manifest_as_text_and_as_data_are_the_same_gang(cluster):
 
 
 class Deleting(CrashingClient):
-    """A client beside which someone deletes the Job before it is let run."""
+    """A client, and somebody who deletes the Job before it is started."""
 
     def __init__(self, cluster):
         super().__init__(cluster.client)
@@ -373,21 +373,21 @@ class Deleting(CrashingClient):
 
 
 async def test_job_deleted_while_it_is_submitted_stays_deleted(cluster):
-    with pytest.raises(JobDeleted, match="vanished before it was let run"):
+    with pytest.raises(JobDeleted, match="vanished before it was started"):
         await cluster.submit(api=Deleting(cluster))
     assert cluster.jobs() == []
 
 
 async def test_job_deleted_unseen_while_it_is_submitted_stays_deleted(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="PATCH"))
-    with pytest.raises(JobDeleted, match="vanished before it was let run"):
+    with pytest.raises(JobDeleted, match="vanished before it was started"):
         await cluster.submit(api=Deleting(cluster))
     assert cluster.jobs() == []
 
 
 async def test_job_on_its_way_out_is_not_let_run(cluster):
     spec = GangSpec(manifest={**LINKED, "metadata": {"finalizers": ["example.org/slow"]}})
-    with pytest.raises(JobDeleted, match="deleted before it was let run"):
+    with pytest.raises(JobDeleted, match="deleted before it was started"):
         await cluster.submit(spec, api=Deleting(cluster))
     assert cluster.jobs()[0]["spec"]["suspend"] is True
 

@@ -61,7 +61,7 @@ async def test_a_fault_stores_it_once_all_the_same(cluster, kind):
 async def test_a_namesake_with_other_content_is_refused(cluster):
     name = content_id_of(FILES)
     cluster.bench.registry.create(CONFIGMAPS, {"metadata": {"name": name}, "data": {"a": "b"}}, NAMESPACE)
-    with pytest.raises(SubmissionFailed, match="another content") as caught:
+    with pytest.raises(SubmissionFailed, match="exists with other content") as caught:
         await store(cluster)
     assert not caught.value.retryable
 
