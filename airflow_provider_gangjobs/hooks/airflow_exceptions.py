@@ -1,4 +1,4 @@
-"""Exceptions of Airflow that the doors raise and catch, wherever the installed release has them."""
+"""The exceptions of Airflow that the provider raises and catches, from where the installed release defines them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ try:
         TaskDeferralTimeout,
         TaskDeferred,
     )
-except ImportError:  # Airflow 3.1; goes when 3.2 is the oldest that is supported
+except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported release.
     from airflow.exceptions import (  # type: ignore[attr-defined,no-redef]
         AirflowFailException,
         AirflowNotFoundException,

@@ -1,7 +1,7 @@
-"""The `kubernetes` connection, read alike by the worker and by the triggerer.
+"""The `kubernetes` connection. The worker and the triggerer read the connection by the same rules.
 
-The default connection may be missing: then the client library finds a kubeconfig or the pod's
-service account by itself, as with the cncf.kubernetes provider. Any other missing one is an error.
+The default connection may be missing. Then the client library uses a kubeconfig or the service account of the pod, as
+with the cncf.kubernetes provider. If any other connection is missing, the read fails.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ DEFAULT_CONN_ID: Final = "kubernetes_default"
 
 
 def read_extras(conn_id: str) -> dict[str, Any] | None:
-    """Extras of the connection, `None` if it is the default one and missing. Blocks, so not for an event loop.
+    """Return the extras of the connection, or `None` if the default connection is missing. Blocks.
 
     Raises:
-        AirflowNotFoundException: there is no such connection, and it is not the default one.
+        AirflowNotFoundException: the connection is missing and is not the default connection.
     """
     try:
         connection = BaseHook.get_connection(conn_id)
@@ -33,14 +33,14 @@ def read_extras(conn_id: str) -> dict[str, Any] | None:
 
 
 async def aread_extras(conn_id: str) -> dict[str, Any] | None:
-    """Extras of the connection, `None` if it is the default one and missing; on an event loop.
+    """Return the extras of the connection, or `None` if the default connection is missing. For code on an event loop.
 
-    The asynchronous lookup is used from Airflow 3.3.2 on, which `aextra_dejson` tells: before, it masks
-    secrets by a blocking call on the loop. It knows no connections of the metadata database under
-    `dag.test()`, so what it does not find is looked up again by the blocking one, in a thread.
+    The asynchronous lookup is used from Airflow 3.3.2 on, where `aextra_dejson` exists. Earlier releases mask secrets
+    by a blocking call on the loop. Under `dag.test()` the asynchronous lookup does not find the connections of the
+    metadata database, so a connection that is not found is looked up again by the blocking lookup, in a thread.
 
     Raises:
-        AirflowNotFoundException: there is no such connection, and it is not the default one.
+        AirflowNotFoundException: the connection is missing and is not the default connection.
     """
     if hasattr(Connection, "aextra_dejson"):
         try:

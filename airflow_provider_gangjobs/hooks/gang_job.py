@@ -1,7 +1,7 @@
 """GangJobHook: gangs for any Python task, through Airflow's `kubernetes` connection.
 
-Importing this loads no client library; the first call does. Credentials go from the connection into the
-client and nowhere else: they are in no log, no error, no trigger argument and no event.
+The import of this module loads no client library. The first call loads it. Credentials go from the connection into the
+client only: no log, error, trigger argument, or event has them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 READ_PAUSE_BASE_S: Final = 1.0
 READ_PAUSE_CAP_S: Final = 30.0
-"""Between two reads of a connection that could not be read. A triggerer reads one for each of its gangs."""
+"""The longest pause between two reads of a connection. A triggerer reads the connection once for each of its gangs."""
 
 
 def blocking(
@@ -58,8 +58,8 @@ class GangJobHook(BaseHook):
 
     :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
         documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.
-    :param must_exist: Never do without the connection. Airflow says that there is none also when it could not be
-        read, and to look for a gang in another cluster is worse than not to look.
+    :param must_exist: Fail if the connection is missing, also if it is the default connection. Airflow reports a
+        connection as missing also if it could not be read, and the default kubeconfig may be of another cluster.
     """
 
     conn_name_attr = "kubernetes_conn_id"
@@ -72,16 +72,16 @@ class GangJobHook(BaseHook):
         self.kubernetes_conn_id = kubernetes_conn_id
         self.must_exist = must_exist
         self.exists: bool | None = None
-        """Whether Airflow had the connection when it was read last."""
+        """Whether Airflow had the connection when the hook last read it. None before the first read."""
 
     def config(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
-        """Which cluster, and by which credentials.
+        """Read the connection. Returns the cluster and the credentials.
 
-        :param retry_for_s: How long to try again, in seconds, if the connection cannot be read or used. Airflow says
-            that there is no such connection also when a secrets backend could not be asked.
+        :param retry_for_s: How many seconds to retry if the connection cannot be read or used. Airflow reports a
+            connection as missing also if a secrets backend could not be reached.
 
         Raises:
-            AirflowNotFoundException: there is no such connection.
+            AirflowNotFoundException: the connection is missing.
             InvalidConnection: its extras contradict each other.
         """
         pauses = _pauses(retry_for_s)
@@ -92,7 +92,7 @@ class GangJobHook(BaseHook):
                 time.sleep(self._pause_s(pauses, error))
 
     async def aconfig(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
-        """As `config`, on an event loop."""
+        """Read the connection as `config` does, on an event loop."""
         pauses = _pauses(retry_for_s)
         while True:
             try:
@@ -101,11 +101,11 @@ class GangJobHook(BaseHook):
                 await asyncio.sleep(self._pause_s(pauses, error))
 
     def _pause_s(self, pauses: Iterator[float], error: Exception) -> float:
-        """The next pause in seconds; raises the error if there is none."""
+        """Return the next pause in seconds, or raise the error if no pause is left."""
         pause_s = next(pauses, None)
         if pause_s is None:
             raise error
-        # Not the error's text: what a secrets backend raises may hold anything.
+        # The text of the error is not logged: the error of a secrets backend may contain a credential.
         self.log.warning(
             "Connection %r could not be read (%s); trying again in %.0f s",
             self.kubernetes_conn_id,
@@ -184,7 +184,7 @@ class GangJobHook(BaseHook):
     release_finalizers = blocking(GangService.release_finalizers)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the cluster answers, and what it says that it is."""
+        """Return whether the cluster answers, and the version of the server or the error."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
@@ -195,7 +195,7 @@ class GangJobHook(BaseHook):
 
 
 def _pauses(for_s: float) -> Iterator[float]:
-    """Pauses between reads of the connection, which together last about `for_s` seconds at most."""
+    """Return the pauses between reads of the connection. Together they last at most `for_s` seconds."""
     from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 
     backoff = Backoff(Clock(), base_s=READ_PAUSE_BASE_S, cap_s=READ_PAUSE_CAP_S)

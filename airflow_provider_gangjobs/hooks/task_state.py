@@ -1,7 +1,7 @@
-"""The state of a task as Airflow's API server has it, and what may be done to the task's gang in that state.
+"""The state of a task as Airflow's API server reports it, and the rules for the task's gang in that state.
 
-The rules are pure. They know three answers: a state, that Airflow has no task instance, and that this is not known.
-The names of the states are compared as text, so that a state of a later Airflow is one that allows nothing.
+The rules are pure. They know three answers: a state, no task instance, and unknown. The names of the states are
+compared as text, so a state that a later Airflow introduces permits nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class AbsentState(StrEnum):
-    """What is read where there is no state."""
+    """The answers of Airflow without a task state."""
 
     CLEARED = "cleared"
-    """The task instance is there and has no state. A user has cleared it, and the scheduler has not taken it up yet.
+    """The task instance exists and has no state. A user has cleared it, and the scheduler has not scheduled it yet.
 
     A scheduler that takes over from one that died also resets a queued task instance to no state. The gang of that task
     has ended by then, since its trigger has written its event, unless the trigger could not follow the gang.
@@ -27,7 +27,7 @@ class AbsentState(StrEnum):
     GONE = "gone"
     """Airflow has no such task instance: its DAG run was deleted."""
     UNKNOWN = "unknown"
-    """Airflow could not be asked."""
+    """The state could not be read."""
 
 
 _ENDED_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
@@ -53,11 +53,11 @@ def is_success(state: str) -> bool:
 
 
 def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: Logger) -> str:
-    """The state of a task instance, or a value of `AbsentState`. Never raises. Blocks.
+    """Return the state of a task instance, or a value of `AbsentState`. Never raises. Blocks.
 
     :param ask: `get_task_states` of Airflow's `RuntimeTaskInstance`.
     """
-    if task_instance is None:  # as `dag.test()` runs a trigger
+    if task_instance is None:  # `dag.test()` runs a trigger without a task instance
         return AbsentState.UNKNOWN
     try:
         states = ask(
