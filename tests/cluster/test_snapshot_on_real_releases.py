@@ -77,7 +77,7 @@ async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant,
 
     seen = await looked_at(viewer, submission, lambda it: len(it.outcomes) == 2)
 
-    assert max(outcome.exit_code or 0 for outcome in seen.outcomes) == 3
+    assert 3 in {outcome.exit_code for outcome in seen.outcomes}  # the Job controller may end the other rank first
     assert seen.unread == ()
     assert viewer.forbidden_requests() == []
 
