@@ -340,7 +340,8 @@ class GangJobOperator(BaseOperator):
         except TaskDeferralError:
             # The trigger could not run, so the state of the gang is unknown.
             with self._session(context, retry_for_s=CONNECTION_READ_FOR_S) as gangs:
-                if len(live := gangs.live()) != 1:
+                live = gangs.live()
+                if live is None or len(live) != 1:
                     raise
                 self.log.warning("The trigger failed. This worker waits for gang %s", live[0])
                 return self._complete(context, self._wait_here(context, self._trigger_args(gangs, live[0])))

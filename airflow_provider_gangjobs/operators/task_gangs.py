@@ -125,15 +125,15 @@ class TaskGangs:
             self.log.warning("This worker cannot find out whether gang %s runs: %s", ref, error)
             return None
 
-    def live(self) -> list[GangRef]:
-        """Return the gangs of this try that still run. Empty if the cluster could not be read."""
+    def live(self) -> list[GangRef] | None:
+        """Return the gangs of this try that still run. `None` if the cluster could not be read."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
             return self.call(lambda service: service.live_gangs(self.key, self.claim, namespace=self.namespace))
         except ClusterError as error:
             self.log.warning("This worker cannot find out which gangs of the task run: %s", error)
-            return []
+            return None
 
     def end(self, on_finish: OnFinish, *, why: str, timeout_s: float | None = None) -> None:
         """End the live gangs of this try: delete them if `on_finish` is `delete`, otherwise halt them.

@@ -66,7 +66,7 @@ TROUBLES: dict[str, tuple[Fault, bool]] = {
     "no answer": (Fault(FaultKind.HALF_OPEN), False),
     "carried out too late": (Fault(FaultKind.DELAY, delay_s=TIMEOUT_S + 1), False),
 }
-"""What befalls a request, and whether it is the process's last."""
+"""The fault of a request, and whether the process ends with that request."""
 
 ENDS = {0: (OutcomeKind.SUCCEEDED,), 1: (OutcomeKind.FAILED,)}
 

@@ -1,7 +1,7 @@
 """How pods can end, and what the provider says of it: one table, for the sandbox and for real control planes.
 
-Each befalls a gang of two: one of its ranks, rank 1 mostly, or all of it. What becomes of each rank's pods, and the
-verdict, is the same everywhere.
+Each scenario happens to a gang of two ranks: to one rank, mostly rank 1, or to both. The outcome of each pod and the
+verdict are the same on every cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Endings = tuple[OutcomeKind, ...]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens to a gang of two ranks, and what is told of it afterwards."""
+    """What happens to a gang of two ranks, and what the provider reports afterwards."""
 
     act: Callable[[GangUnderTest], Awaitable[None]]
     status: Status

@@ -49,8 +49,8 @@ def test_cleared_task_ends_with_one_gang(deployment: AirflowDeployment) -> None:
 
 
 def test_gang_whose_task_ended_while_no_triggerer_ran_is_deleted_late_or_adopted(deployment: AirflowDeployment) -> None:
-    # A triggerer that comes back takes up the trigger and is told of its end, or drops it before and nobody is told:
-    # it begins both in its first loop, and the other triggerer may be ahead of it with the second.
+    # A triggerer that comes back either starts the trigger and then cancels it, or deletes the trigger unstarted,
+    # and then no triggerer calls `on_kill`. Both happen in its first loop, and the other triggerer may be faster.
     for triggerer in deployment.triggerers:
         triggerer.kill()
     held = deployment.start()
