@@ -10,17 +10,17 @@ The steps for each Job have a fixed order, so that after a crash at any point th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.render.dialects import find_dialect
-from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import is_held, is_terminal
 from airflow_provider_gangjobs.kube.views import PodView, view
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
-
-HALT_REASON: Final = "its submission is being deleted"
 
 
 async def delete_submission(
@@ -75,7 +73,7 @@ async def _halt_and_release(
     ref, state = job.ref, job_state(job)
     is_unfinished = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await requests.mark_job(ref, halt_patch(HALT_REASON, queued=job.is_queued_by_kueue))
+        await requests.mark_job(ref, halt_patch(DELETION_HALT_REASON, queued=job.is_queued_by_kueue))
     deadline = requests.clock.monotonic() + timeout_s
     backoff = requests.backoff()
     while True:

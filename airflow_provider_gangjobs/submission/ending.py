@@ -8,12 +8,12 @@ judged.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.selectors import task_selector
+from airflow_provider_gangjobs.gang.state.halt import halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -23,28 +23,39 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from airflow_provider_gangjobs.cluster.clock import Clock
-    from airflow_provider_gangjobs.exceptions import GangJobError
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
-CLEANUP_HALT_REASON: Final = "Tidied: it was submitted half, and nobody came back for it"
-"""The reason of a halt by the cleanup, which deletes the Job next. Stored in Jobs and compared, so never changed."""
-NOTE_CHARACTERS_MAX: Final = 2000
-"""All annotations of an object share 256 KiB, and a person reads this note."""
 
-
-async def halt(client: Api, ref: GangRef, *, reason: str, clock: Clock | None = None) -> bool:
+async def halt(
+    client: Api,
+    ref: GangRef,
+    *,
+    reason: str,
+    claim_id: str | None = None,
+    seen: Object | None = None,
+    clock: Clock | None = None,
+) -> bool:
     """Suspend the gang permanently. The pods end and free their capacity, and the Job stays.
 
     The next submission of the task is a new attempt. Returns false if the Job is gone.
+
+    :param claim_id: Halt the gang only if this task instance is responsible for the gang when the server applies the
+        patch. If another one is responsible, the function returns false.
+    :param seen: The Job as it was just read.
+
+    Raises:
+        ClusterError: it is unknown whether the gang is halted.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    job = await requests.find(JOBS, ref.name)
-    return job is not None and await requests.mark_job(ref, halt_patch(reason, queued=read_job(job).is_queued_by_kueue))
-
-
-def format_halt_note(error: GangJobError) -> str:
-    """Return the class and the message of an error, as the reason of a halt."""
-    return f"{type(error).__name__}: {error}"[:NOTE_CHARACTERS_MAX]
+    stored = seen or await requests.find(JOBS, ref.name)
+    if stored is None:
+        return False
+    patch = halt_patch(reason, queued=read_job(stored).is_queued_by_kueue)
+    if claim_id is None:
+        return await requests.mark_job(ref, patch)
+    annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
+    spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
+    return await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is not None
 
 
 async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:
@@ -107,21 +118,6 @@ async def delete_claimed(
     return removal.kept is None
 
 
-async def halt_claimed(
-    client: Api, ref: GangRef, claim_id: str, *, reason: str, queued: bool = False, clock: Clock | None = None
-) -> bool:
-    """Halt the gang if `claim_id` is responsible for it when the server applies the patch.
-
-    Returns false if another task instance is responsible or the Job is gone.
-
-    :param queued: Whether Kueue owns the Job's field `suspend`.
-    """
-    patch = halt_patch(reason, queued=queued)
-    annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
-    spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
-    return await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is not None
-
-
 async def is_live(client: Api, ref: GangRef) -> bool:
     """Return whether the Job of exactly this uid exists and has not ended.
 
@@ -160,7 +156,7 @@ async def end_live_gangs(
         if delete:
             has_ended = await kill(client, job.ref, claim_id, seen=stored) is KillResult.DELETED
         else:
-            has_ended = await halt_claimed(client, job.ref, claim_id, reason=reason, queued=job.is_queued_by_kueue)
+            has_ended = await halt(client, job.ref, reason=reason, claim_id=claim_id, seen=stored)
         if has_ended:
             await release(job.ref)
             ended.append(job.ref)

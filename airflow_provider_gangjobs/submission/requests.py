@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
+from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -171,11 +172,10 @@ class RetryingRequests:
 
     async def mark_job(self, ref: GangRef, body: Mapping[str, Any]) -> bool:
         """Merge-patch the Job of this uid, with retries. Returns false if that Job is gone."""
-        metadata = {**body.get("metadata", {}), "uid": ref.uid}
 
         async def patch() -> bool:
-            await self.patch_job(ref.name, {**body, "metadata": metadata})
-            return True
+            self.sent += 1
+            return await patch_uid(self._client, JOBS, ref.name, self.namespace, ref.uid, body)
 
         return await self._retry_unless_gone(patch, JOBS, ref.name, ref.uid)
 

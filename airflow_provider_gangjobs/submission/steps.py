@@ -18,10 +18,10 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.render.job import render_job
 from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
+from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.adopt import differing_fields
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
-from airflow_provider_gangjobs.submission.ending import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Object
 

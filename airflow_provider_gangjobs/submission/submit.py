@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVIC
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.render.dialects import find_dialect
-from airflow_provider_gangjobs.gang.render.halting import halt_patch
 from airflow_provider_gangjobs.gang.render.job import (
     manifest_of,
     render_files,
@@ -36,6 +35,7 @@ from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, Pla
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.state.halt import format_halt_note, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import (
@@ -51,7 +51,6 @@ from airflow_provider_gangjobs.submission.adopt import (
 from airflow_provider_gangjobs.submission.claim import claim_patch
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
-from airflow_provider_gangjobs.submission.ending import format_halt_note
 from airflow_provider_gangjobs.submission.fallback_event import RecordFallbackEvent
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import (

@@ -19,10 +19,12 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
+from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, halt_patch, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
@@ -30,12 +32,6 @@ from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
-from airflow_provider_gangjobs.tracking.halt import (
-    DeadlineHalt,
-    halt_after_deadline,
-    is_halt_verdict,
-    read_deadline_halt,
-)
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
@@ -308,8 +304,8 @@ class _Follower:
         if observation.verdict is not None or exceeded is None:
             return _LOOK_AGAIN
         halted = DeadlineHalt(exceeded.phase, observation.wait.cause, observation.line)
-        queued = job is not None and job.is_queued_by_kueue
-        if not await self._answer(lambda: halt_after_deadline(self.client, self.ref, halted, queued=queued)):
+        patch = halt_patch(str(halted), queued=job is not None and job.is_queued_by_kueue)
+        if not await self._patch_job(patch):
             return _LOOK_AGAIN
         return await self._halted(halted, observation)
 
@@ -359,6 +355,11 @@ class _Follower:
         except NotFound:
             return None
         return read_job(found)
+
+    async def _patch_job(self, patch: dict[str, Any]) -> bool:
+        """Merge-patch the Job. Return false if the Job is gone, or if another Job has its name."""
+        name, namespace, uid = self.ref.name, self.ref.namespace, self.ref.uid
+        return await self._answer(lambda: patch_uid(self.client, JOBS, name, namespace, uid, patch))
 
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
         job = self.watch.job

@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
 from airflow_provider_gangjobs.submission.deletion import delete_submission
-from airflow_provider_gangjobs.submission.ending import KillResult, delete_claimed, halt_claimed, kill
+from airflow_provider_gangjobs.submission.ending import KillResult, delete_claimed, halt, kill
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import KEY, InterleavingClient
@@ -34,7 +34,7 @@ async def end_live_gangs(api: Any, ref: GangRef, *, delete: bool) -> bool:
 ENDINGS: dict[str, tuple[str, Callable[[Any, GangRef], Awaitable[object]]]] = {
     "a kill": ("delete jobs", lambda api, ref: kill(api, ref, "ti-1")),
     "a discard": ("delete jobs", lambda api, ref: delete_claimed(api, ref, "ti-1")),
-    "a halt": ("patch jobs", lambda api, ref: halt_claimed(api, ref, "ti-1", reason="x")),
+    "a halt": ("patch jobs", lambda api, ref: halt(api, ref, reason="x", claim_id="ti-1")),
     "a delivery": ("patch jobs", lambda api, ref: mark_delivered_by(api, ref, "ti-1", at=NOW)),
     "the deletion after a delivery": (
         "delete jobs",
@@ -84,7 +84,7 @@ async def test_gang_that_ends_before_the_kill_is_kept(cluster):
 
 async def test_halted_gang_is_kept_by_a_kill(cluster):
     ref = (await cluster.submit(claim="ti-1")).ref
-    assert await halt_claimed(cluster.client, ref, "ti-1", reason="x")
+    assert await halt(cluster.client, ref, reason="x", claim_id="ti-1")
 
     assert await kill(cluster.client, ref, "ti-1") is KillResult.ENDED
 

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from airflow_provider_gangjobs.cluster import resources
 from airflow_provider_gangjobs.cluster.errors import Conflict
-from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.gang.state.halt import halt_patch
 from airflow_provider_gangjobs.gang.state.phase import Phase
-from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.tracking.halt import DeadlineHalt, halt_after_deadline
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
@@ -67,21 +67,21 @@ async def test_running_gang_is_not_halted_for_what_was_seen_last(plane):
 
 
 @in_virtual_time
-async def test_halt_meets_only_the_job_that_was_meant():
+async def test_halt_applies_only_to_the_job_with_the_expected_uid():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
-        halted = DeadlineHalt(Phase.RUNNING, WaitCause.RANKS, "too long")
-        assert not await halt_after_deadline(plane.client, GangRef(ref.namespace, ref.name, "another-uid"), halted)
-        assert not await halt_after_deadline(plane.client, GangRef(ref.namespace, "nobody", ref.uid), halted)
+        patch = halt_patch("too long")
+        assert not await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, "another-uid", patch)
+        assert not await patch_uid(plane.client, resources.JOBS, "nobody", ref.namespace, ref.uid, patch)
         assert plane.job()["spec"].get("suspend") in {None, False}
-        assert await halt_after_deadline(plane.client, ref, halted)
+        assert await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, patch)
         assert plane.job()["spec"]["suspend"] is True
 
 
 @in_virtual_time
-async def test_halt_that_meets_other_writers_is_not_taken_for_done():
+async def test_halt_that_conflicts_with_another_writer_raises():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
         plane.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=1))
         with pytest.raises(Conflict):
-            await halt_after_deadline(plane.client, ref, DeadlineHalt(Phase.RUNNING, WaitCause.RANKS, "too long"))
+            await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, halt_patch("too long"))
