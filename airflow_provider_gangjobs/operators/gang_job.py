@@ -1,49 +1,37 @@
 """GangJobOperator: one Airflow task whose pods run together or not at all.
 
-The operator translates its parameters into a `GangSpec`, and the end of the gang into a result or an error. Between
-`execute` and `execute_complete` the operator needs no process: `execute_complete` reads everything from the cluster
-and from the event. Parsing a DAG file imports no client library.
+The operator submits the gang that its parameters describe (`task_parameters`), waits for the end of the gang, and
+translates the end into a result or an error. Between `execute` and `execute_complete` the operator needs no process:
+`execute_complete` reads everything from the cluster and from the event. Parsing a DAG file imports no client library.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow.sdk import BaseOperator
-
-from airflow_provider_gangjobs.exceptions import DeadlineExceeded, InvalidGangSpec
+from airflow_provider_gangjobs.exceptions import DeadlineExceeded
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.spec import (
-    GangPolicy,
-    GangSpec,
-    Logs,
-    OnFinish,
-    OnKill,
-    Reattach,
-    Rendezvous,
-    Results,
-)
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowTaskTimeout,
     TaskDeferralError,
     TaskDeferralTimeout,
 )
 from airflow_provider_gangjobs.operators import parameters
-from airflow_provider_gangjobs.operators.deferral import default_deferrable, with_deadline, worker_wait_limit_s
+from airflow_provider_gangjobs.operators.deferral import with_deadline, worker_wait_limit_s
 from airflow_provider_gangjobs.operators.messages import submission_messages
 from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
+from airflow_provider_gangjobs.operators.task_parameters import GangTaskParameters
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from datetime import datetime
 
     from airflow.sdk import Context
-    from jinja2 import Environment
 
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
@@ -59,15 +47,9 @@ XCOM_GANG: Final = "gang"
 """XCom key of the gang's namespace, name and uid. The XCom exists from the submission on."""
 XCOM_END: Final = "gang_end"
 """XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
-# The attribute of the operator by field of GangSpec. `resources` of BaseOperator means something else.
-_SPEC_PARAMETERS: Final = {
-    field.name: "rank_resources" if field.name == "resources" else field.name for field in fields(GangSpec)
-}
-
-_DURATIONS: Final = ("queue_timeout", "assemble_timeout", "run_timeout")
 
 
-class GangJobOperator(BaseOperator):
+class GangJobOperator(GangTaskParameters):
     """Run a gang of pods on Kubernetes, and return its results.
 
     The pods start together or, with `gang="required"`, not at all. The gang runs once however often workers,
@@ -147,170 +129,10 @@ class GangJobOperator(BaseOperator):
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
-    template_fields: Sequence[str] = (
-        "image",
-        "command",
-        "args",
-        "env",
-        "env_from",
-        "rank_resources",
-        "workers",
-        "min_workers",
-        "manifest",
-        "pod_overrides",
-        "files",
-        "uploads",
-        "name",
-        "namespace",
-        "labels",
-        "annotations",
-        "kubernetes_conn_id",
-        "priority_class",
-        "service_account",
-        "node_selector",
-        "affinity",
-        "tolerations",
-        "volumes",
-        "volume_mounts",
-        "image_pull_secrets",
-        "working_dir",
-    )
-    # Only the manifest may be a template file. `resolve_template_files` reads it: with the mechanism of Airflow, an
-    # argument such as "config.yaml" would also be read as a template file.
-    template_ext: Sequence[str] = ()
-    template_fields_renderers = {  # noqa: RUF012 - Airflow's name and form
-        "command": "bash",
-        "args": "bash",
-        "env": "json",
-        "rank_resources": "json",
-        "manifest": "yaml",
-        "pod_overrides": "yaml",
-        "files": "py",
-        "labels": "json",
-        "annotations": "json",
-        "volumes": "json",
-        "volume_mounts": "json",
-        "tolerations": "json",
-    }
-    ui_color = "#d7e6f4"
-
-    def __init__(
-        self,
-        *,
-        image: str | None = None,
-        command: Sequence[str] | None = None,
-        args: Sequence[str] | None = None,
-        env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        env_from: Sequence[Mapping[str, Any]] | None = None,
-        resources: Mapping[str, Any] | None = None,
-        workers: int | str | None = None,
-        min_workers: int | str | None = None,
-        manifest: Mapping[str, Any] | str | None = None,
-        pod_overrides: Mapping[str, Any] | None = None,
-        files: Mapping[str, str | bytes | os.PathLike[str]] | None = None,
-        uploads: Sequence[str] | None = None,
-        name: str | None = None,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None,
-        kubernetes_conn_id: str = "kubernetes_default",
-        gang: GangPolicy | str = GangPolicy.REQUIRED,
-        dialect: str | None = None,
-        rendezvous: bool | Rendezvous | None = None,
-        priority_class: str | None = None,
-        service_account: str | None = None,
-        node_selector: Mapping[str, str] | None = None,
-        affinity: Mapping[str, Any] | None = None,
-        tolerations: Sequence[Mapping[str, Any]] | None = None,
-        volumes: Sequence[Mapping[str, Any]] | None = None,
-        volume_mounts: Sequence[Mapping[str, Any]] | None = None,
-        image_pull_secrets: Sequence[str] | None = None,
-        image_pull_policy: str | None = None,
-        security_context: Mapping[str, Any] | None = None,
-        working_dir: str | None = None,
-        scheduler_name: str | None = None,
-        termination_grace: timedelta | int | None = None,
-        ttl_after_finished: timedelta | int | None = None,
-        keep_suspended: bool = False,
-        results: Results | str = Results.RANK0,
-        logs: Logs | str = Logs.RANK0_AND_FAILED,
-        queue_timeout: timedelta | float | None = None,
-        assemble_timeout: timedelta | float | None = None,
-        run_timeout: timedelta | float | None = None,
-        max_disruptions: int = 0,
-        reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
-        on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
-        on_kill: OnKill | str = OnKill.DELETE,
-        deferrable: bool | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.image = image
-        self.command = command
-        self.args = args
-        self.env = env
-        self.env_from = env_from
-        self.rank_resources = resources
-        self.workers = workers
-        self.min_workers = min_workers
-        self.manifest = manifest
-        self.pod_overrides = pod_overrides
-        self.files = files
-        self.uploads = uploads
-        self.name = name
-        self.namespace = namespace
-        self.labels = labels
-        self.annotations = annotations
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.gang = gang
-        self.dialect = dialect
-        self.rendezvous = rendezvous
-        self.priority_class = priority_class
-        self.service_account = service_account
-        self.node_selector = node_selector
-        self.affinity = affinity
-        self.tolerations = tolerations
-        self.volumes = volumes
-        self.volume_mounts = volume_mounts
-        self.image_pull_secrets = image_pull_secrets
-        self.image_pull_policy = image_pull_policy
-        self.security_context = security_context
-        self.working_dir = working_dir
-        self.scheduler_name = scheduler_name
-        self.termination_grace_s = parameters.to_whole_seconds(termination_grace)
-        self.ttl_after_finished_s = parameters.to_whole_seconds(ttl_after_finished)
-        self.keep_suspended = keep_suspended
-        self.queue_timeout_s = parameters.to_seconds(queue_timeout)
-        self.assemble_timeout_s = parameters.to_seconds(assemble_timeout)
-        self.run_timeout_s = parameters.to_seconds(run_timeout)
-        self.max_disruptions = max_disruptions
-        self._check(results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill)
-        self.results = Results(results)
-        self.logs = Logs(logs)
-        self.reattach = Reattach(reattach)
-        self.on_finish = OnFinish(on_finish)
-        self.kill_policy = OnKill(on_kill)
-        self.deferrable = default_deferrable() if deferrable is None else deferrable
-        self._gangs: TaskGangs | None = None
-        self._began_at = 0.0
-        self._to_deliver: Completion | None = None
-
-    def resolve_template_files(self) -> None:
-        """Read the manifest if it is a path, so that Airflow renders its text as a template."""
-        if parameters.is_manifest_file(self.manifest):
-            self.manifest = self._read(str(self.manifest)).decode()
-        self.prepare_template()
-
-    def render_template(
-        self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
-    ) -> Any:
-        """Render as Airflow does, but keep the line end at the end of a text, which Jinja removes by default.
-
-        The content of a file keeps its last line end, and a file of a single line is not taken for a path.
-        """
-        environment = jinja_env or self.get_template_env()
-        environment.keep_trailing_newline = True
-        return super().render_template(content, context, environment, seen_oids)
+    _gangs: TaskGangs | None = None
+    _began_at = 0.0
+    """When the current part of the try began, by `time.monotonic`."""
+    _to_deliver: Completion | None = None
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
@@ -559,32 +381,6 @@ class GangJobOperator(BaseOperator):
         ahead_s = self._gangs.server_ahead_s if self._gangs else 0.0
         args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
         self.defer(trigger=GangJobTrigger(**args.to_kwargs()), method_name="execute_complete", timeout=backstop)
-
-    def _spec(self) -> GangSpec:
-        """Return the spec that the rendered parameters describe."""
-        return parameters.build_spec(self._spec_parameters(), self._read)
-
-    def _spec_parameters(self) -> dict[str, Any]:
-        return {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
-
-    def _read(self, path: str) -> bytes:
-        dag = self.dag
-        return parameters.read_file(path, parameters.search_folders(dag.folder, dag.template_searchpath))
-
-    def _check(self, **choices: Any) -> None:
-        """Check the parameters when the DAG file is parsed, as far as their templates allow.
-
-        Raises:
-            InvalidGangSpec: a parameter is invalid. The error lists all problems.
-        """
-        problems = parameters.find_problems(
-            self._spec_parameters(),
-            choices=choices,
-            durations={name: getattr(self, f"{name}_s") for name in _DURATIONS},
-            max_disruptions=self.max_disruptions,
-        )
-        if problems:
-            raise InvalidGangSpec(problems)
 
 
 def _deliver(context: Context) -> None:
