@@ -1,0 +1,80 @@
+"""The exceptions of this provider: one tree, which retry policies match by class and field.
+
+    GangJobError
+    ├── InvalidGangSpec          the request is invalid; nothing was created
+    ├── GangUnsupported          the cluster cannot run the pods as a gang
+    ├── SubmissionConflict       the Job exists and was created from other parameters
+    ├── SubmissionFailed         the API server refused a step, or did not answer
+    ├── GangFailed               the Job ended as failed
+    │   ├── AppFailed            a rank's program exited with an error
+    │   ├── ImagePullFailed      a rank's image could not be pulled
+    │   └── Disrupted            a rank was evicted, or its node was drained or lost
+    │       └── Preempted        a pod of higher priority took the place of a rank
+    ├── DeadlineExceeded         one of the three deadlines passed
+    │   └── Unschedulable        the scheduler never placed the pods, and reported why
+    ├── JobDeleted               the Job was deleted before its end
+    │   └── JobReplaced          another Job of the same name replaced the Job
+    ├── TrackingFailed           the state of the gang is unknown
+    ├── OutcomesMissing          the gang succeeded, but its results are unknown
+    ├── ResultTooLarge           a rank wrote a result above the limit
+    └── LedgerUnavailable        the outcomes could not be read or written
+
+Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
+`retryable` is false if another try with the same parameters must fail in the same way.
+
+Users import the exceptions from this package. Its modules are an implementation detail.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
+from airflow_provider_gangjobs.exceptions.gang_end import (
+    AppFailed,
+    DeadlineExceeded,
+    Disrupted,
+    GangFailed,
+    ImagePullFailed,
+    JobDeleted,
+    JobReplaced,
+    Preempted,
+    Unschedulable,
+)
+from airflow_provider_gangjobs.exceptions.results import (
+    LedgerUnavailable,
+    OutcomesMissing,
+    ResultTooLarge,
+    TrackingFailed,
+)
+from airflow_provider_gangjobs.exceptions.submission import (
+    GangUnsupported,
+    InvalidGangSpec,
+    SubmissionConflict,
+    SubmissionFailed,
+)
+
+__all__ = [
+    "AppFailed",
+    "DeadlineExceeded",
+    "Disrupted",
+    "GangFailed",
+    "GangJobError",
+    "GangUnsupported",
+    "ImagePullFailed",
+    "InvalidGangSpec",
+    "JobDeleted",
+    "JobReplaced",
+    "LedgerUnavailable",
+    "OutcomesMissing",
+    "Preempted",
+    "Problem",
+    "ResultTooLarge",
+    "SubmissionConflict",
+    "SubmissionFailed",
+    "TrackingFailed",
+    "Unschedulable",
+]
+
+# The module of a class is part of serialized retry policies, of tracebacks and of pickles. Users import the classes
+# from this package, so this package is the module of each class.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

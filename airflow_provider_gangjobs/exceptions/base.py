@@ -1,0 +1,76 @@
+"""The base class of all exceptions of this provider, and how messages are formatted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_gangjobs.kube.text import cut_end
+
+RANKS_SHOWN_MAX = 8
+EVIDENCE_CHARACTERS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a request: the path of a parameter or field, what is wrong, and the remedy."""
+
+    path: str
+    what: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {to_sentence(self.what)} {to_sentence(self.remedy)}".rstrip()
+
+
+def to_sentence(text: str) -> str:
+    """Return the text with a full stop at the end, cut at `EVIDENCE_CHARACTERS_MAX`."""
+    text = cut_end(text.strip(), EVIDENCE_CHARACTERS_MAX)
+    return text if not text or text[-1] in ".!?:" else f"{text}."
+
+
+def format_ranks(ranks: tuple[int, ...]) -> str:
+    """Return " at rank 3, 1": at most `RANKS_SHOWN_MAX` ranks, and how many more there are. Empty for no ranks."""
+    if not ranks:
+        return ""
+    more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
+    return f" at rank {', '.join(map(str, ranks[:RANKS_SHOWN_MAX]))}{more}"
+
+
+def _build(kind: type[GangJobError], fields: dict[str, Any]) -> GangJobError:
+    return kind(**fields)
+
+
+@dataclass(eq=False, repr=False)
+class GangJobError(Exception):
+    """The base class of this provider's exceptions. Subclasses have fields and build the message from the fields."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another try with the same parameters may succeed."""
+        return True
+
+    @property
+    def what(self) -> str:
+        """What happened."""
+        return type(self).__name__
+
+    @property
+    def evidence(self) -> str:
+        """What was observed, in the words of the cluster."""
+        return ""
+
+    @property
+    def remedy(self) -> str:
+        """What the user can do."""
+        return ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, map(to_sentence, (self.what, self.evidence, self.remedy))))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    # Airflow's supervisor and process pools pickle exceptions. The default would call the class without its fields.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _build, (type(self), {name: getattr(self, name) for name in self.__dataclass_fields__})

@@ -1,0 +1,187 @@
+"""Exceptions of the end of a gang: the gang failed, a deadline passed, or the Job was deleted."""
+
+# These names appear in logs and retry policies, where the suffix "Error" would add nothing.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks
+
+
+@dataclass(eq=False, repr=False)
+class GangFailed(GangJobError):
+    """The Job failed."""
+
+    ref: str
+    reason: str
+    """The reason of the Job's Failed condition, or of the diagnosis."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that failed, in the order in which they failed."""
+    message: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Gang {self.ref} failed ({self.reason}){format_ranks(self.ranks)}"
+
+    @property
+    def evidence(self) -> str:
+        return self.message
+
+
+@dataclass(eq=False, repr=False)
+class AppFailed(GangFailed):
+    """A rank's program exited with an error, and the gang failed."""
+
+    rank: int | None = None
+    exit_code: int | None = None
+    container: str = ""
+    log_tail: str = ""
+    """A heading and the last lines of the rank's log or its termination message; empty if neither could be read."""
+
+    @property
+    def what(self) -> str:
+        rank = "A rank" if self.rank is None else f"Rank {self.rank}"
+        return f"{rank} of gang {self.ref} exited with code {self.exit_code} ({self.reason})"
+
+    def __str__(self) -> str:
+        # The log tail is not part of the evidence, since the length limit of the evidence would cut the end of the log.
+        return "\n".join(filter(None, (super().__str__(), self.log_tail)))
+
+
+@dataclass(eq=False, repr=False)
+class ImagePullFailed(GangFailed):
+    """A rank's image could not be pulled."""
+
+    image: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Gang {self.ref} could not pull {f'image {self.image}' if self.image else 'an image'} ({self.reason})"
+
+    @property
+    def remedy(self) -> str:
+        return "Check the image's name and tag and image_pull_secrets"
+
+
+@dataclass(eq=False, repr=False)
+class Disrupted(GangFailed):
+    """The cluster ended a rank: the rank was evicted, or its node was drained or lost."""
+
+    node: str = ""
+    disruptions: int = 1
+    """How many attempts in a row were disrupted, including this one."""
+    max_disruptions: int = 0
+    """How many disruptions the task allows."""
+
+    @property
+    def what(self) -> str:
+        where = f" on {self.node}" if self.node else ""
+        return (
+            f"Gang {self.ref} lost a rank to the cluster{where} ({self.reason}){format_ranks(self.ranks)}{self._before}"
+        )
+
+    @property
+    def _before(self) -> str:
+        before = self.disruptions - 1
+        if before <= 0:
+            return ""
+        return f", as did the {before} attempts before it" if before > 1 else ", as did the attempt before it"
+
+    @property
+    def remedy(self) -> str:
+        if self.max_disruptions:
+            return (
+                f"The task's max_disruptions ({self.max_disruptions}) are used up: raise max_disruptions or set retries"
+            )
+        return "If the program may run again, set max_disruptions or retries"
+
+
+@dataclass(eq=False, repr=False)
+class Preempted(Disrupted):
+    """A pod of higher priority took the place of a rank."""
+
+
+@dataclass(eq=False, repr=False)
+class DeadlineExceeded(GangJobError):
+    """A deadline of the gang, or the `execution_timeout` of the task, passed."""
+
+    ref: str
+    phase: str
+    """`queued`, `assembling` or `running`."""
+    seconds: float | None
+    """How long the phase was allowed to take; `None` if the limit is no longer known."""
+    waiting_for: str = ""
+    advice: str = ""
+    """What to do; if empty, the message has the usual advice for the phase."""
+    limited_by: str = ""
+    """`execution_timeout` if that parameter of the task set the limit; empty for a deadline of the phase."""
+
+    @property
+    def what(self) -> str:
+        limit = f"{self.seconds:g} s" if self.seconds is not None else "its deadline allows"
+        if self.limited_by:
+            took = f" of {limit}" if self.seconds is not None else ""
+            return f"Gang {self.ref} was {self.phase} when the {self.limited_by}{took} of its task passed"
+        return f"Gang {self.ref} was {self.phase} for longer than {limit}"
+
+    @property
+    def evidence(self) -> str:
+        return self.waiting_for
+
+    @property
+    def remedy(self) -> str:
+        return self.advice or _DEADLINE_REMEDY.get(self.phase, "")
+
+
+_DEADLINE_REMEDY = {
+    "queued": "Raise queue_timeout, or find out what blocks the queue",
+    "assembling": "Ask for fewer workers or less of each resource, or raise assemble_timeout",
+    "running": "Raise run_timeout",
+}
+
+
+@dataclass(eq=False, repr=False)
+class Unschedulable(DeadlineExceeded):
+    """The scheduler never placed the pods; `waiting_for` has its reason."""
+
+
+@dataclass(eq=False, repr=False)
+class JobDeleted(GangJobError):
+    """The Job was deleted before its end was observed."""
+
+    ref: str
+    last_phase: str
+    last_seen: str = ""
+    advice: str = field(default="", kw_only=True)
+    """What to do; if empty, the message has the usual advice."""
+
+    @property
+    def what(self) -> str:
+        return f"Job {self.ref} was deleted while the gang was {self.last_phase}"
+
+    @property
+    def evidence(self) -> str:
+        return self.last_seen
+
+    @property
+    def remedy(self) -> str:
+        return self.advice or "Find out who deleted the Job: a user, a TTL, or a clean-up of the namespace"
+
+
+@dataclass(eq=False, repr=False)
+class JobReplaced(JobDeleted):
+    """Another Job of the same name, with another uid, replaced the Job."""
+
+    uid: str = ""
+    other_uid: str = ""
+
+    @property
+    def what(self) -> str:
+        other = f" (uid {self.other_uid})" if self.other_uid else ""
+        return f"Job {self.ref} (uid {self.uid}) was replaced by another Job{other}"
+
+    @property
+    def remedy(self) -> str:
+        return self.advice or "Find out who creates Jobs of this name"

@@ -1,0 +1,129 @@
+"""Exceptions of reading: the state, an outcome or a result of a gang is unknown or cannot be used."""
+
+# These names appear in logs and retry policies, where the suffix "Error" would add nothing.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks, to_sentence
+
+
+@dataclass(eq=False, repr=False)
+class TrackingFailed(GangJobError):
+    """The state of the gang could not be read. The gang may run, or may have ended."""
+
+    ref: str
+    reason: str
+    last_phase: str = ""
+    message: str = ""
+
+    @property
+    def what(self) -> str:
+        last_phase = f"; the last known phase is {self.last_phase}" if self.last_phase else ""
+        return f"The state of gang {self.ref} could not be read ({self.reason}){last_phase}"
+
+    @property
+    def evidence(self) -> str:
+        return self.message
+
+    @property
+    def remedy(self) -> str:
+        return "The gang was not changed. Run the task again: the next try finds a gang that runs or has succeeded"
+
+
+@dataclass(eq=False, repr=False)
+class OutcomesMissing(GangJobError):
+    """The gang succeeded, but the outcome of a rank that completed cannot be read, so its result is unknown."""
+
+    ref: str
+    ranks: tuple[int, ...] = ()
+    """Completed ranks without an outcome; empty if the Job is not Indexed or its completed ranks are unknown."""
+    count: int = 0
+    """How many outcomes are missing; 0 if the number is unknown."""
+    job_is_gone: bool = False
+    held: int = 0
+    """How many pods the finalizer `gangjobs.airflow/harvest` still holds."""
+    problem: str = ""
+    """Why outcomes could not be recorded; empty if the reason is unknown."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another try runs the gang again. While the Job exists, another try finds the same gang."""
+        return self.job_is_gone
+
+    @property
+    def what(self) -> str:
+        if not self.count:
+            return f"Gang {self.ref} succeeded, but its results are unknown: the completed ranks are unknown"
+        missing = f"{self.count} outcome{'s'[: self.count != 1]} of completed ranks cannot be read"
+        return f"Gang {self.ref} succeeded, but its results are unknown: {missing}{format_ranks(self.ranks)}"
+
+    @property
+    def evidence(self) -> str:
+        why = (
+            "The Job was deleted after its end, and the recorded outcomes with it"
+            if self.job_is_gone
+            else "The outcomes are not recorded, and the pods no longer exist"
+        )
+        held = f"{self.held} pods are still held by the finalizer gangjobs.airflow/harvest" if self.held else ""
+        return " ".join(filter(None, (to_sentence(why), to_sentence(self.problem), held)))
+
+    @property
+    def remedy(self) -> str:
+        accept = 'If the task needs no results, set results="none"'
+        release = " Free the held pods with `gangjobs release`." if self.held else ""
+        if self.job_is_gone:
+            return (
+                "Set a longer ttl_after_finished, or find out who deletes the Job; another try runs the gang again. "
+                f"{accept}.{release}"
+            )
+        return (
+            "Check the quota and the permissions for ConfigMaps in the namespace. The Job is kept: delete the Job and "
+            f"clear the task to run the gang again. {accept}.{release}"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class ResultTooLarge(GangJobError):
+    """A rank wrote a result above the limit to GANG_RESULT_PATH."""
+
+    ref: str
+    rank: int
+    size: int = 0
+    """The size in bytes. The kubelet keeps 4096 bytes, so this is a lower bound."""
+    limit: int = 4096
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        size = f"{self.size} bytes or more; the limit is {self.limit} bytes"
+        return f"Rank {self.rank} of gang {self.ref} wrote a result of {size}"
+
+    @property
+    def remedy(self) -> str:
+        return "Write large results to storage and return their address"
+
+
+@dataclass(eq=False, repr=False)
+class LedgerUnavailable(GangJobError):
+    """The ledger of the ranks' outcomes could not be read or written."""
+
+    ref: str
+    cause: str
+
+    @property
+    def what(self) -> str:
+        return f"The outcomes of gang {self.ref} could not be read or written"
+
+    @property
+    def evidence(self) -> str:
+        return self.cause
+
+    @property
+    def remedy(self) -> str:
+        return "The task's service account needs get, list, create and patch on configmaps in the namespace"

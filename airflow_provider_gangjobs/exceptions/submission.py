@@ -1,0 +1,126 @@
+"""Exceptions of a submission: the gang does not run, because the request was refused or a step failed."""
+
+# These names appear in logs and retry policies, where the suffix "Error" would add nothing.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
+
+
+@dataclass(eq=False, repr=False)
+class InvalidGangSpec(GangJobError):
+    """The request has one or more problems. The exception is raised before anything is created."""
+
+    problems: tuple[Problem, ...]
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        count = len(self.problems)
+        return f"The gang cannot be submitted: {count} problem{'s'[: count != 1]}, nothing was created"
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.what}.", *(f"  * {problem}" for problem in self.problems)])
+
+
+@dataclass(eq=False, repr=False)
+class GangUnsupported(GangJobError):
+    """The task requires a gang, and the cluster cannot run one. The submission left nothing in the cluster."""
+
+    reason: str
+    advice: str = 'Set gang="preferred" to run without the guarantee.'
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        return "The pods cannot be placed as one gang"
+
+    @property
+    def evidence(self) -> str:
+        return self.reason
+
+    @property
+    def remedy(self) -> str:
+        return self.advice
+
+
+@dataclass(eq=False, repr=False)
+class SubmissionConflict(GangJobError):
+    """The Job exists and belongs to another submission, or was created from other parameters."""
+
+    ref: str
+    """`<namespace>/<name>` of the existing Job."""
+    uid: str = ""
+    ours_hash: str = ""
+    theirs_hash: str | None = None
+    fields: tuple[str, ...] = ()
+    """The parameters that differ, if both submissions recorded hashes of single parameters."""
+    trigger_id: str = ""
+    theirs_trigger_id: str | None = None
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        if self.theirs_trigger_id != self.trigger_id:
+            return f"Job {self.ref} exists and belongs to another submission"
+        return f"Job {self.ref} exists and was submitted with other parameters"
+
+    @property
+    def evidence(self) -> str:
+        differ = f"; different parameters: {', '.join(self.fields)}" if self.fields else ""
+        return (
+            f"The submission id of the Job (uid {self.uid}) is {self.theirs_trigger_id or 'missing'} "
+            f"(here {self.trigger_id}); "
+            f"the hash of its parameters is {self.theirs_hash or 'missing'} (here {self.ours_hash}){differ}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "Wait until the Job ends, or delete the Job (delete_submission, or kubectl with --cascade=background), "
+            'or set reattach="never" to replace the Job. '
+            "A template that renders differently at each try, such as ti.try_number, always conflicts"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class SubmissionFailed(GangJobError):
+    """A step of the submission failed. The next try completes or replaces the incomplete submission."""
+
+    ref: str
+    step: str
+    """The step that failed, such as `create PodGroup`."""
+    cause: str
+    """Code, reason and message of the API server, or the kind of the transport error."""
+    transient: bool = True
+    advice: str = ""
+
+    @property
+    def retryable(self) -> bool:
+        return self.transient
+
+    @property
+    def what(self) -> str:
+        return f"The submission of {self.ref} failed at: {self.step}"
+
+    @property
+    def evidence(self) -> str:
+        return self.cause
+
+    @property
+    def remedy(self) -> str:
+        if self.advice:
+            return self.advice
+        return "Run the task again: the next try completes the submission" if self.transient else "Correct the request"
