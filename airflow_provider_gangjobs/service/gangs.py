@@ -1,4 +1,4 @@
-"""The use cases of gangs in one cluster: submit, follow, read, halt, delete, deliver, and clean up.
+"""The use cases of gangs in one cluster: submit, read, deliver, halt, and delete.
 
 `GangService` has one coroutine for each use case, with its defaults. The Airflow hook derives its blocking methods from
 these coroutines. The service selects the namespace and calls the packages `submission`, `tracking` and `cluster`, which
@@ -9,38 +9,28 @@ A DAG file may import this module, so the module imports no client library. Each
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from importlib import import_module
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
+from airflow_provider_gangjobs.service.submissions import SubmissionService
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
-    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-    from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
-    from airflow_provider_gangjobs.submission.cleanup import CleanupReport
     from airflow_provider_gangjobs.submission.ending import KillResult
-    from airflow_provider_gangjobs.submission.operations import SubmissionPage
-    from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.submit import Submission
-    from airflow_provider_gangjobs.submission.uploads import Upload
-    from airflow_provider_gangjobs.tracking.follow import Until
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
@@ -48,24 +38,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_NAMESPACE: Final = "default"
 SUBMISSION_DEADLINE_S: Final = 120.0
 """Twice the time that an API server may need to restart. Discovery and all steps of a submission share the deadline."""
-SUBMISSIONS_PER_PAGE: Final = 100
-PODS_GONE_WITHIN_S: Final = 120.0
-"""The default termination grace period is 30 s, and a node needs some time to notice that a pod is deleted."""
-HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
-"""A submission takes a second, and the retries of a task usually follow within minutes."""
 
 
 @dataclass(frozen=True)
-class GangService:
+class GangService(SubmissionService):
     """The gangs of one cluster, over one client.
 
     Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.
     """
-
-    client: Client
 
     @classmethod
     @asynccontextmanager
@@ -75,11 +57,6 @@ class GangService:
 
         async with Client(config) as client:
             yield cls(client)
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of gangs whose spec names no namespace."""
-        return self.client.config.namespace or DEFAULT_NAMESPACE
 
     # -- the cluster -----------------------------------------------------------------------------------------
 
@@ -232,106 +209,6 @@ class GangService:
         from airflow_provider_gangjobs.cluster.discovery import discover
 
         return await discover(self.client, clock=self.client.clock)
-
-    async def submission(self, trigger_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
-        """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.
-
-        Returns None if there is no such submission.
-        """
-        from airflow_provider_gangjobs.submission import operations
-
-        return await operations.find(self.client, trigger_id, namespace=namespace or self.namespace)
-
-    async def submissions(
-        self,
-        *,
-        namespace: str | None = None,
-        selector: str | None = None,
-        limit: int = SUBMISSIONS_PER_PAGE,
-        continue_token: str | None = None,
-    ) -> SubmissionPage:
-        """Return a page of a namespace's submissions, of tasks and of submission ids.
-
-        :param selector: A label selector. By default all submissions are returned.
-        :param continue_token: The token of the page before this one.
-        """
-        from airflow_provider_gangjobs.submission import operations
-
-        return await operations.page(
-            self.client,
-            namespace=namespace or self.namespace,
-            selector=selector,
-            limit=limit,
-            continue_token=continue_token,
-        )
-
-    async def delete_submission(
-        self,
-        trigger_id: str,
-        *,
-        job: bool = False,
-        namespace: str | None = None,
-        timeout_s: float = PODS_GONE_WITHIN_S,
-    ) -> tuple[GangRef, ...]:
-        """Delete the ledger, the files, the Service and the groups of a submission; with `job`, also its Jobs.
-
-        A live gang is halted first, and the call waits for its pods. Safe to repeat, also after an error. Returns the
-        Jobs that the submission had.
-
-        Raises:
-            SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
-        """
-        from airflow_provider_gangjobs.submission.deletion import delete_submission
-        from airflow_provider_gangjobs.tracking.release import release_pods
-
-        async def release(ref: GangRef) -> None:
-            await release_pods(self.client, namespace=ref.namespace, gang=ref.name)
-
-        return await delete_submission(
-            self.client,
-            trigger_id,
-            namespace=namespace or self.namespace,
-            release=release,
-            job=job,
-            timeout_s=timeout_s,
-        )
-
-    async def tidy(
-        self,
-        *,
-        namespace: str | None = None,
-        everywhere: bool = False,
-        older_than: timedelta = HALF_SUBMITTED_FOR,
-        dry_run: bool = False,
-    ) -> CleanupReport:
-        """Complete or remove the gangs whose submission stopped half-way. Safe to repeat and to run concurrently.
-
-        :param everywhere: Clean up the whole cluster instead of one namespace.
-        :param older_than: Leave gangs alone whose Job was created more recently than this.
-        :param dry_run: Only report what would be done.
-        """
-        from airflow_provider_gangjobs.submission.cleanup import tidy
-
-        where = None if everywhere else namespace or self.namespace
-        return await tidy(self.client, namespace=where, older_than=older_than, dry_run=dry_run)
-
-    async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
-        """Store files that many gangs share. Returns their content id, for `GangSpec(uploads=[...])`."""
-        from airflow_provider_gangjobs.submission import uploads
-
-        return await uploads.upload(self.client, files, namespace=namespace or self.namespace)
-
-    async def uploads(self, *, namespace: str | None = None) -> list[Upload]:
-        """Return all uploads of a namespace."""
-        from airflow_provider_gangjobs.submission import uploads
-
-        return await uploads.uploads(self.client, namespace=namespace or self.namespace)
-
-    async def delete_upload(self, content_id: str, *, namespace: str | None = None) -> bool:
-        """Delete an upload, even if gangs still use it. Returns false if the upload was gone."""
-        from airflow_provider_gangjobs.submission import uploads
-
-        return await uploads.delete_upload(self.client, content_id, namespace=namespace or self.namespace)
 
     # -- tracking --------------------------------------------------------------------------------------------
 
@@ -486,30 +363,4 @@ class GangService:
         return await release_pods(self.client, namespace=namespace, gang=gang)
 
 
-async def follow(
-    config: ClusterConfig,
-    ref: GangRef,
-    *,
-    until: Until = "ended",
-    deadlines: Deadlines | None = None,
-    report: Callable[[Observation], None] = lambda _: None,
-) -> GangEvent:
-    """Wait until a gang runs or has ended, and record its outcomes in the ledger meanwhile.
-
-    All calls on one event loop share their watches and connections, so this use case takes no client.
-
-    :param until: What to wait for: `running` or `ended`.
-    :param deadlines: How long the gang may be queued, assembling and running. By default there is no limit.
-    :param report: Called with each new observation of the gang.
-    """
-    from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
-
-    name = "airflow_provider_gangjobs.tracking.follow"
-    # The first import in a process loads the client libraries, which takes half a second of CPU or more. The import
-    # runs in a thread so that other triggers on this event loop go on meanwhile.
-    module = sys.modules[name] if name in sys.modules else await asyncio.to_thread(import_module, name)
-    event: GangEvent = await module.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
-    return event
-
-
-__all__ = ["GangService", "follow"]
+__all__ = ["GangService"]

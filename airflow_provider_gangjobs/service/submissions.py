@@ -1,0 +1,145 @@
+"""The use cases that keep the submissions of a namespace: find, list, delete and clean up submissions, and store files.
+
+A DAG file may import this module, so the module imports no client library. Each method imports what it calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.submission.cleanup import CleanupReport
+    from airflow_provider_gangjobs.submission.operations import SubmissionPage
+    from airflow_provider_gangjobs.submission.record import SubmissionRecord
+    from airflow_provider_gangjobs.submission.uploads import Upload
+
+DEFAULT_NAMESPACE: Final = "default"
+SUBMISSIONS_PER_PAGE: Final = 100
+PODS_GONE_WITHIN_S: Final = 120.0
+"""The default termination grace period is 30 s, and a node needs some time to notice that a pod is deleted."""
+HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
+"""A submission takes a second, and the retries of a task usually follow within minutes."""
+
+
+@dataclass(frozen=True)
+class SubmissionService:
+    """The submissions and uploads of one cluster, over one client. `GangService` adds the use cases of gangs.
+
+    Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.
+    """
+
+    client: Client
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of gangs whose spec names no namespace."""
+        return self.client.config.namespace or DEFAULT_NAMESPACE
+
+    async def submission(self, trigger_id: str, *, namespace: str | None = None) -> SubmissionRecord | None:
+        """Return the submission of this id: state, phase, times, and the error if it failed. Sends one request.
+
+        Returns None if there is no such submission.
+        """
+        from airflow_provider_gangjobs.submission import operations
+
+        return await operations.find(self.client, trigger_id, namespace=namespace or self.namespace)
+
+    async def submissions(
+        self,
+        *,
+        namespace: str | None = None,
+        selector: str | None = None,
+        limit: int = SUBMISSIONS_PER_PAGE,
+        continue_token: str | None = None,
+    ) -> SubmissionPage:
+        """Return a page of a namespace's submissions, of tasks and of submission ids.
+
+        :param selector: A label selector. By default all submissions are returned.
+        :param continue_token: The token of the page before this one.
+        """
+        from airflow_provider_gangjobs.submission import operations
+
+        return await operations.page(
+            self.client,
+            namespace=namespace or self.namespace,
+            selector=selector,
+            limit=limit,
+            continue_token=continue_token,
+        )
+
+    async def delete_submission(
+        self,
+        trigger_id: str,
+        *,
+        job: bool = False,
+        namespace: str | None = None,
+        timeout_s: float = PODS_GONE_WITHIN_S,
+    ) -> tuple[GangRef, ...]:
+        """Delete the ledger, the files, the Service and the groups of a submission; with `job`, also its Jobs.
+
+        A live gang is halted first, and the call waits for its pods. Safe to repeat, also after an error. Returns the
+        Jobs that the submission had.
+
+        Raises:
+            SubmissionFailed: the pods were not gone within `timeout_s` seconds, or the server refused a request.
+        """
+        from airflow_provider_gangjobs.submission.deletion import delete_submission
+        from airflow_provider_gangjobs.tracking.release import release_pods
+
+        async def release(ref: GangRef) -> None:
+            await release_pods(self.client, namespace=ref.namespace, gang=ref.name)
+
+        return await delete_submission(
+            self.client,
+            trigger_id,
+            namespace=namespace or self.namespace,
+            release=release,
+            job=job,
+            timeout_s=timeout_s,
+        )
+
+    async def tidy(
+        self,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        older_than: timedelta = HALF_SUBMITTED_FOR,
+        dry_run: bool = False,
+    ) -> CleanupReport:
+        """Complete or remove the gangs whose submission stopped half-way. Safe to repeat and to run concurrently.
+
+        :param everywhere: Clean up the whole cluster instead of one namespace.
+        :param older_than: Leave gangs alone whose Job was created more recently than this.
+        :param dry_run: Only report what would be done.
+        """
+        from airflow_provider_gangjobs.submission.cleanup import tidy
+
+        where = None if everywhere else namespace or self.namespace
+        return await tidy(self.client, namespace=where, older_than=older_than, dry_run=dry_run)
+
+    async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
+        """Store files that many gangs share. Returns their content id, for `GangSpec(uploads=[...])`."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.upload(self.client, files, namespace=namespace or self.namespace)
+
+    async def uploads(self, *, namespace: str | None = None) -> list[Upload]:
+        """Return all uploads of a namespace."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.uploads(self.client, namespace=namespace or self.namespace)
+
+    async def delete_upload(self, content_id: str, *, namespace: str | None = None) -> bool:
+        """Delete an upload, even if gangs still use it. Returns false if the upload was gone."""
+        from airflow_provider_gangjobs.submission import uploads
+
+        return await uploads.delete_upload(self.client, content_id, namespace=namespace or self.namespace)
+
+
+__all__ = ["SubmissionService"]
