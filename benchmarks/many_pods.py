@@ -32,8 +32,8 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.kube.interning import interner_of
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.gang_observer import BATCH_PODS
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
+from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS
 from benchmarks.harness import ROOT, Report, arguments, with_bytecode
 from benchmarks.loop_watch import LoopWatch
 from benchmarks.population import GANG, JOB_UID, NAMESPACE, Population
@@ -122,7 +122,7 @@ async def _store(pods: int) -> dict[str, Any]:
 async def _taken(take: Callable[[int], dict[str, PodView]]) -> int:
     """How many there were, taken in portions as a follower does it."""
     time_slice, number = TimeSlice(), 0
-    while some := take(BATCH_PODS):
+    while some := take(DEFAULT_LIMITS.batch_pods):
         number += len(some)
         await time_slice.yield_if_due()
     return number

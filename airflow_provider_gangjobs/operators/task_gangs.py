@@ -48,6 +48,8 @@ class TaskGangs:
     connect: Callable[[ClusterConfig], AbstractAsyncContextManager[GangService]] = field(
         default=GangService.connect, repr=False
     )
+    kill_timeout_s: float = KILL_TIMEOUT_S
+    """How long `kill` may take to delete the gangs, in seconds."""
     server_ahead_s: float = 0.0
     """How many seconds the API server's clock is ahead of the local clock, as the last call has shown."""
     _is_killed: bool = field(default=False, init=False, repr=False)
@@ -103,7 +105,7 @@ class TaskGangs:
             return session.call(action)
 
     def kill(self, why: str) -> None:
-        """Delete the live gangs of this try. Takes at most `CANCEL_TIMEOUT_S` and `KILL_TIMEOUT_S`. Never raises.
+        """Delete the live gangs of this try. Takes at most `CANCEL_TIMEOUT_S` and `kill_timeout_s`. Never raises.
 
         A signal handler calls this at any moment, also between a request and its answer. First the requests of this
         try are cancelled, so that the try creates nothing after the kill. Then the gangs are deleted over a client of
@@ -113,7 +115,7 @@ class TaskGangs:
         session, self._session = self._session, None
         if session is not None:
             session.cancel(CANCEL_TIMEOUT_S)
-        self.end(OnFinish.DELETE, why=why, timeout_s=KILL_TIMEOUT_S)
+        self.end(OnFinish.DELETE, why=why, timeout_s=self.kill_timeout_s)
 
     def is_live(self, ref: GangRef) -> bool | None:
         """Return whether this worker finds that the gang still runs. `None` if the cluster could not be read."""

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -37,11 +36,13 @@ from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.observation import Observation
@@ -80,6 +81,7 @@ async def follow(
     report: Callable[[Observation], None],
     now: Callable[[], datetime] | None = None,
     clock: Clock | None = None,
+    limits: SizeLimits = DEFAULT_LIMITS,
 ) -> GangEvent:
     """Follow a gang until all its ranks run, or until it has ended, and return the event.
 
@@ -90,18 +92,21 @@ async def follow(
     :param report: Called at each change of the phase or of the cause of waiting.
     :param now: The time by which deadlines are judged. By default this is the API server's time, because the API server
         writes the times that deadlines count from.
+    :param clock: The clock of pauses and retries. By default the clock of the client.
+    :param limits: From which sizes on the gang is treated as a large gang.
     """
-    clock = clock or Clock()
     reporter = PhaseReporter(report)
     shared = None if isinstance(cluster, Client) else informers()
     client = cluster if isinstance(cluster, Client) else informers().acquire_client(cluster)
+    clock = clock or client.clock
     server_now = now or client.server_clock.now
     try:
         while True:
             watch = GangWatch(client, ref)
             try:
                 await watch.find_podgroups(client)
-                return await _Follower(client, ref, watch, deadlines, until, reporter, server_now, clock).run()
+                follower = _Follower(client, ref, watch, deadlines, until, reporter, server_now, clock, limits)
+                return await follower.run()
             except InformerClosedError:
                 continue
             except ClusterRefused as exc:
@@ -138,6 +143,7 @@ class _Follower:
         reporter: PhaseReporter,
         now: Callable[[], datetime],
         clock: Clock,
+        limits: SizeLimits,
     ) -> None:
         self.client = client
         self.ref = ref
@@ -148,7 +154,8 @@ class _Follower:
         self.now = now
         self.clock = clock
         self.harvest = HarvestTask(client, ref, clock, watch.wake)
-        self.observer = GangObserver(ref, watch, self.harvest.enqueue)
+        self.limits = limits
+        self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=limits)
         self.events: tuple[EventView, ...] = ()
         self.has_read_events = False
 
@@ -288,7 +295,9 @@ class _Follower:
         return (RESULTS_GONE,) if verdict.kind is VerdictKind.SUCCEEDED and self.watch.gone_job is not None else ()
 
     def _final_harvest(self) -> FinalHarvest:
-        return FinalHarvest(self.client, self.ref, self.harvest, self.watch, self.observer, self.clock, self.now)
+        return FinalHarvest(
+            self.client, self.ref, self.harvest, self.watch, self.observer, self.clock, self.now, limits=self.limits
+        )
 
     # -- deadlines -------------------------------------------------------------------------------------------
 

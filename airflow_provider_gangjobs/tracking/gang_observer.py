@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.state.completeness import Completeness, chec
 from airflow_provider_gangjobs.gang.state.observation import Observation, observe, observe_indexed
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
 from airflow_provider_gangjobs.gang.state.pods import pods_of
+from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
     from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 
-INDEXED_ANEW_MAX: Final = 64
-"""Pods. The index of a larger gang is kept. Ten thousand small gangs would need too much memory for their indexes."""
-BATCH_PODS: Final = 250
-"""Some 5 ms of work."""
 IN_THREAD_MIN: Final = 500
 """Pods that are observed in a thread. In the loop this would delay other gangs by more than 10 ms."""
 
@@ -52,10 +49,15 @@ class ObservedPods:
 class GangObserver:
     """Observes one gang. The observer alone takes changes of pods from the watch, and enqueues them for the harvest."""
 
-    __slots__ = ("_enqueue", "_index", "_not_indexed", "_ref", "_watch")
+    __slots__ = ("_enqueue", "_index", "_limits", "_not_indexed", "_ref", "_watch")
 
     def __init__(
-        self, ref: GangRef, watch: GangWatch, enqueue: Callable[[Sequence[PodView], Sequence[PodView]], None]
+        self,
+        ref: GangRef,
+        watch: GangWatch,
+        enqueue: Callable[[Sequence[PodView], Sequence[PodView]], None],
+        *,
+        limits: SizeLimits = DEFAULT_LIMITS,
     ) -> None:
         """
         :param enqueue: Called with pods of the gang that have changed, and with the last views of pods that are gone.
@@ -63,6 +65,7 @@ class GangObserver:
         self._ref = ref
         self._watch = watch
         self._enqueue = enqueue
+        self._limits = limits
         self._index: PodIndex | None = None
         self._not_indexed: dict[str, PodView] = {}
         """Pods that changed since they were indexed last. Several changes of one pod are indexed once."""
@@ -78,7 +81,7 @@ class GangObserver:
         """Enqueue all pods that have changed. On return nothing of the watch is left to process."""
         time_slice = loop_local(TimeSlice)
         while True:
-            changed, gone = self._watch.pop_pod_changes(BATCH_PODS)
+            changed, gone = self._watch.pop_pod_changes(self._limits.batch_pods)
             if not changed and not gone:
                 return
             self._note(changed, gone)
@@ -99,13 +102,13 @@ class GangObserver:
         if self._index is None:
             pods = self._watch.pods
             index = PodIndex(self._ref)
-            async for batch in in_batches(pods):
+            async for batch in in_batches(pods, self._limits.batch_pods):
                 index.update(batch)
-            if len(pods) > INDEXED_ANEW_MAX:
+            if len(pods) > self._limits.indexed_anew_max:
                 self._index = index
             return index
         not_indexed, self._not_indexed = self._not_indexed, {}
-        async for batch in in_batches(list(not_indexed.values())):
+        async for batch in in_batches(list(not_indexed.values()), self._limits.batch_pods):
             self._index.update(batch)
         return self._index
 
@@ -117,7 +120,8 @@ class GangObserver:
 
     async def observe(self, pods: PodIndex, job: Job | None, podgroup: PodGroupView | None, **more: Any) -> Observation:
         """Return the observation of indexed pods; see `observe_indexed`."""
-        if len(pods) < IN_THREAD_MIN or (pods.has_one_pod_a_rank and len(pods.troubled) <= INDEXED_ANEW_MAX):
+        has_few_troubled = pods.has_one_pod_a_rank and len(pods.troubled) <= self._limits.indexed_anew_max
+        if len(pods) < IN_THREAD_MIN or has_few_troubled:
             return observe_indexed(job, pods, podgroup, self._ref, **more)
         return await asyncio.to_thread(observe_indexed, job, pods, podgroup, self._ref, **more)
 
@@ -131,12 +135,12 @@ async def observe_listed(
     return await asyncio.to_thread(observe, job, pods, podgroup, ref, **more)
 
 
-async def in_batches(pods: Sequence[PodView]) -> AsyncIterator[Sequence[PodView]]:
-    """Yield all pods in batches, between which other tasks of the loop run.
+async def in_batches(pods: Sequence[PodView], batch_pods: int) -> AsyncIterator[Sequence[PodView]]:
+    """Yield all pods in batches of at most `batch_pods`, between which other tasks of the loop run.
 
     All gangs of a loop share one time slice, so several walks in a row do not each get a slice of their own.
     """
     time_slice = loop_local(TimeSlice)
-    for first in range(0, len(pods), BATCH_PODS):
-        yield pods[first : first + BATCH_PODS]
+    for first in range(0, len(pods), batch_pods):
+        yield pods[first : first + batch_pods]
         await time_slice.yield_if_due()

@@ -11,16 +11,22 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["HostsFile"]
 
 
 class HostsFile:
-    """The lines of a hosts file by key, after a fixed header."""
+    """The lines of a hosts file by key, after a fixed header.
 
-    def __init__(self, path: str, header: Iterable[str] = ()) -> None:
+    :param write: Writes bytes at an offset of the file, as `os.pwrite` does.
+    """
+
+    def __init__(
+        self, path: str, header: Iterable[str] = (), *, write: Callable[[int, bytes, int], int] = os.pwrite
+    ) -> None:
         self.path = path
+        self._write = write
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self._spans: dict[str, tuple[int, int]] = {}
         self._free: list[tuple[int, int]] = []
@@ -44,20 +50,20 @@ class HostsFile:
         os.close(self._fd)
 
     def _append(self, data: bytes) -> None:
-        os.pwrite(self._fd, data, self._size)
+        self._write(self._fd, data, self._size)
         self._size += len(data)
 
     def _remove_line(self, key: str) -> None:
         span = self._spans.pop(key, None)
         if span is not None:
-            os.pwrite(self._fd, b"#", span[0])
+            self._write(self._fd, b"#", span[0])
             self._free.append(span)
 
     def _reuse_space(self, key: str, line: bytes) -> bool:
         for index, (offset, length) in enumerate(self._free):
             if length >= len(line):
-                os.pwrite(self._fd, line[1:].ljust(length - 1), offset + 1)
-                os.pwrite(self._fd, line[:1], offset)
+                self._write(self._fd, line[1:].ljust(length - 1), offset + 1)
+                self._write(self._fd, line[:1], offset)
                 self._spans[key] = (offset, length)
                 del self._free[index]
                 return True

@@ -12,7 +12,7 @@ import yaml
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.service import GangService
-from airflow_provider_gangjobs.tracking.read import snapshot
+from airflow_provider_gangjobs.tracking.read.snapshot import DEFAULT_LIMITS, GangSnapshot, SnapshotLimits, read_snapshot
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.timeouts import TIMEOUT_S
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_gangjobs.submission.submit import Submission
-    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
     from tests.cluster.tenant import Tenant
 
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "ui.md"
@@ -47,14 +46,20 @@ async def gangs(tenant: Tenant) -> AsyncIterator[GangService]:
 
 
 async def looked_at(
-    viewer: Tenant, submission: Submission, until: Callable[[GangSnapshot], bool], run: str = "run"
+    viewer: Tenant,
+    submission: Submission,
+    until: Callable[[GangSnapshot], bool],
+    run: str = "run",
+    limits: SnapshotLimits = DEFAULT_LIMITS,
 ) -> GangSnapshot:
-    """What the viewer sees once it is so."""
-    key = TaskKey("dag", run, "task", -1)
+    """Return the first snapshot that the viewer reads and for which `until` holds."""
+    digest, ref = TaskKey("dag", run, "task", -1).digest, submission.ref
     async with asyncio.timeout(TIMEOUT_S), GangService.connect(viewer.config) as gangs:
-        while not until(seen := await gangs.snapshot(key, uid=submission.ref.uid)):  # noqa: ASYNC110 - the server changes
+        while True:
+            seen = await read_snapshot(gangs.client, ref.namespace, digest, ref.uid, limits=limits)
+            if until(seen):
+                return seen
             await asyncio.sleep(LOOK_AGAIN_S)
-        return seen
 
 
 def is_refused_a_node(seen: GangSnapshot) -> bool:
@@ -82,13 +87,10 @@ async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant,
     assert viewer.forbidden_requests() == []
 
 
-async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(
-    viewer: Tenant, gangs: GangService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshot, "WHOLE_RANKS_MAX", 1)
+async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(viewer: Tenant, gangs: GangService) -> None:
     submission = await submit_gang(gangs, gang_spec(2, cpu="5"))
 
-    seen = await looked_at(viewer, submission, is_refused_a_node)
+    seen = await looked_at(viewer, submission, is_refused_a_node, limits=SnapshotLimits(whole_ranks_max=1))
 
     assert not seen.is_whole
     assert {pod.status.phase for pod in seen.pods} == {"Pending"}

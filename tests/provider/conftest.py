@@ -54,15 +54,11 @@ async def plane() -> AsyncIterator[VirtualControlPlane]:
 
 
 @pytest.fixture
-def task(embedded: SandboxThread, connection: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def task(embedded: SandboxThread, connection: str) -> Any:
     """Make a task that runs a shell script on two ranks. What it leaves in the cluster is deleted."""
-    from airflow_provider_gangjobs.operators import task_gangs
     from gangjobs_sandbox.resources import JOBS
     from tests.provider.task_runner import Task
-    from tests.timeouts import TIMEOUT_S
 
-    # Airflow gives a killed task five seconds; a busy machine takes what it takes.
-    monkeypatch.setattr(task_gangs, "KILL_TIMEOUT_S", TIMEOUT_S)
     made: list[Task] = []
 
     def make(script: str, **parameters: Any) -> Task:

@@ -19,15 +19,25 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED, LABEL_TASK
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
 
+class OperatorWithTime(GangJobOperator):
+    """An operator whose kill may take as long as any wait of a test. Airflow gives a killed task five seconds."""
+
+    def _find_gangs(self, context: Any, **options: Any) -> Any:
+        gangs = super()._find_gangs(context, **options)
+        gangs.kill_timeout_s = TIMEOUT_S
+        return gangs
+
+
 class Task:
     """A task of a fresh DAG run, and its tries."""
 
-    kind: type[GangJobOperator] = GangJobOperator
+    kind: type[GangJobOperator] = OperatorWithTime
 
     def __init__(self, cluster: SandboxThread, connection: str, script: str, **parameters: Any) -> None:
         self.cluster = cluster

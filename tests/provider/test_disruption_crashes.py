@@ -15,13 +15,12 @@ from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DISRUPTIONS
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
-from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.resources import JOBS
 from tests.airflow.polling import wait_for
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
-from tests.provider.task_runner import run_trigger
+from tests.provider.task_runner import OperatorWithTime, run_trigger
 from tests.provider.virtual_control_plane import loop_clock
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
@@ -43,7 +42,7 @@ class Life:
     requests: list[str] = field(default_factory=list)
 
 
-class CrashingOperator(GangJobOperator):
+class CrashingOperator(OperatorWithTime):
     """In a process that dies."""
 
     life: Life
@@ -62,9 +61,9 @@ class CrashingOperator(GangJobOperator):
 
 
 def worker(train: Task, crash: Crash | None = None) -> CrashingOperator:
-    train.kind = CrashingOperator
+    train.kind, kind = CrashingOperator, train.kind
     operator = train.operator()
-    train.kind = GangJobOperator
+    train.kind = kind
     assert isinstance(operator, CrashingOperator)
     operator.life = Life(crash)
     return operator

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.tracking.read import snapshot
+from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot, SnapshotLimits, read_snapshot
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 from tests.airflow.polling import wait_for
@@ -18,7 +18,6 @@ from tests.airflow.polling import wait_for
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.service import GangService
-    from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
 SMALL = {"cpu": "100m", "memory": "32Mi"}
 NEVER_FITS = GangSpec(image="i", command=["true"], workers=3, resources={"cpu": "1000"})
@@ -52,6 +51,10 @@ def look(hook: GangJobHook, key: TaskKey, ref: GangRef | None = None) -> GangSna
     return hook.call(lambda gangs: gangs.snapshot(key, uid=ref.uid if ref else None))
 
 
+def read(hook: GangJobHook, key: TaskKey, ref: GangRef, limits: SnapshotLimits) -> GangSnapshot:
+    return hook.call(lambda gangs: read_snapshot(gangs.client, ref.namespace, key.digest, ref.uid, limits=limits))
+
+
 def test_all_attempts_are_seen_and_one_is_looked_at(hook: GangJobHook, key: TaskKey) -> None:
     first = submit(hook, FAILS, key)
     end(hook, first)
@@ -77,27 +80,21 @@ def test_another_tasks_gang_is_not_found_by_its_uid(hook: GangJobHook, key: Task
     hook.delete(foreign)
 
 
-def test_of_a_large_gang_what_failed_and_what_waits_is_read(
-    hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshot, "WHOLE_RANKS_MAX", 2)
-    monkeypatch.setattr(snapshot, "SAMPLE_PODS", 2)
+def test_of_a_large_gang_what_failed_and_what_waits_is_read(hook: GangJobHook, key: TaskKey) -> None:
+    limits = SnapshotLimits(whole_ranks_max=2, sample_pods=2)
     ref = submit(hook, NEVER_FITS, key)
 
-    seen = wait_for("pods", lambda: seen if (seen := look(hook, key, ref)).pods else None)
+    seen = wait_for("pods", lambda: seen if (seen := read(hook, key, ref, limits)).pods else None)
 
     assert not seen.is_whole
     assert [pod.status.phase for pod in seen.pods] == ["Pending", "Pending"], "two of three"
     hook.delete(ref)
 
 
-def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(
-    hook: GangJobHook, key: TaskKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshot, "WHOLE_PAGES_MAX", 0)
+def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(hook: GangJobHook, key: TaskKey) -> None:
     ref = submit(hook, NEVER_FITS, key)
 
-    assert not look(hook, key, ref).is_whole
+    assert not read(hook, key, ref, SnapshotLimits(whole_pages_max=0)).is_whole
     hook.delete(ref)
 
 

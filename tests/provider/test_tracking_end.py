@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.tracking.follow import follow
-from airflow_provider_gangjobs.tracking.harvest import final_harvest
 from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import decode
+from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Asking:
     """Follows a gang, and keeps what it asked of the server since `forget`."""
 
-    def __init__(self, plane: VirtualControlPlane, ref: GangRef) -> None:
+    def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
         self.client = CrashingClient(plane.client)
-        options = {"report": lambda _: None, "now": plane.clock.now, "clock": loop_clock()}
+        options |= {"report": lambda _: None, "now": plane.clock.now, "clock": loop_clock()}
         self.task = asyncio.create_task(follow(self.client, ref, **options))
 
     def forget(self) -> None:
@@ -112,10 +112,7 @@ async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whol
     assert twin["metadata"]["uid"] in plane.ledger()
 
 
-@pytest.fixture
-def every_gang_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(final_harvest, "LISTED_AT_ONCE_MAX", 1)
-    monkeypatch.setattr(final_harvest, "LAG_PER_POD_S", 5.0)
+EVERY_GANG_IS_LARGE = SizeLimits(listed_at_once_max=1, lag_per_pod_s=5.0)
 
 
 @in_virtual_time
@@ -141,7 +138,6 @@ async def test_pods_are_looked_at_as_often_as_they_change(plane, monkeypatch: py
     assert plane.held() == []
 
 
-@pytest.mark.usefixtures("every_gang_is_large")
 @pytest.mark.parametrize("held", [True, False])
 @in_virtual_time
 async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane, held: bool):
@@ -152,7 +148,7 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
             patch = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
             plane.registry.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE)
     plane.arm("delay", method="GET", path="/pods$", query="watch=", delay_s=8.0)
-    asking = Asking(plane, ref)
+    asking = Asking(plane, ref, limits=EVERY_GANG_IS_LARGE)
     await asyncio.sleep(2)
     plane.finish_all()
     assert (await asking.event()).status is Status.SUCCEEDED
@@ -164,15 +160,11 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
 
 @pytest.mark.parametrize("large", [True, False])
 @in_virtual_time
-async def test_pods_of_a_watch_that_died_without_a_word_are_recorded_as_they_ended(
-    plane, large: bool, request: pytest.FixtureRequest
-):
-    if large:
-        request.getfixturevalue("every_gang_is_large")
+async def test_pods_of_a_watch_that_died_without_a_word_are_recorded_as_they_ended(plane, large: bool):
     ref = plane.submit(workers=3)
     await plane.until(lambda: plane.running_ranks() == 3)
     plane.arm("half-open", method="GET", path="/pods$", query="watch=")
-    asking = Asking(plane, ref)
+    asking = Asking(plane, ref, limits=EVERY_GANG_IS_LARGE if large else DEFAULT_LIMITS)
     await asyncio.sleep(2)
     began = elapsed()
     plane.finish_all()

@@ -11,8 +11,8 @@ from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
-from airflow_provider_gangjobs.tracking import gang_observer
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
+from airflow_provider_gangjobs.tracking.size_limits import SizeLimits
 from tests.provider.follower import Follower
 from tests.provider.virtual_control_plane import VirtualControlPlane, is_held
 from tests.provider.virtual_time import elapsed, in_virtual_time
@@ -36,12 +36,10 @@ async def test_gang_that_succeeds_is_told_once(plane):
 
 
 @in_virtual_time
-async def test_gang_too_large_to_be_counted_anew_is_told_like_a_small_one(plane, monkeypatch):
-    monkeypatch.setattr(gang_observer, "INDEXED_ANEW_MAX", 2)
-    monkeypatch.setattr(gang_observer, "BATCH_PODS", 2)
+async def test_large_gang_whose_index_is_kept_is_reported_like_a_small_one(plane):
     workers = 7
     ref = plane.submit(workers=workers)
-    following = Follower(plane, ref)
+    following = Follower(plane, ref, limits=SizeLimits(indexed_anew_max=2, batch_pods=2))
     await plane.until(lambda: plane.running_ranks() == workers)
     await asyncio.sleep(5)
     for rank in range(workers):

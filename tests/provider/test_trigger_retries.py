@@ -6,18 +6,18 @@ import asyncio
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import yaml
 
-from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.state.phase import Phase
+from airflow_provider_gangjobs.tracking.cluster_requests import REFUSED_FOR_S
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.wait import (
+    CLOCK_WITHIN_S,
     ERROR_PAUSE_BASE_S,
     ERROR_PAUSE_CAP_S,
     PROGRESS_S,
@@ -25,12 +25,8 @@ from airflow_provider_gangjobs.triggers.wait import (
     pause_after_errors_s,
     wait_for_event,
 )
-from tests.provider.test_trigger_run import QUICK, submitted
+from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
-
-if TYPE_CHECKING:
-    from gangjobs_sandbox.thread import SandboxThread
-    from tests.provider.virtual_control_plane import VirtualControlPlane
 
 CONNECTION = "AIRFLOW_CONN_RETRIES"
 
@@ -72,28 +68,26 @@ async def test_reading_the_connection_is_retried(plane: VirtualControlPlane, mon
     assert 120 <= elapsed() <= 200
 
 
-async def test_deadline_of_the_task_applies_while_the_connection_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("airflow_provider_gangjobs.triggers.wait.CLOCK_WITHIN_S", 0.1)
-    args = args_of(GangRef("n", "j", "u"), deadline=time.time() + 0.5, execution_timeout_s=200.0)
+@in_virtual_time
+async def test_deadline_of_the_task_applies_while_the_connection_cannot_be_read() -> None:
+    args = args_of(GangRef("n", "j", "u"), deadline=time.time() - 1.0, execution_timeout_s=200.0)
     event = await wait_until_ended(args)
     assert (event.status, event.reason, event.seconds) == (Status.TIMEOUT, "Deadline.execution", 200.0)
+    assert elapsed() == CLOCK_WITHIN_S
 
 
-async def test_rotated_token_is_used(embedded: SandboxThread, connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_gangjobs.tracking.cluster_requests.REFUSED_FOR_S", 0.5)
-    monkeypatch.setattr("airflow_provider_gangjobs.tracking.follow.SYNC_WITHIN_S", 0.1)
-    ref = submitted(connection, QUICK)
-    kube_config = yaml.safe_load(embedded.kubeconfig_path.read_text())
-    fresh = connection_json(kube_config)
-    monkeypatch.setenv(CONNECTION, fresh.replace(embedded.token, "rotated-away"))
-    asyncio.get_running_loop().call_later(0.2, monkeypatch.setenv, CONNECTION, fresh)
+@in_virtual_time
+async def test_rotated_token_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with VirtualControlPlane.running(token="new-token") as plane:
+        fresh = connection_json(plane.config.kube_config)
+        monkeypatch.setenv(CONNECTION, fresh.replace("new-token", "old-token"))
+        asyncio.get_running_loop().call_later(60, monkeypatch.setenv, CONNECTION, fresh)
+        waiting = asyncio.create_task(wait_until_ended(args_of(plane.submit(workers=2))))
+        await plane.until(lambda: plane.running_ranks() == 2)
+        plane.finish_all()
 
-    event = await wait_until_ended(args_of(ref))
-    await informers().aclose()
-
-    assert event.status is Status.SUCCEEDED
+        assert (await waiting).status is Status.SUCCEEDED
+        assert REFUSED_FOR_S <= elapsed() <= REFUSED_FOR_S + 100
 
 
 @in_virtual_time

@@ -48,12 +48,12 @@ STOP_S = 2.0
 """How long a program takes to end after SIGTERM."""
 
 
-def config_for(url: str) -> ClusterConfig:
+def config_for(url: str, token: str | None = None) -> ClusterConfig:
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {}}],
+        "users": [{"name": "u", "user": {"token": token} if token else {}}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
     }
@@ -99,19 +99,21 @@ class VirtualControlPlane:
         plays_nodes: bool = True,
         jobs: bool = True,
         node_grace_s: float | None = None,
+        token: str | None = None,
     ) -> AsyncIterator[VirtualControlPlane]:
         """Serve a plane. With `jobs=False` no controller runs, and pods are the test's to make.
 
         Nodes may be silent; with `node_grace_s` they are looked after, and lost when they are silent for so long.
+        With a `token`, the API server refuses requests without that bearer token.
         """
         time_of_day = LoopClock()
         registry = Registry(clock=time_of_day, release=release, rng=random.Random(1))
         faults = Faults()
         async with AsyncExitStack() as stack:
             logs: dict[str, str] = {}
-            app = create_app(registry, token=None, faults=faults, logs=_Logs(logs))
+            app = create_app(registry, token=token, faults=faults, logs=_Logs(logs))
             address = await stack.enter_async_context(serving(app))
-            config = config_for(address.url)
+            config = config_for(address.url, token)
             client = await stack.enter_async_context(Client(config, clock=loop_clock()))
             _share_virtual_time()
             stack.push_async_callback(informers().aclose)

@@ -190,20 +190,19 @@ def test_without_distinct_addresses_pods_share_one() -> None:
     assert {pool.allocate(), pool.allocate()} == {"127.0.0.1"}
 
 
-def test_first_byte_of_a_reused_line_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_byte_of_a_reused_line_is_written_last(tmp_path: Path) -> None:
     """Between any two writes, a reader sees the old line, no line, or the new line."""
     path = tmp_path / "hosts"
-    file = HostsFile(str(path))
-    file.update({"a": "127.64.0.1 first-name-that-is-long"})
     seen: list[list[str]] = []
-    write = os.pwrite
 
-    def watched(fd: int, data: bytes, offset: int) -> int:
-        written = write(fd, data, offset)
+    def write(fd: int, data: bytes, offset: int) -> int:
+        written = os.pwrite(fd, data, offset)
         seen.append(live_lines(path))
         return written
 
-    monkeypatch.setattr(os, "pwrite", watched)
+    file = HostsFile(str(path), write=write)
+    file.update({"a": "127.64.0.1 first-name-that-is-long"})
+    seen.clear()
     file.update({"a": "127.64.0.2 second"})
     file.close()
     assert seen == [[], [], ["127.64.0.2 second"], ["127.64.0.2 second"]]

@@ -20,6 +20,7 @@ from airflow_provider_gangjobs.gang.state.pods import has_ended, is_of
 from airflow_provider_gangjobs.tracking.cluster_requests import gather_or_cancel, retry_until_answered
 from airflow_provider_gangjobs.tracking.gang_observer import in_batches
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,11 +44,8 @@ GRACE_MARGIN_S: Final = 15.0
 GRACE_MAX_S: Final = 900.0
 """No pod is waited for longer, whatever its grace period."""
 RETRY_S: Final = 5.0
-LISTED_AT_ONCE_MAX: Final = 500
-"""Pods: one page. A larger gang (a list of 100,000 pods is 600 MB) is listed only if waiting does not help."""
-LAG_PER_POD_S: Final = 1e-3
 LAG_MAX_S: Final = 10.0
-"""How long to wait for a watch of pods that is behind the watch of Jobs."""
+"""How long to wait at most for a watch of pods that is behind the watch of Jobs."""
 PAUSE_PER_POD_S: Final = 40e-6
 PAUSE_MAX_S: Final = 1.0
 """Between two sweeps over a large gang. A sweep costs half a microsecond a pod: one per cent."""
@@ -86,6 +84,8 @@ class FinalHarvest:
         observer: GangObserver,
         clock: Clock,
         now: Callable[[], datetime],
+        *,
+        limits: SizeLimits = DEFAULT_LIMITS,
     ) -> None:
         self.client = client
         self.ref = ref
@@ -94,6 +94,7 @@ class FinalHarvest:
         self.observer = observer
         self.clock = clock
         self.now = now
+        self.limits = limits
         self._listed: list[PodView] | None = None
         self._wait_for_watch_until: float | None = None
 
@@ -105,7 +106,7 @@ class FinalHarvest:
             ClusterRefused: The pods cannot be listed any more.
         """
         completeness = pods.completeness(job, self.harvest.harvester.recorded, self.ref)
-        if completeness is Completeness.COMPLETE or self.watch.pod_count > LISTED_AT_ONCE_MAX:
+        if completeness is Completeness.COMPLETE or self.watch.pod_count > self.limits.listed_at_once_max:
             await self._harvest_observed()
         else:
             self._listed, _ = await gather_or_cancel(self._list(), self._harvest_observed())
@@ -143,7 +144,7 @@ class FinalHarvest:
                 sweep = await self._sweep(job, await self.observer.refresh(), must_list=True)
                 return FinalHarvestResult() if sweep.is_done else await self._abandon(sweep.held)
             await self.watch.changed(self._retry_in_s())
-            if self.watch.pod_count > LISTED_AT_ONCE_MAX:
+            if self.watch.pod_count > self.limits.listed_at_once_max:
                 await self.clock.sleep(min(self.watch.pod_count * PAUSE_PER_POD_S, PAUSE_MAX_S))
 
     async def _sweep(self, job: Job | None, pods: ObservedPods, *, must_list: bool = False) -> _Sweep:
@@ -165,7 +166,7 @@ class FinalHarvest:
                 return _Sweep(is_done=False, held=held, error=error)
             listed = await self._list()
         await self.observer.add_listed(listed)
-        async for batch in in_batches(listed):
+        async for batch in in_batches(listed, self.limits.batch_pods):
             self.harvest.enqueue(batch)
         error = await self.harvest.drain()
         newest = {pod.metadata.uid: pod for pod in (*held, *listed)}
@@ -175,11 +176,11 @@ class FinalHarvest:
     def _waits_for_watch(self) -> bool:
         """Whether to wait some seconds for a watch that is behind, because listing many pods costs more."""
         pods = self.watch.pod_count
-        if pods <= LISTED_AT_ONCE_MAX or self.watch.pods_may_lag:
+        if pods <= self.limits.listed_at_once_max or self.watch.pods_may_lag:
             return False
         now = self.clock.monotonic()
         if self._wait_for_watch_until is None:
-            self._wait_for_watch_until = now + min(pods * LAG_PER_POD_S, LAG_MAX_S)
+            self._wait_for_watch_until = now + min(pods * self.limits.lag_per_pod_s, LAG_MAX_S)
         return now < self._wait_for_watch_until
 
     def _retry_in_s(self) -> float:
@@ -196,7 +197,7 @@ class FinalHarvest:
     async def _held_of(self, pods: list[PodView]) -> list[PodView]:
         """Return the pods of the gang that are still held."""
         holds, held = self.harvest.harvester.holds, []
-        async for batch in in_batches(pods):
+        async for batch in in_batches(pods, self.limits.batch_pods):
             held += [pod for pod in batch if holds(pod) and is_of(self.ref, pod)]
         return held
 

@@ -32,16 +32,24 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import EventView
 
-WHOLE_RANKS_MAX: Final = 1000
-"""Two pages of pods and at most 4.3 MB of ledger."""
-WHOLE_PAGES_MAX: Final = 4
-"""Of 500 pods. A Job that made more than twice as many pods as it has ranks is not looked at as a whole."""
-SAMPLE_PODS: Final = 200
-"""Of each kind, of a large gang."""
-SAMPLE_SHARDS: Final = 1
-"""Of the ledger of a large gang: some two thousand outcomes, the earliest."""
-
 V = TypeVar("V", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class SnapshotLimits:
+    """From which sizes on a gang is read in part, and how large the part is."""
+
+    whole_ranks_max: int = 1000
+    """A gang of up to so many ranks is read as a whole: two pages of pods and at most 4.3 MB of ledger."""
+    whole_pages_max: int = 4
+    """Pages of 500 pods. A Job that made more than twice as many pods as it has ranks is not read as a whole."""
+    sample_pods: int = 200
+    """How many failed pods, and how many waiting pods, are read of a large gang."""
+    sample_shards: int = 1
+    """How many ConfigMaps of the ledger are read of a large gang: each has some two thousand outcomes, the earliest."""
+
+
+DEFAULT_LIMITS: Final = SnapshotLimits()
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,9 @@ class GangSnapshot:
     """Plural names of resources that could not be read."""
 
 
-async def read_snapshot(client: Client, namespace: str, digest: str, uid: str | None = None) -> GangSnapshot:
+async def read_snapshot(
+    client: Client, namespace: str, digest: str, uid: str | None = None, *, limits: SnapshotLimits = DEFAULT_LIMITS
+) -> GangSnapshot:
     """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
 
     :param digest: The digest of the task's key. No gang of another task can be found by it.
@@ -75,21 +85,24 @@ async def read_snapshot(client: Client, namespace: str, digest: str, uid: str | 
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
     if not chosen:
         return GangSnapshot(jobs=jobs)
-    return await _Reader(client, jobs, chosen[0]).whole()
+    return await _Reader(client, jobs, chosen[0], limits).read()
 
 
 class _Reader:
     """Reads one Job and what belongs to it."""
 
-    def __init__(self, client: Client, jobs: Sequence[Mapping[str, Any]], job: Mapping[str, Any]) -> None:
+    def __init__(
+        self, client: Client, jobs: Sequence[Mapping[str, Any]], job: Mapping[str, Any], limits: SnapshotLimits
+    ) -> None:
         self.client = client
+        self.limits = limits
         self.jobs = jobs
         self.stored = job
         self.job: Job = read_job(job)
         self.ref = self.job.ref
         self.unread: list[str] = []
 
-    async def whole(self) -> GangSnapshot:
+    async def read(self) -> GangSnapshot:
         pods, is_whole = await self._pods()
         outcomes = await self._outcomes(is_whole)
         is_waiting = len(pods) < self.job.ranks or any(not pod.spec.node_name for pod in pods)
@@ -105,13 +118,14 @@ class _Reader:
         )
 
     async def _pods(self) -> tuple[list[PodView], bool]:
+        sample = self.limits.sample_pods
         try:
-            if self.job.ranks <= WHOLE_RANKS_MAX:
-                pods, is_whole = await self._list(PodView, PODS, pages_max=WHOLE_PAGES_MAX)
+            if self.job.ranks <= self.limits.whole_ranks_max:
+                pods, is_whole = await self._list(PodView, PODS, pages_max=self.limits.whole_pages_max)
                 if is_whole:
                     return pods, True
-            failed, _ = await self._list(PodView, PODS, field_selector="status.phase=Failed", limit=SAMPLE_PODS)
-            pending, _ = await self._list(PodView, PODS, field_selector="status.phase=Pending", limit=SAMPLE_PODS)
+            failed, _ = await self._list(PodView, PODS, field_selector="status.phase=Failed", limit=sample)
+            pending, _ = await self._list(PodView, PODS, field_selector="status.phase=Pending", limit=sample)
         except ClusterError:
             self.unread.append("pods")
             return [], False
@@ -119,7 +133,8 @@ class _Reader:
 
     async def _outcomes(self, is_whole: bool) -> list[Outcome]:
         try:
-            return await read_ledger(self.client, self.ref, shards_max=None if is_whole else SAMPLE_SHARDS)
+            shards_max = None if is_whole else self.limits.sample_shards
+            return await read_ledger(self.client, self.ref, shards_max=shards_max)
         except ClusterError:
             self.unread.append("configmaps")
             return []
@@ -162,4 +177,4 @@ class _Reader:
         return found, True
 
 
-__all__ = ["GangSnapshot", "read_snapshot"]
+__all__ = ["GangSnapshot", "SnapshotLimits", "read_snapshot"]
