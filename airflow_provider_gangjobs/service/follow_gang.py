@@ -6,9 +6,8 @@ A DAG file may import this module, so the module imports no client library.
 from __future__ import annotations
 
 import asyncio
-import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,12 +38,25 @@ async def follow(
     """
     from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 
-    name = "airflow_provider_gangjobs.tracking.follow"
-    # The first import in a process loads the client libraries, which takes half a second of CPU or more. The import
-    # runs in a thread so that other triggers on this event loop go on meanwhile.
-    module = sys.modules[name] if name in sys.modules else await asyncio.to_thread(import_module, name)
+    module = _tracking or await _import_tracking()
     event: GangEvent = await module.follow(config, ref, deadlines=deadlines or Deadlines(), until=until, report=report)
     return event
+
+
+_tracking: Any = None
+"""The module `tracking.follow`, once its import is complete."""
+
+
+async def _import_tracking() -> Any:
+    """Import the module that follows gangs, in a thread so that other triggers on this event loop go on meanwhile.
+
+    The first import in a process loads the client libraries, which takes half a second of CPU or more. `sys.modules`
+    contains a module from the beginning of its import, so it does not say that the module can be used. The import
+    system makes other threads wait until the import is complete.
+    """
+    global _tracking
+    _tracking = await asyncio.to_thread(import_module, "airflow_provider_gangjobs.tracking.follow")
+    return _tracking
 
 
 __all__ = ["follow"]

@@ -28,6 +28,7 @@ from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.event_loop import run
+from airflow_provider_gangjobs.service.follow_gang import follow
 from airflow_provider_gangjobs.triggers.phase_log import PhaseLog
 
 if TYPE_CHECKING:
@@ -99,7 +100,20 @@ def pause_after_errors_s(errors: int) -> float:
 
 
 class _GangWait:
-    """One wait for one gang."""
+    """One wait for one gang. A triggerer keeps thousands of these objects, so they have no `__dict__`."""
+
+    __slots__ = (
+        "_args",
+        "_clock",
+        "_config",
+        "_first_seen_at",
+        "_hook",
+        "_log",
+        "_pause_s",
+        "_phases",
+        "_timeout",
+        "_until",
+    )
 
     def __init__(self, args: TriggerArgs, until: Until, log: Logger, config: ClusterConfig | None) -> None:
         self._args = args
@@ -143,7 +157,7 @@ class _GangWait:
         """Follow the gang, and retry after faults of this process as the docstring of the module describes."""
         pause_s, self._pause_s = self._pause_s, 0.0
         await asyncio.sleep(pause_s)
-        backoff = Backoff(Clock(), base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
+        backoff: Backoff | None = None
         failures = 0
         while True:
             began = _monotonic()
@@ -153,11 +167,17 @@ class _GangWait:
             except Exception as error:  # a secrets backend may raise anything
                 return self._error_event("The connection could not be read", error)
             try:
-                event = await self._follow(self._config)
+                event = await follow(
+                    self._config,
+                    self._args.ref,
+                    until=self._until,
+                    deadlines=self._args.deadlines,
+                    report=self._report,
+                )
             except Exception as error:  # a defect of this provider or of a library
                 if _monotonic() - began >= PROGRESS_S:
                     failures = 0
-                    backoff.reset()
+                    backoff = None
                 failures += 1
                 if failures > RESTARTS_MAX:
                     return self._error_event("Waiting for the gang failed", error)
@@ -165,13 +185,8 @@ class _GangWait:
             else:
                 if event.status is not Status.ERROR or not await self._reload_connection():
                     return event
+            backoff = backoff or Backoff(Clock(), base_s=RESTART_BASE_S, cap_s=RESTART_CAP_S)
             await asyncio.sleep(backoff.next())
-
-    async def _follow(self, config: ClusterConfig) -> GangEvent:
-        args = self._args
-        return await self._hook.afollow(
-            args.ref, until=self._until, deadlines=args.deadlines, report=self._report, config=config
-        )
 
     def _report(self, observation: Observation) -> None:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
