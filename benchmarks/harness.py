@@ -1,7 +1,7 @@
-"""What all benchmarks share: a description of the machine, a table, JSON, medians, fresh processes.
+"""The parts that all benchmarks share: the description of the machine, tables, JSON, medians, and progress.
 
-CPU seconds and ratios are to be trusted, wall time only on an idle machine: `yardstick_ms` tells how far a machine is
-from that, and what is compared runs interleaved.
+CPU seconds and ratios are reliable. Wall time is reliable only on an idle machine: `yardstick_ms` shows how busy the
+machine is, and compared runs are interleaved.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MANY = 1000
 _BEGAN = time.monotonic()
 
 
-def say(text: str) -> None:
-    """Progress, on standard error, with the seconds since the benchmark began."""
+def log_progress(text: str) -> None:
+    """Print progress on standard error, with the seconds since the benchmark began."""
     print(f"{time.monotonic() - _BEGAN:5.0f} s  {text}", file=sys.stderr, flush=True)
 
 
-def told(names: Sequence[str], what: str) -> Iterator[str]:
-    """The names, and progress at each tenth of many."""
+def with_progress(names: Sequence[str], what: str) -> Iterator[str]:
+    """Yield the names. If there are many, print progress at each tenth."""
     for number, name in enumerate(names):
         if len(names) >= MANY and number % (len(names) // 10) == 0:
-            say(f"{what}: {number:,} of {len(names):,}")
+            log_progress(f"{what}: {number:,} of {len(names):,}")
         yield name
 
 
@@ -49,13 +49,13 @@ def median(values: Iterable[float]) -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie."""
+    """Return the value below which `share` of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def arguments(doc: str | None, **numbers: int) -> argparse.Namespace:
-    """The command line: --quick, --out, and one option for each number."""
+    """Parse the command line: --quick, --out, and one option for each number."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller run, of a minute or less")
     parser.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
@@ -65,7 +65,7 @@ def arguments(doc: str | None, **numbers: int) -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    """Where it was measured."""
+    """Describe the machine on which the benchmark runs."""
     return {
         "cores": os.cpu_count(),
         "cpu": _cpu_model(),
@@ -77,7 +77,7 @@ def machine() -> dict[str, Any]:
 
 
 def yardstick_ms() -> float:
-    """CPU time of a fixed piece of work, the best of five: larger than usual means that others use the cores."""
+    """Return the CPU time of a fixed computation, the best of five runs. A long time means that the cores are busy."""
     best = float("inf")
     for _ in range(5):
         began = time.process_time()
@@ -100,7 +100,7 @@ class Report:
 
     benchmark: str
     limit: str
-    """What nobody can be faster than, and how that was measured."""
+    """The lower bound of the figures, and how the bound was measured."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -108,7 +108,7 @@ class Report:
         self.rows.append(row)
 
     def publish(self, out: Path | None) -> None:
-        """The table goes to standard error, so that standard output is JSON alone."""
+        """Print the table on standard error, and write the JSON to `out` or to standard output."""
         console = Console(stderr=True)
         table = Table("", *(str(row.get("who", "")) for row in self.rows), title=self.benchmark)
         for name in dict.fromkeys(name for row in self.rows for name in row if name != "who"):
@@ -148,7 +148,11 @@ def _shown(value: object) -> str:
 
 
 def line_of(output: IO[str]) -> dict[str, Any]:
-    """The next line that a process under test prints, as JSON; an error if it has ended instead."""
+    """Return the next line that a process under test prints, as JSON.
+
+    Raises:
+        RuntimeError: The process has ended.
+    """
     line = output.readline()
     if not line:
         raise RuntimeError("the process under test has ended without a result, or ran into its time limit")
@@ -157,7 +161,7 @@ def line_of(output: IO[str]) -> dict[str, Any]:
 
 
 def with_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which modules are compiled once and kept, though not beside the sources."""
+    """Return an environment in which modules are compiled once, into a folder outside the sources."""
     folder = Path.home() / ".cache" / "gangjobs" / "bytecode"
     kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(folder)}

@@ -27,8 +27,8 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
+from benchmarks.api_server import admin_config, airflow_environment, control_plane, cpu_s, job_manifest, tenant_of
 from benchmarks.harness import ROOT, Report, arguments, median, with_bytecode
-from benchmarks.world import admin_config, airflow_environment, control_plane, cpu_s, job_manifest, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -160,7 +160,7 @@ def _clear(tenant: Tenant) -> None:
 def _hollow_nodes(plane: ControlPlane, count: int) -> Iterator[None]:
     kubeconfig = str(plane.folder / "admin.kubeconfig")
     with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.hollow", kubeconfig, str(count)],
+        [sys.executable, "-m", "benchmarks.hollow_nodes", kubeconfig, str(count)],
         cwd=ROOT,
         env=with_bytecode(os.environ),
         stdout=subprocess.PIPE,
@@ -185,8 +185,8 @@ async def _run(tenant: Tenant, who: str, pods: int, within_s: float) -> dict[str
         kept = [pod for pod in left if FINALIZER_HARVEST in pod["metadata"].get("finalizers", ())]
         assert not kept, f"{len(kept)} pods are still held"
         if who in OURS:
-            told = await read_ledger(client, GangRef(tenant.namespace, NAME, job["metadata"]["uid"]))
-            assert {one.uid for one in told} == {pod["metadata"]["uid"] for pod in left}, "each pod's outcome, once"
+            recorded = await read_ledger(client, GangRef(tenant.namespace, NAME, job["metadata"]["uid"]))
+            assert {one.uid for one in recorded} == {pod["metadata"]["uid"] for pod in left}, "each pod's outcome, once"
         return result
 
 

@@ -105,7 +105,7 @@ async def _store(pods: int) -> dict[str, Any]:
     figures["list_cpu_s"] = await _listed(store, views, (population.running(i, i) for i in range(pods)))
     figures["running_mb"] = round(_rss_mb() - before_mb, 1)
     await _taken(subscription.take_updated)
-    figures["events_cpu_s"] = await _told(store, views, (population.ended(i, pods + i) for i in range(pods)))
+    figures["events_cpu_s"] = await _notified(store, views, (population.ended(i, pods + i) for i in range(pods)))
     figures["memory_mb"] = round(_rss_mb() - before_mb, 1)
     figures["kb_per_pod"] = round(figures["memory_mb"] * 1024 / pods, 2)
     assert await _taken(subscription.take_updated) == pods
@@ -146,7 +146,7 @@ async def _listed(store: Store[PodView], views: ViewDecoder[PodView], pods: Iter
     return round(cpu + time.process_time() - began, 2)
 
 
-async def _told(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
+async def _notified(store: Store[PodView], views: ViewDecoder[PodView], pods: Iterator[bytes]) -> float:
     time_slice, cpu = TimeSlice(), 0.0
     for number, body in enumerate(pods):
         line = b'{"type":"MODIFIED","object":' + body + b"}"

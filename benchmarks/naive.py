@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.harvest.finalizer import PATCHES_IN_FLIGHT_MAX, release_patch
-from benchmarks.waiting import rss_kb, tell
+from benchmarks.waiting import print_json, rss_kb
 
 
 async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
@@ -36,7 +36,7 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
 
         listed = json.loads(await client.list_page(PODS, namespace, limit=1))
         version = listed["metadata"]["resourceVersion"]
-        tell(ready=True)
+        print_json(ready=True)
         cpu = time.process_time()
         while len(freed) < pods:
             watches += 1
@@ -54,7 +54,7 @@ async def main(kubeconfig: str, namespace: str, gang: str, pods: int) -> None:
                             group.create_task(free(meta))
                     if len(freed) == pods:
                         break
-    tell(
+    print_json(
         cpu_s=time.process_time() - cpu,
         events={gang: (time.time(), "succeeded")},
         requests=sum(client.statistics().requests.values()),

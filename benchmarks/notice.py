@@ -16,8 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
-from benchmarks.harness import ROOT, Report, arguments, line_of, median, quantile, say, told, with_bytecode
-from benchmarks.world import (
+from benchmarks.api_server import (
     admin_config,
     airflow_environment,
     allow_all,
@@ -27,6 +26,17 @@ from benchmarks.world import (
     end_pods,
     tenant_of,
     write_gangs,
+)
+from benchmarks.harness import (
+    ROOT,
+    Report,
+    arguments,
+    line_of,
+    log_progress,
+    median,
+    quantile,
+    with_bytecode,
+    with_progress,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +61,7 @@ def main() -> None:
         runs: dict[str, list[dict[str, Any]]] = {who: [] for who in counts}
         for number in range(rounds):
             for who, count in counts.items():
-                say(f"round {number + 1} of {rounds}: {count:,} gangs, {who}")
+                log_progress(f"round {number + 1} of {rounds}: {count:,} gangs, {who}")
                 runs[who].append(_measure(plane, who, count))
     for who, results in runs.items():
         figures = {name: round(median(result[name] for result in results), 3) for name in results[0]}
@@ -69,7 +79,7 @@ def _measure(plane: ControlPlane, who: str, count: int) -> dict[str, Any]:
 async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
     names = [f"gang-{number}" for number in range(count)]
     async with Client(admin_config(tenant.plane, tenant.namespace)) as client:
-        uids = await write_gangs(client, tenant.namespace, told(names, "written"))
+        uids = await write_gangs(client, tenant.namespace, with_progress(names, "written"))
         if who == "nobody":
             server = cpu_s(tenant.plane)
             _, writes_ms = await _end_all(client, tenant.namespace, names)
@@ -94,7 +104,7 @@ async def _run(tenant: Tenant, who: str, count: int) -> dict[str, Any]:
         ) as process:
             assert process.stdout is not None
             await asyncio.to_thread(line_of, process.stdout)
-            say("all wait")
+            log_progress("all wait")
             server = cpu_s(tenant.plane)
             written, writes_ms = await _end_all(client, tenant.namespace, names)
             result = await asyncio.to_thread(line_of, process.stdout)

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import PODS as PODS_PATH
+from benchmarks.api_server import many, running, succeeded
 from benchmarks.harness import Report, arguments
 from benchmarks.loop_watch import LoopWatch
-from benchmarks.world import many, running, succeeded
 from gangjobs_sandbox.cluster import Sandbox, SandboxConfig
 from gangjobs_sandbox.gc_freeze import gc_frozen
 from gangjobs_sandbox.resources import JOBS, NODES, PODGROUPS, PODS

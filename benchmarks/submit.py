@@ -28,8 +28,8 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.submit import submit
+from benchmarks.api_server import api_server, many, tenant_of
 from benchmarks.harness import Report, arguments, median
-from benchmarks.world import api_server, many, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

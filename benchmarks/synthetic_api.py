@@ -84,7 +84,7 @@ class Api:
         await request.read()
         index = index_of(request.match_info["name"])
         self.released[index] = 1
-        self._tell("pods", self._pod(index))
+        self._send_event("pods", self._pod(index))
         meta = {"name": name_of(index), "namespace": NAMESPACE, "uid": uid_of(index), "resourceVersion": "1"}
         return _json({"kind": "PartialObjectMetadata", "metadata": meta})
 
@@ -113,13 +113,13 @@ class Api:
             due = min(pods, int(pods * (loop.time() - began) / seconds))
             for index in range(done, due):
                 self.ended[index] = 1
-                self._tell("pods", self._pod(index))
+                self._send_event("pods", self._pod(index))
                 if index % 100 == 0:
                     await asyncio.sleep(0)
             done = due
             await asyncio.sleep(BURST_S)
         self.is_complete = True
-        self._tell("jobs", json.dumps(self._job_now()).encode())
+        self._send_event("jobs", json.dumps(self._job_now()).encode())
 
     # -- the ledger ------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Api:
 
     # -- watches, and the rest -------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, obj: bytes) -> None:
+    def _send_event(self, kind: str, obj: bytes) -> None:
         self.version += 1
         for queue in self.watchers[kind]:
             queue.put_nowait(b'{"type":"MODIFIED","object":' + obj + b"}\n")

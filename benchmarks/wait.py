@@ -18,8 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.cluster.client import Client
-from benchmarks.harness import ROOT, Report, arguments, line_of, median, say, told, with_bytecode
-from benchmarks.world import (
+from benchmarks.api_server import (
     admin_config,
     airflow_environment,
     allow_all,
@@ -29,6 +28,7 @@ from benchmarks.world import (
     tenant_of,
     write_gangs,
 )
+from benchmarks.harness import ROOT, Report, arguments, line_of, log_progress, median, with_bytecode, with_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,13 +52,13 @@ def main() -> None:
     counts = {who: count for who, count in (("ours", gangs), ("peer", peers)) if count}
     report = Report("wait", "no request at all; the API server's own idle CPU is the row `nobody`")
     with api_server() as plane, ExitStack() as tenants:
-        say("the API server runs")
-        report.add(**_nobody(plane, seconds))
+        log_progress("the API server runs")
+        report.add(**_idle_server(plane, seconds))
         written = {who: _written(plane, tenants, who, count) for who, count in counts.items()}
         runs: dict[str, list[dict[str, Any]]] = {who: [] for who in counts}
         for number in range(rounds):
             for who, gangs_of in written.items():
-                say(f"round {number + 1} of {rounds}: {counts[who]:,} gangs wait, {who}")
+                log_progress(f"round {number + 1} of {rounds}: {counts[who]:,} gangs wait, {who}")
                 runs[who].append(_measure(gangs_of, who, counts[who], seconds))
         for who, results in runs.items():
             report.add(who=who, gangs=counts[who], **_medians(results))
@@ -68,7 +68,7 @@ def main() -> None:
     report.publish(options.out)
 
 
-def _nobody(plane: ControlPlane, seconds: int) -> dict[str, Any]:
+def _idle_server(plane: ControlPlane, seconds: int) -> dict[str, Any]:
     before = cpu_s(plane)
     asyncio.run(asyncio.sleep(seconds / 2))
     return {"who": "nobody", "server_cpu_s_per_min": round((cpu_s(plane) - before) * 120 / seconds, 2)}
@@ -111,7 +111,7 @@ def _measure(gangs: _Written, who: str, count: int, seconds: int) -> dict[str, A
     ) as process:
         assert process.stdout is not None
         line_of(process.stdout)
-        say("all wait")
+        log_progress("all wait")
         server = cpu_s(gangs.tenant.plane)
         result = line_of(process.stdout)
         server = cpu_s(gangs.tenant.plane) - server
@@ -121,7 +121,7 @@ def _measure(gangs: _Written, who: str, count: int, seconds: int) -> dict[str, A
 async def _write(tenant: Tenant, count: int) -> dict[str, str]:
     names = [f"gang-{number}" for number in range(count)]
     async with Client(admin_config(tenant.plane, tenant.namespace)) as client:
-        return await write_gangs(client, tenant.namespace, told(names, "written"))
+        return await write_gangs(client, tenant.namespace, with_progress(names, "written"))
 
 
 def _row(result: dict[str, Any], tenant: Tenant, count: int, server_s: float) -> dict[str, Any]:

@@ -89,7 +89,7 @@ async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> No
         **watch.take(),
     }
     gang_kb = (rss_kb() - idle_kb) / len(gangs["uids"])
-    tell(ready=True)
+    print_json(ready=True)
     signal.alarm(round(seconds) + END_LIMIT_S)
     await asyncio.sleep(0)
     watch.take()
@@ -125,7 +125,7 @@ async def main(who: str, gangs: dict[str, Any], mode: str, seconds: float) -> No
         "requests": requests(who),
         "watches": sum(one["watches"] for one in statistics(who).values()),
     }
-    tell(**result)
+    print_json(**result)
     ticking.cancel()
     os._exit(0)  # the triggers wait for ever, and their end is not measured
 
@@ -175,7 +175,7 @@ def rss_kb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
-def tell(**line: Any) -> None:
+def print_json(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 

@@ -48,7 +48,7 @@ def test_submission_and_phases_are_logged_once_each(reports: dict[str, DagTestRe
     assert log.count("succeeded: 3 ranks succeeded, 0 failed") == 1
 
 
-def test_failed_rank_fails_the_task_and_says_why(reports: dict[str, DagTestResult]) -> None:
+def test_failed_rank_fails_the_task_with_the_reason(reports: dict[str, DagTestResult]) -> None:
     report = reports["failing_rank"]
 
     assert report.state == "failed"

@@ -44,7 +44,7 @@ def test_gang_learns_what_one_process_learns(report: DagTestResult) -> None:
     assert Path(result["plot"]).read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_rank_tells_its_share(report: DagTestResult) -> None:
+def test_every_rank_reports_its_share(report: DagTestResult) -> None:
     ranks = report.value("train")
     assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
     assert [rank["shard_samples"] for rank in ranks] == [337, 337, 337, 336]

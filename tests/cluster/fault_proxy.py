@@ -134,8 +134,8 @@ class FaultProxy:
         headers["accept-encoding"] = "identity"
         async with self._http.stream(scope["method"], url, headers=headers, content=body) as answer:
             begun.set()
-            told = [(name.encode(), answer.headers[name].encode()) for name in PASSED_BACK if name in answer.headers]
-            await send({"type": "http.response.start", "status": answer.status_code, "headers": told})
+            headers = [(name.encode(), answer.headers[name].encode()) for name in PASSED_BACK if name in answer.headers]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
             async for piece in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from tests.cluster.tenant import Tenant
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest
-from tests.endings.scenario_runner import play, told
+from tests.endings.scenario_runner import outcomes_by_rank, play
 from tests.endings.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ def test_each_pod_has_its_outcome_and_the_verdict_is_the_jobs(
         raise error
 
 
-async def test_namespace_that_is_deleted_waits_until_all_is_told(plane: ControlPlane, tenant: Tenant) -> None:
+async def test_deletion_of_a_namespace_waits_until_all_outcomes_are_recorded(
+    plane: ControlPlane, tenant: Tenant
+) -> None:
     """Its pods go first (OrderedNamespaceDeletion), so the Role is still there when their finalizers are taken off."""
     async with hollow_nodes(plane) as kubelets:
         admin = kubelets.admin
@@ -94,7 +96,7 @@ async def test_namespace_that_is_deleted_waits_until_all_is_told(plane: ControlP
             await admin.delete(NAMESPACES, tenant.namespace)
             event = await following
             assert event.status in {Status.FAILED, Status.DELETED}
-            assert told(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
+            assert outcomes_by_rank(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
 
             async def is_gone() -> bool:
                 return tenant.namespace not in {one["metadata"]["name"] for one in await admin.list(NAMESPACES)}

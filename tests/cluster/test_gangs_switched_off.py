@@ -55,7 +55,7 @@ async def test_it_is_known_that_no_gang_can_be_had(bare_tenant: Tenant) -> None:
     assert made(bare_tenant) == []
 
 
-async def test_the_sandbox_without_gangs_tells_the_same(bare_tenant: Tenant) -> None:
+async def test_sandbox_without_gangs_reports_the_same(bare_tenant: Tenant) -> None:
     real = await abilities_of(bare_tenant.config)
     with running(SandboxConfig(nodes=0, kubernetes=NONE)) as sandbox:
         config = ClusterConfig.from_extras("sandbox", {"kube_config_path": str(sandbox.kubeconfig_path)})
@@ -72,7 +72,7 @@ async def test_required_gang_is_refused_before_anything_is_created(bare_tenant: 
     assert made(bare_tenant) == []
 
 
-async def test_preferred_gang_runs_as_plain_pods_and_says_so(bare_tenant: Tenant) -> None:
+async def test_preferred_gang_runs_as_plain_pods_and_reports_the_reason(bare_tenant: Tenant) -> None:
     async with GangService.connect(bare_tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, cpu="100m", gang="preferred"))
         assert (submission.decision, submission.notes) == (f"basic:{REASON}", (f"Not a gang: {REASON}",))
@@ -81,7 +81,7 @@ async def test_preferred_gang_runs_as_plain_pods_and_says_so(bare_tenant: Tenant
         assert [outcome.result for outcome in await gangs.outcomes(submission.ref)] == [[1, 2], [0], [0]]
         job = await gangs.client.get(JOBS, submission.ref.name, bare_tenant.namespace)
         assert job["metadata"]["annotations"][ANNOTATION_GANG] == submission.decision
-        told = await gangs.client.list(EVENTS, bare_tenant.namespace, field_selector="reason=NotAGang")
-        assert [event["involvedObject"]["uid"] for event in told] == [submission.ref.uid]
+        events = await gangs.client.list(EVENTS, bare_tenant.namespace, field_selector="reason=NotAGang")
+        assert [event["involvedObject"]["uid"] for event in events] == [submission.ref.uid]
         with pytest.raises(NotFound):
             await gangs.client.list(podgroups("v1beta1"), bare_tenant.namespace)

@@ -36,5 +36,5 @@ async def test_kubectl_reads_them_too(tenant: Tenant) -> None:
         submission = await submit_gang(gangs, gang_spec(2, code=SPEAK))
         await follow_gang(tenant, submission)
     command = [str(KUBECTL), f"--kubeconfig={tenant.kubeconfig}", "logs", f"job/{submission.ref.name}", "--tail=1"]
-    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
-    assert said.stdout == "and ends\n"
+    completed = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    assert completed.stdout == "and ends\n"

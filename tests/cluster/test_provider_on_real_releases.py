@@ -32,7 +32,7 @@ async def test_no_pod_stays_held_after_the_end(tenant: Tenant) -> None:
     assert [pod["metadata"].get("finalizers") for pod in pods] == [None] * 3
 
 
-async def test_one_failed_rank_is_told_apart_from_those_it_took_down(tenant: Tenant) -> None:
+async def test_failed_rank_is_distinguished_from_the_ranks_that_ended_after_it(tenant: Tenant) -> None:
     code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(3000)"
     async with GangService.connect(tenant.config) as gangs:
         event = await follow_gang(tenant, await submit_gang(gangs, gang_spec(code=code)))

@@ -38,10 +38,10 @@ WORKERS = 2
 def by_command(tenant: Tenant) -> None:
     command = [sys.executable, "-m", "airflow_provider_gangjobs.cli.main", "release", "-n", tenant.namespace]
     for released in (WORKERS, 0):
-        said = subprocess.run(
+        completed = subprocess.run(
             [*command, "--kubeconfig", str(tenant.kubeconfig)], capture_output=True, text=True, check=True
         )
-        assert f"{released} released, 0 failed" in said.stdout
+        assert f"{released} released, 0 failed" in completed.stdout
 
 
 def by_hook(tenant: Tenant) -> None:
@@ -70,16 +70,16 @@ def by_kubectl(tenant: Tenant) -> None:
 
 def _sh(line: str, kubeconfig: Path) -> str:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    said = subprocess.run(["sh", "-ec", line], env=environment, capture_output=True, text=True, check=False)
-    assert (said.returncode, said.stderr) == (0, ""), said
-    return said.stdout
+    completed = subprocess.run(["sh", "-ec", line], env=environment, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, ""), completed
+    return completed.stdout
 
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
 @pytest.mark.parametrize("release", [by_command, by_hook, pytest.param(by_kubectl, marks=needs_kubectl)])
-async def test_pods_that_nobody_harvests_are_let_go(tenant: Tenant, release: Callable[[Tenant], None]) -> None:
+async def test_pods_that_nobody_harvests_are_released(tenant: Tenant, release: Callable[[Tenant], None]) -> None:
     async with GangService.connect(tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(WORKERS, code=SLEEP, cpu="100m", termination_grace_s=1))
 

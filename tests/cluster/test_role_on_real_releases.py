@@ -89,7 +89,7 @@ async def test_gangs_that_are_killed(tenant: Tenant, gangs: GangService) -> None
     assert_within_role(tenant)
 
 
-async def test_preferred_gang_that_cannot_be_one_says_so(tenant: Tenant, gangs: GangService) -> None:
+async def test_preferred_gang_without_permission_reports_the_reason(tenant: Tenant, gangs: GangService) -> None:
     retried = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"backoffLimit": 1}}
     spec = gang_spec(2, code="print('done')", cpu=SMALL, gang="preferred", manifest=retried)
     submission = await submit_gang(gangs, spec)

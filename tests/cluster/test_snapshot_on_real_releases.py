@@ -66,7 +66,9 @@ def is_refused_a_node(seen: GangSnapshot) -> bool:
     return any(item.type == "PodScheduled" for pod in seen.pods for item in pod.status.conditions)
 
 
-async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: Tenant, gangs: GangService) -> None:
+async def test_viewer_with_list_permission_reads_what_a_gang_waits_for(
+    tenant: Tenant, viewer: Tenant, gangs: GangService
+) -> None:
     submission = await submit_gang(gangs, gang_spec(2, cpu="5"))
 
     seen = await looked_at(viewer, submission, is_refused_a_node)
@@ -76,7 +78,9 @@ async def test_who_may_list_sees_what_a_gang_waits_for(tenant: Tenant, viewer: T
     assert {verb for _, _, verb in viewer.used_permissions()} == {"list"}
 
 
-async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant, gangs: GangService) -> None:
+async def test_viewer_with_list_permission_reads_how_ranks_ended(
+    tenant: Tenant, viewer: Tenant, gangs: GangService
+) -> None:
     submission = await submit_gang(gangs, gang_spec(2, code=FAIL, cpu="100m"))
     await follow_gang(tenant, submission)
 
@@ -87,7 +91,7 @@ async def test_who_may_list_sees_how_ranks_ended(tenant: Tenant, viewer: Tenant,
     assert viewer.forbidden_requests() == []
 
 
-async def test_large_gang_is_looked_at_by_what_fails_and_what_waits(viewer: Tenant, gangs: GangService) -> None:
+async def test_snapshot_of_a_large_gang_has_the_failed_and_the_waiting_pods(viewer: Tenant, gangs: GangService) -> None:
     submission = await submit_gang(gangs, gang_spec(2, cpu="5"))
 
     seen = await looked_at(viewer, submission, is_refused_a_node, limits=SnapshotLimits(whole_ranks_max=1))

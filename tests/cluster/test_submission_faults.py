@@ -189,8 +189,8 @@ async def test_uploaded_files_reach_the_ranks(tenant: Tenant) -> None:
         await until(lambda: ended(gangs, "op"))
         record = await gangs.submission("op")
         pods = await gangs.client.list(PODS, tenant.namespace, label_selector=f"{LABEL_GANG}={submission.ref.name}")
-        told = [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod in pods]
-        assert (record and record.state, told) == (OperationState.SUCCEEDED, ["42", "42"])
+        messages = [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod in pods]
+        assert (record and record.state, messages) == (OperationState.SUCCEEDED, ["42", "42"])
         assert await gangs.delete_upload(content_id)
         assert await gangs.uploads() == []
         await gangs.delete_submission("op", job=True)

@@ -1,7 +1,7 @@
-"""A gang that is followed on a real control plane, while each kind of request in turn comes to grief.
+"""A gang is followed on a real control plane, while a fault is injected into each kind of request in turn.
 
-Always: each pod's outcome is recorded exactly once and before the pod is let go, no finalizer is left, and the verdict
-is the Job's.
+In each case each pod's outcome is recorded exactly once and before the pod is released, no finalizer is left, and the
+verdict is the end of the Job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gangjobs_sandbox.api.faults import Fault, FaultKind
 from tests.cluster.fault_proxy import FaultProxy, InjectedFault
 from tests.endings.fake_kubelets import FakeKubelets
 from tests.endings.gang_under_test import GangUnderTest
-from tests.endings.scenario_runner import check, told
+from tests.endings.scenario_runner import check, outcomes_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from tests.cluster.tenant import Tenant
 
 TIMEOUT_S = 3.0
-HURRIED = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0)
-"""A watch that has fallen silent is noticed soon."""
+SHORT_WATCHES = InformerConfig(watch_timeout_s=(3.0, 5.0), idle_margin_s=1.0)
+"""A watch that delivers nothing any more is noticed within seconds."""
 
-ALL_ON = "1.36"
-"""Elsewhere only what has to do with writes and a process's death."""
-ELSEWHERE = ("dies before", "dies after", "500 after")
+FULLY_TESTED_RELEASE = "1.36"
+"""Every fault is injected on this release. On the other releases, only faults of writes and crashes are."""
+FAULTS_ON_OTHER_RELEASES = ("dies before", "dies after", "500 after")
 
 READS = ("LIST jobs", "WATCH jobs", "LIST pods", "WATCH pods", "GET jobs")
-OF_A_SUCCESSOR = "LIST configmaps"
-"""Asked for by one who finds that another has begun the ledger."""
+SUCCESSOR_READ = "LIST configmaps"
+"""A follower sends this request if another follower has begun the ledger."""
 READS_OF_GROUPS = ("LIST podgroups", "WATCH podgroups")
 WRITES = ("POST configmaps", "PATCH configmaps", "PATCH pods")
 
 DISCOVERY = "GET discovery"
 
-TROUBLES: dict[str, tuple[Fault, bool]] = {
+FAULTS: dict[str, tuple[Fault, bool]] = {
     "dies before": (Fault(FaultKind.DROP_BEFORE), True),
     "dies after": (Fault(FaultKind.DROP_AFTER), True),
     "409": (Fault(FaultKind.STATUS, code=409), False),
@@ -72,38 +72,38 @@ ENDS = {0: (OutcomeKind.SUCCEEDED,), 1: (OutcomeKind.FAILED,)}
 
 
 BEFORE = ("dies before", "500 before", "dropped before", "carried out too late")
-"""Of a request that changes nothing, the same as its counterpart."""
+"""For a request that changes nothing, each of these faults is the same as its counterpart."""
 
 
 def kinds(release: str) -> tuple[str, ...]:
-    """All requests of a whole tracking run."""
-    return (DISCOVERY, *READS, OF_A_SUCCESSOR, *(READS_OF_GROUPS if release != "1.35" else ()), *WRITES)
+    """Return the kinds of all requests that follow a gang from its start to its end."""
+    return (DISCOVERY, *READS, SUCCESSOR_READ, *(READS_OF_GROUPS if release != "1.35" else ()), *WRITES)
 
 
-def concerned(release: str, trouble: str) -> list[str]:
-    """What can be answered so, and on releases that are not looked at in full, what writes."""
-    if trouble == "410":
+def requests_with_fault(release: str, fault_name: str) -> list[str]:
+    """Return the requests into which the fault is injected."""
+    if fault_name == "410":
         return [kind for kind in kinds(release) if kind.startswith(("LIST", "WATCH"))]
-    only_writes = trouble in (*BEFORE, "409") or release != ALL_ON
+    only_writes = fault_name in (*BEFORE, "409") or release != FULLY_TESTED_RELEASE
     return [kind for kind in kinds(release) if kind in WRITES or not only_writes]
 
 
-class Impatient(Client):
+class ShortTimeoutClient(Client):
     """Waits for an answer for `TIMEOUT_S`, instead of half a minute and more."""
 
     def __init__(self, config: ClusterConfig) -> None:
         super().__init__(config)
         send = self._transport.send
 
-        async def send_impatiently(request: Request, *, timeout_s: float) -> bytes:
+        async def send_with_short_timeout(request: Request, *, timeout_s: float) -> bytes:
             return await send(request, timeout_s=min(timeout_s, TIMEOUT_S))
 
-        self._transport.send = send_impatiently  # type: ignore[method-assign]
+        self._transport.send = send_with_short_timeout  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
-class World:
-    """A tenant's namespace with hollow nodes, and a gateway for those who follow its gangs, whose informers hurry."""
+class FaultyNamespace:
+    """A namespace with fake kubelets, and a proxy that injects faults into the requests of followers."""
 
     tenant: Tenant
     kubelets: FakeKubelets
@@ -111,15 +111,15 @@ class World:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, tenant: Tenant) -> AsyncIterator[World]:
+    async def of(cls, tenant: Tenant) -> AsyncIterator[FaultyNamespace]:
         plane = tenant.plane
         config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
-        hurried = InformerFactory(connect=Impatient, config=HURRIED, linger_s=0)
-        loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = hurried
+        factory = InformerFactory(connect=ShortTimeoutClient, config=SHORT_WATCHES, linger_s=0)
+        loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = factory
         async with AsyncExitStack() as stack:
             proxy = await stack.enter_async_context(FaultProxy.opened(plane))
             kubelets = FakeKubelets(await stack.enter_async_context(Client(config)))
-            stack.push_async_callback(hurried.aclose)
+            stack.push_async_callback(factory.aclose)
             await stack.enter_async_context(kubelets.playing())
             yield cls(tenant, kubelets, proxy)
 
@@ -131,60 +131,60 @@ class World:
         ) as gang:
             yield gang
 
-    def follow(self, gang: GangUnderTest, trouble: InjectedFault, **options: Any) -> asyncio.Task[GangEvent]:
-        """A process that follows the gang, by way of the gateway."""
-        config = self.proxy.config_with_fault(self.tenant, trouble)
+    def follow(self, gang: GangUnderTest, fault: InjectedFault, **options: Any) -> asyncio.Task[GangEvent]:
+        """Follow the gang through the proxy, as a process of its own would."""
+        config = self.proxy.config_with_fault(self.tenant, fault)
         return asyncio.create_task(follow(config, gang.ref, report=lambda _: None, **options))
 
 
-async def one_ends(gang: GangUnderTest, trouble: InjectedFault) -> None:
-    """A rank succeeds and is recorded, or who should have done so is dead."""
+async def one_ends(gang: GangUnderTest, fault: InjectedFault) -> None:
+    """End a rank, and wait until its outcome is recorded or the follower is dead."""
     await gang.running()
     await gang.end(0)
-    await gang.until(lambda: _is_recorded(gang, trouble))
+    await gang.until(lambda: _is_recorded(gang, fault))
 
 
-async def ends_in_two_steps(gang: GangUnderTest, trouble: InjectedFault) -> None:
-    """One rank succeeds and is recorded, then the other fails: so the ledger is created, and then added to."""
-    await one_ends(gang, trouble)
+async def ends_in_two_steps(gang: GangUnderTest, fault: InjectedFault) -> None:
+    """End one rank, and fail the other one after the first is recorded. The ledger is created, and then patched."""
+    await one_ends(gang, fault)
     await gang.end(1, 42)
 
 
-async def _is_recorded(gang: GangUnderTest, trouble: InjectedFault) -> bool:
-    if trouble.is_dead:
+async def _is_recorded(gang: GangUnderTest, fault: InjectedFault) -> bool:
+    if fault.is_dead:
         return True
     selector = f"{LABEL_JOB_UID}={gang.ref.uid}"
     return bool(await gang.admin.list(CONFIGMAPS, gang.namespace, label_selector=selector))
 
 
-async def tracked(world: World, gang: GangUnderTest, trouble: InjectedFault) -> GangEvent:
-    """The event of the gang's follower, or of the next one if that dies."""
-    if trouble.kind == OF_A_SUCCESSOR:
-        return await tracked_by_a_successor(world, gang, trouble)
-    following = world.follow(gang, trouble)
-    return await told_by_it_or_the_next(gang, trouble, following, ends_in_two_steps(gang, trouble))
+async def tracked(namespace: FaultyNamespace, gang: GangUnderTest, fault: InjectedFault) -> GangEvent:
+    """Return the event of the follower or, if the follower dies, of the next follower."""
+    if fault.kind == SUCCESSOR_READ:
+        return await tracked_by_a_successor(namespace, gang, fault)
+    following = namespace.follow(gang, fault)
+    return await event_of_this_or_the_next_follower(gang, fault, following, ends_in_two_steps(gang, fault))
 
 
-async def tracked_by_a_successor(world: World, gang: GangUnderTest, trouble: InjectedFault) -> GangEvent:
-    """As `tracked`, but the first follower is without trouble, and ends after it has begun the ledger."""
-    first = world.follow(gang, InjectedFault())
+async def tracked_by_a_successor(namespace: FaultyNamespace, gang: GangUnderTest, fault: InjectedFault) -> GangEvent:
+    """As `tracked`, but a first follower without faults begins the ledger, and then ends."""
+    first = namespace.follow(gang, InjectedFault())
     await one_ends(gang, InjectedFault())
     await ended(first)
-    return await told_by_it_or_the_next(gang, trouble, world.follow(gang, trouble), gang.end(1, 42))
+    return await event_of_this_or_the_next_follower(gang, fault, namespace.follow(gang, fault), gang.end(1, 42))
 
 
-async def told_by_it_or_the_next(
-    gang: GangUnderTest, trouble: InjectedFault, following: asyncio.Task[GangEvent], acts: Awaitable[None]
+async def event_of_this_or_the_next_follower(
+    gang: GangUnderTest, fault: InjectedFault, following: asyncio.Task[GangEvent], acts: Awaitable[None]
 ) -> GangEvent:
-    """The event of this follower or, if that dies, of the next one."""
-    striking = asyncio.create_task(trouble.was_injected.wait())
+    """Return the event of this follower or, if the follower dies, of the next follower."""
+    injected = asyncio.create_task(fault.was_injected.wait())
     try:
         await acts
-        await asyncio.wait([following, striking], return_when=asyncio.FIRST_COMPLETED)
-        if not trouble.is_dead:
+        await asyncio.wait([following, injected], return_when=asyncio.FIRST_COMPLETED)
+        if not fault.is_dead:
             return await following
     finally:
-        await ended(following, striking)
+        await ended(following, injected)
     return await gang.follow()
 
 
@@ -194,40 +194,40 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def survives(world: World, kind: str, trouble: str) -> None:
-    fault, is_fatal = TROUBLES[trouble]
+async def check_fault(namespace: FaultyNamespace, kind: str, fault_name: str) -> None:
+    fault, is_fatal = FAULTS[fault_name]
     armed = InjectedFault(kind, fault, is_fatal=is_fatal)
-    async with world.gang_spec() as gang:
-        event = await tracked(world, gang, armed)
+    async with namespace.gang_spec() as gang:
+        event = await tracked(namespace, gang, armed)
         assert armed.was_injected.is_set(), f"no {kind} was made: {armed.made}"
         assert (event.status, event.reason, event.notes) == (Status.FAILED, "AppFailed", ()), event
-        assert told(event) == ENDS, event
+        assert outcomes_by_rank(event) == ENDS, event
         await check(gang, event)
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-async def test_each_request_may_go_wrong_and_nothing_is_lost_or_doubled(tenant: Tenant, trouble: str) -> None:
+@pytest.mark.parametrize("fault_name", FAULTS)
+async def test_each_request_may_fail_and_no_outcome_is_lost_or_recorded_twice(tenant: Tenant, fault_name: str) -> None:
     release = tenant.plane.release
-    if release != ALL_ON and trouble not in ELSEWHERE:
-        pytest.skip(f"tried on {ALL_ON}")
-    async with World.of(tenant) as world:
-        tries = {kind: survives(world, kind, trouble) for kind in concerned(release, trouble)}
+    if release != FULLY_TESTED_RELEASE and fault_name not in FAULTS_ON_OTHER_RELEASES:
+        pytest.skip(f"tried on {FULLY_TESTED_RELEASE}")
+    async with FaultyNamespace.of(tenant) as namespace:
+        tries = {kind: check_fault(namespace, kind, fault_name) for kind in requests_with_fault(release, fault_name)}
         errors = dict(zip(tries, await asyncio.gather(*tries.values(), return_exceptions=True), strict=True))
     failed = {kind: error for kind, error in errors.items() if error is not None}
     assert not failed, failed
     assert tenant.forbidden_requests() == []
 
 
-async def test_requests_of_a_whole_run_are_those_that_go_wrong_here(tenant: Tenant) -> None:
-    async with World.of(tenant) as world, world.gang_spec() as gang:
+async def test_requests_of_a_whole_run_are_the_requests_with_injected_faults(tenant: Tenant) -> None:
+    async with FaultyNamespace.of(tenant) as namespace, namespace.gang_spec() as gang:
         nothing = InjectedFault()
-        await check(gang, await tracked(world, gang, nothing))
-        assert {*nothing.made, OF_A_SUCCESSOR} == set(kinds(tenant.plane.release))
+        await check(gang, await tracked(namespace, gang, nothing))
+        assert {*nothing.made, SUCCESSOR_READ} == set(kinds(tenant.plane.release))
 
 
 async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> None:
-    async with World.of(tenant) as world, world.gang_spec(workers=12) as gang:
-        followers = [world.follow(gang, InjectedFault()) for _ in range(2)]
+    async with FaultyNamespace.of(tenant) as namespace, namespace.gang_spec(workers=12) as gang:
+        followers = [namespace.follow(gang, InjectedFault()) for _ in range(2)]
         await gang.running(12)
         await gang.end_all()
         for event in await asyncio.gather(*followers):
@@ -235,34 +235,34 @@ async def test_two_harvesters_at_once_record_each_pod_once(tenant: Tenant) -> No
             await check(gang, event)
 
 
-async def test_two_harvesters_of_which_one_dies(tenant: Tenant) -> None:
-    fault, _ = TROUBLES["dies after"]
-    async with World.of(tenant) as world, world.gang_spec() as gang:
-        mortal = world.follow(gang, InjectedFault("POST configmaps", fault, is_fatal=True))
-        living = world.follow(gang, InjectedFault())
+async def test_second_harvester_completes_the_harvest_when_the_first_one_dies(tenant: Tenant) -> None:
+    fault, _ = FAULTS["dies after"]
+    async with FaultyNamespace.of(tenant) as namespace, namespace.gang_spec() as gang:
+        crashing = namespace.follow(gang, InjectedFault("POST configmaps", fault, is_fatal=True))
+        surviving = namespace.follow(gang, InjectedFault())
         await ends_in_two_steps(gang, InjectedFault())
-        event = await living
-        await ended(mortal)
-        assert told(event) == ENDS
+        event = await surviving
+        await ended(crashing)
+        assert outcomes_by_rank(event) == ENDS
         await check(gang, event)
 
 
-@pytest.mark.parametrize("trouble", ["dies before", "dies after", "409", "500 after", "no answer"])
-async def test_halt_may_go_wrong(tenant: Tenant, trouble: str) -> None:
-    """A gang whose time is over is halted, by whoever follows it then."""
-    if tenant.plane.release != ALL_ON:
-        pytest.skip(f"tried on {ALL_ON}")
-    fault, is_fatal = TROUBLES[trouble]
+@pytest.mark.parametrize("fault_name", ["dies before", "dies after", "409", "500 after", "no answer"])
+async def test_halt_is_completed_after_each_fault(tenant: Tenant, fault_name: str) -> None:
+    """A gang whose deadline has passed is halted by its follower, or by the next one."""
+    if tenant.plane.release != FULLY_TESTED_RELEASE:
+        pytest.skip(f"tried on {FULLY_TESTED_RELEASE}")
+    fault, is_fatal = FAULTS[fault_name]
     armed = InjectedFault("PATCH jobs", fault, is_fatal=is_fatal)
     deadlines = Deadlines(run_s=1)
-    async with World.of(tenant) as world, world.gang_spec() as gang:
-        following = world.follow(gang, armed, deadlines=deadlines)
+    async with FaultyNamespace.of(tenant) as namespace, namespace.gang_spec() as gang:
+        following = namespace.follow(gang, armed, deadlines=deadlines)
         await armed.was_injected.wait()
         if is_fatal:
             await ended(following)
             following = asyncio.create_task(gang.follow(deadlines=deadlines))
         event = await following
         assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.running.ranks")
-        assert told(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
+        assert outcomes_by_rank(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
         await check(gang, event)
         assert (await gang.job())["spec"]["suspend"] is True

@@ -199,7 +199,7 @@ async def test_finalizer_outlives_the_grace_period(server: ApiServer) -> None:
     assert not await server.exists(path)
 
 
-async def test_end_of_a_held_pod_overwrites_when_its_deletion_was_asked_for(server: ApiServer) -> None:
+async def test_end_of_a_held_pod_overwrites_the_time_of_its_deletion_request(server: ApiServer) -> None:
     """Its kubelet deletes it with no grace period once its containers have ended, and that is the time that stays."""
     obj = pod(nodeName="n1")
     obj["metadata"]["finalizers"] = [HOLD]

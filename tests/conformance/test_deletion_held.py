@@ -26,7 +26,7 @@ def held(namespace: Namespace) -> list[Obj]:
     return pods
 
 
-def told_to_go(namespace: Namespace) -> list[bool]:
+def deletion_requested(namespace: Namespace) -> list[bool]:
     return ["deletionTimestamp" in pod["metadata"] for pod in namespace.pods()]
 
 
@@ -37,7 +37,7 @@ def messages(namespace: Namespace) -> list[str]:
 def test_background_deletion_leaves_the_pods_to_us(namespace: Namespace, held: list[Obj]) -> None:
     namespace.delete("jobs", "j", propagationPolicy="Background")
     namespace.wait_gone("jobs", "j")
-    namespace.wait_until(lambda: told_to_go(namespace) == [True, True], lambda: "pods that are being deleted")
+    namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
     assert messages(namespace) == ["a result"] * 2
     namespace.remove_finalizer(*held)
     assert namespace.pods() == []
@@ -45,7 +45,7 @@ def test_background_deletion_leaves_the_pods_to_us(namespace: Namespace, held: l
 
 def test_foreground_deletion_keeps_the_job_until_we_let_go(namespace: Namespace, held: list[Obj]) -> None:
     namespace.delete("jobs", "j", propagationPolicy="Foreground")
-    namespace.wait_until(lambda: told_to_go(namespace) == [True, True], lambda: "pods that are being deleted")
+    namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
     job = namespace.job()
     assert job["metadata"]["finalizers"] == ["foregroundDeletion"]
     assert job["status"]["completedIndexes"] == "0,1"
@@ -57,7 +57,7 @@ def test_orphaned_pods_stay_as_they_are(namespace: Namespace, held: list[Obj]) -
     namespace.delete("jobs", "j", propagationPolicy="Orphan")
     namespace.wait_gone("jobs", "j")
     assert ["ownerReferences" in pod["metadata"] for pod in namespace.pods()] == [False, False]
-    assert told_to_go(namespace) == [False, False]
+    assert deletion_requested(namespace) == [False, False]
     assert [pod["metadata"]["finalizers"] for pod in namespace.pods()] == [[FOREIGN]] * 2
     assert held
 
@@ -66,7 +66,7 @@ def test_deletion_that_names_no_policy_orphans(namespace: Namespace, held: list[
     """So it always has to be named."""
     namespace.delete("jobs", "j")
     namespace.wait_gone("jobs", "j")
-    assert told_to_go(namespace) == [False, False]
+    assert deletion_requested(namespace) == [False, False]
     assert held
 
 
@@ -74,7 +74,7 @@ def test_expired_job_stays_until_we_let_go(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(finalizers=(FOREIGN,), ttlSecondsAfterFinished=1))
     pods = namespace.wait_pods(2)
     namespace.set_terminated(*pods)
-    namespace.wait_until(lambda: told_to_go(namespace) == [True, True], lambda: "pods that are being deleted")
+    namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
     assert namespace.job()["metadata"]["finalizers"] == ["foregroundDeletion"]
     namespace.remove_finalizer(*pods)
     namespace.wait_gone("jobs", "j")

@@ -66,7 +66,7 @@ def test_gang_is_made_and_placed(namespace: Namespace) -> None:
     assert name.startswith(f"{workload['metadata']['name']}-g-pgt-0-")
 
 
-def test_made_objects_belong_to_the_job_and_say_so(namespace: Namespace) -> None:
+def test_created_objects_have_the_job_as_their_owner(namespace: Namespace) -> None:
     gang_asked_for(namespace)
     workload, pod_group = made(namespace)
     assert owners(workload) == [("Job", "g", True)]
@@ -77,7 +77,7 @@ def test_made_objects_belong_to_the_job_and_say_so(namespace: Namespace) -> None
     assert pod_group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
 
 
-def test_creation_is_told_by_events(namespace: Namespace) -> None:
+def test_creation_is_reported_by_events(namespace: Namespace) -> None:
     gang_asked_for(namespace)
     workload, pod_group = made(namespace)
     name = workload["metadata"]["name"]
@@ -96,7 +96,7 @@ def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
     assert not any("nodeName" in pod["spec"] for pod in namespace.pods("g"))
 
 
-def test_job_that_asks_for_no_gang(namespace: Namespace) -> None:
+def test_job_without_scheduling_has_no_group(namespace: Namespace) -> None:
     """1.36 leaves it alone; 1.37 gives it a group whose pods need not start together."""
     namespace.create("jobs", indexed("g", 6, completionMode="NonIndexed"))
     namespace.wait_bound(4, "g")

@@ -50,7 +50,7 @@ def test_held_pods_that_have_ended_do_not_keep_the_group(grouped: Namespace) -> 
     assert len(grouped.pods("g")) == 2
 
 
-def test_group_that_nobody_uses_goes_at_once(grouped: Namespace) -> None:
+def test_unused_group_is_deleted_at_once(grouped: Namespace) -> None:
     group(grouped, "g", 2)
     grouped.delete("podgroups", "g")
     grouped.wait_gone("podgroups", "g")

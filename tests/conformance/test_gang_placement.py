@@ -23,34 +23,34 @@ def namespace(namespace: Namespace) -> Namespace:
     return namespace
 
 
-def told(obj: Obj, kind: str) -> tuple[str, str, str]:
+def condition_fields(obj: Obj, kind: str) -> tuple[str, str, str]:
     """Status, reason and message of a condition."""
     condition = condition_of(obj, kind)
     assert condition, obj["status"]
     return condition["status"], condition.get("reason", ""), condition.get("message", "")
 
 
-def group_told(namespace: Namespace, name: str) -> tuple[str, str, str] | None:
+def group_condition(namespace: Namespace, name: str) -> tuple[str, str, str] | None:
     """What the PodGroup says of its placing; None in a release without PodGroups."""
     kind = namespace.release.pod_group_condition
     if kind is None:
         return None
     namespace.wait_until(lambda: condition_of(namespace.get("podgroups", name), kind), lambda: f"{kind} of {name}")
-    return told(namespace.get("podgroups", name), kind)
+    return condition_fields(namespace.get("podgroups", name), kind)
 
 
-def pods_told(namespace: Namespace, job: str, count: int) -> Counter[str]:
+def pods_conditions(namespace: Namespace, job: str, count: int) -> Counter[str]:
     """How many pods say what about having no node, once `count` of the Job's pods say something."""
 
-    def all_told() -> list[Obj] | None:
+    def all_have_conditions() -> list[Obj] | None:
         pods = [
             pod for pod in namespace.pods(job) if (condition_of(pod, "PodScheduled") or {}).get("status") == "False"
         ]
         return pods if len(pods) == count else None
 
-    pods = namespace.wait_until(all_told, lambda: f"{count} refused pods: {namespace.pods(job)}")
-    assert {told(pod, "PodScheduled")[:2] for pod in pods} == {("False", "Unschedulable")}
-    return Counter(told(pod, "PodScheduled")[2] for pod in pods)
+    pods = namespace.wait_until(all_have_conditions, lambda: f"{count} refused pods: {namespace.pods(job)}")
+    assert {condition_fields(pod, "PodScheduled")[:2] for pod in pods} == {("False", "Unschedulable")}
+    return Counter(condition_fields(pod, "PodScheduled")[2] for pod in pods)
 
 
 def bound(namespace: Namespace, job: str) -> int:
@@ -85,8 +85,8 @@ def test_gang_that_fits_is_placed(namespace: Namespace) -> None:
     pods = namespace.wait_bound(3, "g")
     for pod in pods:
         scheduled = namespace.wait_condition("pods", pod["metadata"]["name"], "PodScheduled")
-        assert told(scheduled, "PodScheduled") == ("True", "", "")
-    assert group_told(namespace, "g") == (("True", "Scheduled", "") if namespace.release.has_pod_groups else None)
+        assert condition_fields(scheduled, "PodScheduled") == ("True", "", "")
+    assert group_condition(namespace, "g") == (("True", "Scheduled", "") if namespace.release.has_pod_groups else None)
 
 
 def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
@@ -95,20 +95,20 @@ def test_gang_that_cannot_fit_places_nothing(namespace: Namespace) -> None:
     gang(namespace, "g", 6)
     lacking = LACKING.format(least=6, placed=4)
     assert (
-        pods_told(namespace, "g", 2 if release == "1.35" else 6)
+        pods_conditions(namespace, "g", 2 if release == "1.35" else 6)
         == {
             "1.35": Counter({NO_ROOM["1.35"]: 2}),
             "1.36": Counter({NO_ROOM["1.36"]: 2, WAITING: 4}),
             "1.37": Counter({NO_ROOM["1.37"]: 1, f"{GROUP}, {lacking}{NO_VICTIMS}": 4, lacking: 1}),
         }[release]
     )
-    assert group_told(namespace, "g") == group_refused(6, 4)[release]
+    assert group_condition(namespace, "g") == group_refused(6, 4)[release]
     assert bound(namespace, "g") == 0
 
 
-def test_refused_gang_is_told_by_events(namespace: Namespace) -> None:
+def test_refused_gang_is_reported_by_events(namespace: Namespace) -> None:
     gang(namespace, "g", 6)
-    refusals = pods_told(namespace, "g", 2 if namespace.target.release == "1.35" else 6)
+    refusals = pods_conditions(namespace, "g", 2 if namespace.target.release == "1.35" else 6)
     assert namespace.wait_event("FailedScheduling", "Pod")["type"] == "Warning"
     namespace.wait_until(
         lambda: (
@@ -119,23 +119,23 @@ def test_refused_gang_is_told_by_events(namespace: Namespace) -> None:
     )
 
 
-def test_small_gang_beside_one_that_cannot_fit(namespace: Namespace) -> None:
+def test_small_gang_is_placed_next_to_one_that_cannot_fit(namespace: Namespace) -> None:
     """In 1.35 the big one's pods wait on places that they hold, and starve it."""
     starves = namespace.target.release == "1.35"
     gang(namespace, "big", 6)
-    pods_told(namespace, "big", 2 if starves else 6)
+    pods_conditions(namespace, "big", 2 if starves else 6)
     gang(namespace, "small", 3)
     if not starves:
         namespace.wait_bound(3, "small")
         assert bound(namespace, "big") == 0
         return
-    assert pods_told(namespace, "small", 3) == Counter({NO_ROOM["1.35"]: 3})
+    assert pods_conditions(namespace, "small", 3) == Counter({NO_ROOM["1.35"]: 3})
     assert bound(namespace, "small") + bound(namespace, "big") == 0
     namespace.patch("jobs", "big", {"spec": {"suspend": True}})
     namespace.wait_bound(3, "small")
 
 
-def test_nothing_is_said_as_long_as_the_group_is_missing(namespace: Namespace) -> None:
+def test_pods_have_no_condition_while_the_group_is_missing(namespace: Namespace) -> None:
     """No condition, no event: the scheduler holds the pods before its queue."""
     namespace.create("jobs", indexed("g", 2, pod_spec=link(namespace, "g")))
     namespace.create("jobs", indexed("witness", 1))
@@ -147,7 +147,7 @@ def test_nothing_is_said_as_long_as_the_group_is_missing(namespace: Namespace) -
     namespace.wait_bound(2, "g")
 
 
-def test_nothing_is_said_as_long_as_pods_are_missing(namespace: Namespace) -> None:
+def test_pods_have_no_condition_while_other_pods_are_missing(namespace: Namespace) -> None:
     group(namespace, "g", 3)
     namespace.create("jobs", indexed("g", 2, pod_spec=link(namespace, "g")))
     namespace.create("jobs", indexed("witness", 1))
@@ -163,13 +163,13 @@ def test_nothing_is_said_as_long_as_pods_are_missing(namespace: Namespace) -> No
 def test_pods_beyond_the_least_may_wait(namespace: Namespace) -> None:
     gang(namespace, "g", 6, least=3)
     namespace.wait_bound(4, "g")
-    assert pods_told(namespace, "g", 2) == Counter({NO_ROOM[namespace.target.release]: 2})
-    assert group_told(namespace, "g") == (("True", "Scheduled", "") if namespace.release.has_pod_groups else None)
+    assert pods_conditions(namespace, "g", 2) == Counter({NO_ROOM[namespace.target.release]: 2})
+    assert group_condition(namespace, "g") == (("True", "Scheduled", "") if namespace.release.has_pod_groups else None)
 
 
 def test_gang_is_placed_when_room_appears(namespace: Namespace) -> None:
     gang(namespace, "g", 6)
-    pods_told(namespace, "g", 2 if namespace.target.release == "1.35" else 6)
+    pods_conditions(namespace, "g", 2 if namespace.target.release == "1.35" else 6)
     namespace.add_nodes(1, cpu=2)
     namespace.wait_bound(6, "g")
     if namespace.release.pod_group_condition:
@@ -180,7 +180,7 @@ def test_placed_once_is_placed_for_the_group(namespace: Namespace) -> None:
     """Its condition says what happened, not what is: the gang is suspended, comes again, and finds no room."""
     gang(namespace, "g", 4)
     pods = namespace.wait_bound(4, "g")
-    placed = group_told(namespace, "g")
+    placed = group_condition(namespace, "g")
     namespace.patch("jobs", "g", {"spec": {"suspend": True}})
     namespace.wait_until(
         lambda: all("deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")), lambda: "pods being deleted"
@@ -190,8 +190,8 @@ def test_placed_once_is_placed_for_the_group(namespace: Namespace) -> None:
     namespace.create("jobs", indexed("other", 1))
     namespace.wait_bound(1, "other")
     namespace.patch("jobs", "g", {"spec": {"suspend": False}})
-    pods_told(namespace, "g", 1 if namespace.target.release == "1.35" else 4)
-    assert group_told(namespace, "g") == placed
+    pods_conditions(namespace, "g", 1 if namespace.target.release == "1.35" else 4)
+    assert group_condition(namespace, "g") == placed
     assert bound(namespace, "g") == 0
 
 
@@ -207,22 +207,22 @@ UNSUITABLE_NODES = {
 
 
 @pytest.mark.parametrize(("pod_spec", "cpu", "cause"), UNSUITABLE_NODES.values(), ids=UNSUITABLE_NODES)
-def test_nodes_that_never_suit_are_told_apart(namespace: Namespace, pod_spec: Obj, cpu: str, cause: str) -> None:
+def test_nodes_that_never_fit_are_counted_separately(namespace: Namespace, pod_spec: Obj, cpu: str, cause: str) -> None:
     if "taint" in cause:
         namespace.taint({"key": "own", "value": "x", "effect": "NoSchedule"})
     release = namespace.target.release
     gang(namespace, "g", 2, cpu=cpu, pod_spec=pod_spec)
     text = refused(cause, UNSUITABLE)[release]
     only_one_tried = Counter({text: 1, LACKING.format(least=2, placed=0): 1})
-    assert pods_told(namespace, "g", 2) == (only_one_tried if release == "1.37" else Counter({text: 2}))
-    assert group_told(namespace, "g") == group_refused(2, 0)[release]
+    assert pods_conditions(namespace, "g", 2) == (only_one_tried if release == "1.37" else Counter({text: 2}))
+    assert group_condition(namespace, "g") == group_refused(2, 0)[release]
 
 
-def test_pod_without_a_group_tells_why_preemption_does_not_help(namespace: Namespace) -> None:
+def test_pod_without_a_group_reports_why_preemption_does_not_help(namespace: Namespace) -> None:
     namespace.taint({"key": "own", "effect": "NoSchedule"}, only=namespace.nodes[0])
     namespace.create("jobs", indexed("single", 3))
     both = "1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling"
     text = refused("1 Insufficient cpu, 1 node(s) had untolerated taint(s)", both)[namespace.target.release]
     if namespace.target.release == "1.37":
         text += f" preemption: 0/2 nodes are available: {both}."
-    assert pods_told(namespace, "single", 1) == Counter({text: 1})
+    assert pods_conditions(namespace, "single", 1) == Counter({text: 1})

@@ -59,7 +59,7 @@ def test_more_important_gang_takes_the_place(namespace: Namespace, urgent: str) 
     namespace.wait_bound(2, "vip")
 
 
-def test_group_says_that_it_waits_for_its_place(namespace: Namespace, urgent: str) -> None:
+def test_group_has_a_condition_while_it_waits_for_preemption(namespace: Namespace, urgent: str) -> None:
     kind = namespace.release.pod_group_condition
     if kind is None:
         pytest.skip("has no PodGroups")

@@ -128,7 +128,7 @@ def test_pod_whose_finalizer_was_taken_away_counts_for_nothing(namespace: Namesp
     assert namespace.wait_job("Complete")["status"]["succeeded"] == 1
 
 
-def test_matching_pod_that_nobody_owns_is_adopted(namespace: Namespace) -> None:
+def test_matching_pod_without_an_owner_is_adopted(namespace: Namespace) -> None:
     namespace.create("pods", stray("found"))
     job = namespace.create("jobs", choosing(1))
     pod = namespace.wait_until(

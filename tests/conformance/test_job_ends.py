@@ -34,7 +34,7 @@ def counted(job: Obj) -> dict[str, Any]:
     return {name: value for name in fields if (value := job["status"].get(name))}
 
 
-def test_success_is_told_before_it_is_complete(namespace: Namespace) -> None:
+def test_success_criteria_are_met_before_the_job_is_complete(namespace: Namespace) -> None:
     created = namespace.create("jobs", indexed())
     namespace.set_terminated(*namespace.wait_pods(2))
     job = namespace.wait_job("Complete")

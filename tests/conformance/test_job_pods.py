@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.conformance.namespace import Namespace
 
 
-def test_pods_of_an_indexed_job_are_told_apart(namespace: Namespace) -> None:
+def test_pods_of_an_indexed_job_have_an_index(namespace: Namespace) -> None:
     job = namespace.create("jobs", indexed("train", 2))
     pods = namespace.wait_pods(2, "train")
     uid = job["metadata"]["uid"]
@@ -67,14 +67,14 @@ def test_unusable_finalizer_of_the_template_is_noticed_at_the_pods(namespace: Na
     assert namespace.pods("j") == []
 
 
-def test_job_tells_which_pods_it_made(namespace: Namespace) -> None:
+def test_pods_have_the_labels_of_their_job(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=1))
     (pod,) = namespace.wait_pods(1)
     event = namespace.wait_event("SuccessfulCreate", "Job")
     assert (event["type"], event["message"]) == ("Normal", f"Created pod: {pod['metadata']['name']}")
 
 
-def test_pods_that_nobody_can_place_say_so(namespace: Namespace) -> None:
+def test_pods_that_cannot_be_placed_have_a_condition(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=1))
     (pod,) = namespace.wait_pods(1)
     pod = namespace.wait_condition("pods", pod["metadata"]["name"], "PodScheduled", "False")

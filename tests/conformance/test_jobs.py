@@ -220,6 +220,6 @@ async def test_status_write_leaves_the_spec_alone(server: ApiServer) -> None:
     assert (patched["spec"]["suspend"], patched["status"]["failed"]) == (True, 1)
 
 
-async def test_missing_job_is_told_by_its_qualified_name(server: ApiServer) -> None:
+async def test_error_of_a_missing_job_has_its_qualified_name(server: ApiServer) -> None:
     status = refused(await server.http.delete(server.jobs("none")), 404, "NotFound")
     assert status["message"] == 'jobs.batch "none" not found'

@@ -58,7 +58,7 @@ async def test_apply_changes_what_is_there(server: ApiServer) -> None:
     assert (await server.get(server.jobs("a")))["spec"]["activeDeadlineSeconds"] == 60
 
 
-async def test_unknown_field_in_a_manifest_is_told(server: ApiServer) -> None:
+async def test_unknown_field_in_a_manifest_is_reported(server: ApiServer) -> None:
     process = await start(server, "create", "-f", "-")
     _, err = await process.communicate(yaml.safe_dump(job(wrong=1)).encode())
     assert process.returncode != 0
@@ -80,7 +80,7 @@ async def test_several_kinds_at_once(server: ApiServer) -> None:
     assert shown.split() == ["job.batch/a", "pod/a"]
 
 
-async def test_description_tells_status_and_events(server: ApiServer) -> None:
+async def test_description_has_status_and_events(server: ApiServer) -> None:
     created = await server.create(server.core("pods"), pod())
     involved = {"kind": "Pod", "name": "a", "namespace": server.namespace, "uid": created["metadata"]["uid"]}
     event = {

@@ -12,7 +12,7 @@ def names(listed: dict) -> list[str]:
     return [item["metadata"]["name"] for item in listed["items"]]
 
 
-async def test_list_says_what_it_is(server: ApiServer) -> None:
+async def test_list_has_its_kind_and_version(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod())
     listed = await server.get(server.core("pods"))
     assert (listed["kind"], listed["apiVersion"]) == ("PodList", "v1")
@@ -109,7 +109,7 @@ async def test_pages_show_one_moment(server: ApiServer) -> None:
     assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_first_page_tells_how_many_remain(server: ApiServer) -> None:
+async def test_first_page_has_the_number_of_remaining_objects(server: ApiServer) -> None:
     for name in ("a", "b", "c"):
         await server.create(server.core("pods"), pod(name))
     page = await server.get(server.core("pods"), limit="1")
@@ -161,7 +161,7 @@ async def test_table_has_the_columns_of_kubectl(server: ApiServer) -> None:
     assert table["rows"][0]["cells"][:4] == ["a", "0/1", "Pending", "0"]
 
 
-async def test_metadata_alone_can_be_asked_for(server: ApiServer) -> None:
+async def test_metadata_alone_can_be_requested(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod())
     accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
     listed = (await server.http.get(server.core("pods"), headers={"Accept": accept})).json()

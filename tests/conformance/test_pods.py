@@ -186,7 +186,7 @@ async def test_binding_gives_a_pod_its_node_once(server: ApiServer) -> None:
     assert 'is already assigned to node "n1"' in refused(again, 409, "Conflict")["message"]
 
 
-async def test_binding_says_that_the_pod_is_scheduled(server: ApiServer) -> None:
+async def test_binding_sets_the_condition_pod_scheduled(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod())
     await server.http.post(server.core("pods", "a", "binding"), json=binding("a", "n1"))
     conditions = (await server.get(server.core("pods", "a")))["status"]["conditions"]
@@ -209,7 +209,7 @@ async def test_deleted_pod_is_not_bound(server: ApiServer) -> None:
     await server.patch(server.core("pods", "a"), {"metadata": {"finalizers": None}})
 
 
-async def test_eviction_says_why_and_deletes(server: ApiServer) -> None:
+async def test_eviction_sets_the_reason_and_deletes(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod(nodeName="n1"))
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
     response = await server.http.post(server.core("pods", "a", "eviction"), json=eviction)
@@ -221,7 +221,7 @@ async def test_eviction_says_why_and_deletes(server: ApiServer) -> None:
     await server.delete(server.core("pods", "a"), gracePeriodSeconds=0)
 
 
-async def test_gated_pod_says_so(server: ApiServer) -> None:
+async def test_gated_pod_has_a_condition(server: ApiServer) -> None:
     created = await server.create(server.core("pods"), pod(schedulingGates=[{"name": "example.org/gate"}]))
     assert [(c["type"], c["reason"]) for c in created["status"]["conditions"]] == [("PodScheduled", "SchedulingGated")]
 

@@ -10,7 +10,7 @@ from tests.conformance.api_server import ApiServer, refused
 from tests.conformance.builders import config_map, pod
 
 
-def told(event: dict[str, Any]) -> tuple[str, str]:
+def type_and_name(event: dict[str, Any]) -> tuple[str, str]:
     return event["type"], event["object"]["metadata"]["name"]
 
 
@@ -19,28 +19,28 @@ async def version_now(server: ApiServer, plural: str = "pods") -> str:
     return version
 
 
-async def test_watch_tells_all_changes_after_a_version(server: ApiServer) -> None:
+async def test_watch_delivers_all_changes_after_a_version(server: ApiServer) -> None:
     since = await version_now(server)
     await server.create(server.core("pods"), pod())
     await server.patch(server.core("pods", "a"), {"metadata": {"labels": {"x": "y"}}})
     async with server.watching(server.core("pods"), resourceVersion=since) as events:
-        assert told(await anext(events)) == ("ADDED", "a")
-        assert told(await anext(events)) == ("MODIFIED", "a")
+        assert type_and_name(await anext(events)) == ("ADDED", "a")
+        assert type_and_name(await anext(events)) == ("MODIFIED", "a")
         await server.create(server.core("pods"), pod("b"))
-        assert told(await anext(events)) == ("ADDED", "b")
+        assert type_and_name(await anext(events)) == ("ADDED", "b")
 
 
 async def test_watch_without_a_version_begins_with_what_is_there(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod())
     async with server.watching(server.core("pods")) as events:
-        assert told(await anext(events)) == ("ADDED", "a")
+        assert type_and_name(await anext(events)) == ("ADDED", "a")
 
 
 @pytest.mark.parametrize("flag", ["1", "true", "True"])
-async def test_watch_is_asked_for_in_any_spelling(server: ApiServer, flag: str) -> None:
+async def test_watch_parameter_may_be_spelled_as_any_boolean(server: ApiServer, flag: str) -> None:
     await server.create(server.core("pods"), pod())
     async with server.watching(server.core("pods"), watch=flag) as events:
-        assert told(await anext(events)) == ("ADDED", "a")
+        assert type_and_name(await anext(events)) == ("ADDED", "a")
 
 
 async def test_events_carry_versions_that_continue_the_watch(server: ApiServer) -> None:
@@ -51,27 +51,27 @@ async def test_events_carry_versions_that_continue_the_watch(server: ApiServer) 
         seen = await anext(events)
     version = seen["object"]["metadata"]["resourceVersion"]
     async with server.watching(server.core("pods"), resourceVersion=version) as events:
-        assert told(await anext(events)) == ("ADDED", "b")
+        assert type_and_name(await anext(events)) == ("ADDED", "b")
 
 
-async def test_deletion_is_told_with_the_last_state_and_a_new_version(server: ApiServer) -> None:
+async def test_deletion_event_has_the_last_state_and_a_new_version(server: ApiServer) -> None:
     created = await server.create(server.core("configmaps"), config_map(k="v"))
     version = created["metadata"]["resourceVersion"]
     async with server.watching(server.core("configmaps"), resourceVersion=version) as events:
         await server.delete(server.core("configmaps", "a"))
         event = await anext(events)
-    assert (*told(event), event["object"]["data"]) == ("DELETED", "a", {"k": "v"})
+    assert (*type_and_name(event), event["object"]["data"]) == ("DELETED", "a", {"k": "v"})
     assert int(event["object"]["metadata"]["resourceVersion"]) > int(version)
 
 
-async def test_pod_deletion_is_told_in_two_steps(server: ApiServer) -> None:
+async def test_pod_deletion_has_two_events(server: ApiServer) -> None:
     """Even a pod that waits for nothing is marked first."""
     await server.create(server.core("pods"), pod())
     since = await version_now(server)
     async with server.watching(server.core("pods"), resourceVersion=since) as events:
         await server.delete(server.core("pods", "a"))
         marked, gone = await anext(events), await anext(events)
-    assert [told(marked), told(gone)] == [("MODIFIED", "a"), ("DELETED", "a")]
+    assert [type_and_name(marked), type_and_name(gone)] == [("MODIFIED", "a"), ("DELETED", "a")]
     assert "deletionTimestamp" in marked["object"]["metadata"]
 
 
@@ -92,16 +92,16 @@ async def test_field_selector_narrows_a_watch(server: ApiServer) -> None:
         await server.create(server.core("pods"), pod(name))
     query = {"resourceVersion": since, "fieldSelector": "metadata.name=b"}
     async with server.watching(server.core("pods"), **query) as events:
-        assert told(await anext(events)) == ("ADDED", "b")
+        assert type_and_name(await anext(events)) == ("ADDED", "b")
 
 
-async def test_unchanged_object_is_not_told(server: ApiServer) -> None:
+async def test_unchanged_object_has_no_event(server: ApiServer) -> None:
     await server.create(server.core("configmaps"), config_map("a", k="v"))
     since = await version_now(server, "configmaps")
     await server.patch(server.core("configmaps", "a"), {"data": {"k": "v"}})
     await server.create(server.core("configmaps"), config_map("b"))
     async with server.watching(server.core("configmaps"), resourceVersion=since) as events:
-        assert told(await anext(events)) == ("ADDED", "b")
+        assert type_and_name(await anext(events)) == ("ADDED", "b")
 
 
 async def test_watch_ends_at_its_timeout(server: ApiServer) -> None:
@@ -129,7 +129,7 @@ async def test_initial_events_end_with_a_bookmark(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod())
     query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
     async with server.watching(server.core("pods"), **query) as events:
-        assert told(await anext(events)) == ("ADDED", "a")
+        assert type_and_name(await anext(events)) == ("ADDED", "a")
         bookmark = await anext(events)
     assert bookmark["type"] == "BOOKMARK"
     assert bookmark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
@@ -144,7 +144,7 @@ async def test_watch_of_one_name_is_a_field_selector(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod("a"))
     await server.create(server.core("pods"), pod("b"))
     async with server.watching(server.core("pods"), fieldSelector="metadata.name=b") as events:
-        assert told(await anext(events)) == ("ADDED", "b")
+        assert type_and_name(await anext(events)) == ("ADDED", "b")
 
 
 async def test_watch_in_table_form_gives_rows(server: ApiServer) -> None:

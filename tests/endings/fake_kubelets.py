@@ -148,7 +148,7 @@ class FakeKubelets:
     async def _status(self, pod: Obj, phase: str, state: Obj) -> None:
         meta, container = pod["metadata"], pod["spec"]["containers"][0]
         running = phase == "Running"
-        told = {
+        container_status = {
             "name": container["name"],
             "image": container["image"],
             "imageID": "",
@@ -158,7 +158,7 @@ class FakeKubelets:
             "state": state,
         }
         ready = {"type": "Ready", "status": str(running), "lastTransitionTime": _text(self.now())}
-        status = {"phase": phase, "containerStatuses": [told], "conditions": [ready]}
+        status = {"phase": phase, "containerStatuses": [container_status], "conditions": [ready]}
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
         await self.admin.patch(
             PODS, meta["name"], meta["namespace"], body, patch_type=PatchType.STRATEGIC, subresource="status"

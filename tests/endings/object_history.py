@@ -84,8 +84,8 @@ class ObjectHistory:
     @classmethod
     async def since(cls, admin: Client, namespace: str, revision: str) -> ObjectHistory:
         """Everything from this revision until now."""
-        told = await asyncio.gather(*(_changes(admin, resource, namespace, revision) for resource in _MARKERS))
-        return cls(sorted(chain.from_iterable(told), key=lambda change: change.revision))
+        changes = await asyncio.gather(*(_changes(admin, resource, namespace, revision) for resource in _MARKERS))
+        return cls(sorted(chain.from_iterable(changes), key=lambda change: change.revision))
 
 
 def is_ledger(change: Change) -> bool:

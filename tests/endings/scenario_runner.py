@@ -36,7 +36,7 @@ async def play(gang: GangUnderTest, scenario: Scenario) -> None:
         await asyncio.gather(following, return_exceptions=True)
     assert (event.status, event.reason) == (scenario.status, scenario.code), event
     assert scenario.notes in {None, len(event.notes)}, event.notes
-    assert told(event) == {0: scenario.rank_0, 1: scenario.rank_1}, event
+    assert outcomes_by_rank(event) == {0: scenario.rank_0, 1: scenario.rank_1}, event
     await check(gang, event)
 
 
@@ -51,7 +51,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
     no_finalizer_left(record, name)
     if event.status is not Status.DELETED:
         check_harvest(record, uids, name)
-        assert _recorded(record.ledger(name)) == told(event)
+        assert _recorded(record.ledger(name)) == outcomes_by_rank(event)
     if any(map(_stays, record.last(JOBS, name))):
         async with GangService.connect(gang.config) as gangs:
             assert {outcome.uid for outcome in await gangs.outcomes(gang.ref)} == uids
@@ -64,14 +64,14 @@ def _stays(job: Obj) -> bool:
 
 def job_verdict(job: Obj) -> Status | None:
     """What the Job itself said last; None if it ended without a word."""
-    said = {c["type"] for c in job["status"].get("conditions") or () if c["status"] == "True"}
-    if "Complete" in said:
+    true_conditions = {c["type"] for c in job["status"].get("conditions") or () if c["status"] == "True"}
+    if "Complete" in true_conditions:
         return Status.SUCCEEDED
     was_deleted = "deletionTimestamp" in job["metadata"]
-    return Status.FAILED if "Failed" in said and not was_deleted else None
+    return Status.FAILED if "Failed" in true_conditions and not was_deleted else None
 
 
-def told(event: GangEvent) -> dict[int | None, Endings]:
+def outcomes_by_rank(event: GangEvent) -> dict[int | None, Endings]:
     """The ends of each rank's pods: what went wrong in the order in which it did, then its success."""
     return _by_rank((end.rank, end.outcome) for end in event.ranks)
 

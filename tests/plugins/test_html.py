@@ -98,7 +98,7 @@ def test_page_contains_the_part() -> None:
     assert render(page, nonce="n", part=True).strip() in render(page, nonce="n")
 
 
-def test_page_of_a_task_without_a_gang_says_so() -> None:
+def test_page_of_a_task_without_a_gang_names_the_reason() -> None:
     html = render(PageContext(None, "", "", "success", at(60), 0), nonce="n")
 
     assert "This task has not submitted a gang." in html

@@ -75,7 +75,7 @@ def jobs(draw: Callable[..., Any]) -> JobBuilder:
 
 
 @given(jobs())
-def test_every_reader_says_the_same_phase(built: JobBuilder) -> None:
+def test_every_reader_reports_the_same_phase(built: JobBuilder) -> None:
     by_reader = phases(built, pods_of(built))
     assert len(set(by_reader.values())) == 1, by_reader
 

@@ -37,7 +37,7 @@ async def succeeded(
     return await following.event(within_s=300)
 
 
-async def look(plane: VirtualControlPlane, event: GangEvent) -> CollectedOutcomes:
+async def collect(plane: VirtualControlPlane, event: GangEvent) -> CollectedOutcomes:
     async with Client(plane.config, clock=loop_clock()) as client:
         return await collect_outcomes(client, event)
 
@@ -68,7 +68,7 @@ async def test_recorded_outcomes_cost_one_request(plane):
 async def test_outcomes_that_cannot_be_stored_are_read_from_the_held_pods(plane):
     plane.arm("status", **REFUSED, message="exceeded quota")
     event = await succeeded(plane)
-    evidence = await look(plane, event)
+    evidence = await collect(plane, event)
     assert (messages(evidence), evidence.is_complete) == (["0", "1"], True)
     assert (evidence.held, "exceeded quota" in evidence.problem) == (2, True)
     assert len(plane.held()) == 2  # until the task's success is noted
@@ -79,7 +79,7 @@ async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_writte
     plane.arm("status", **REFUSED)
     event = await succeeded(plane)
     plane.faults.remove()
-    evidence = await look(plane, event)
+    evidence = await collect(plane, event)
     assert (messages(evidence), evidence.held, evidence.problem) == (["0", "1"], 0, "")
     assert (len(plane.ledger()), plane.held()) == (2, [])
 
@@ -88,7 +88,7 @@ async def test_held_pods_are_recorded_and_released_when_the_ledger_can_be_writte
 async def test_outcomes_of_a_deleted_ledger_are_read_from_the_pods(plane):
     event = await succeeded(plane)
     delete_ledger(plane)
-    evidence = await look(plane, event)
+    evidence = await collect(plane, event)
     assert (messages(evidence), evidence.is_complete) == (["0", "1"], True)
 
 
@@ -97,7 +97,7 @@ async def test_outcome_that_is_neither_recorded_nor_in_a_pod_is_missing(plane):
     event = await succeeded(plane)
     delete_ledger(plane)
     delete_pod(plane, 1)
-    evidence = await look(plane, event)
+    evidence = await collect(plane, event)
     assert (messages(evidence), evidence.missing, evidence.job_is_gone) == (["0"], MissingOutcomes(1, (1,)), False)
     assert plane.job() is not None
 
@@ -107,17 +107,17 @@ async def test_outcomes_are_missing_once_the_job_was_deleted(plane):
     event = await succeeded(plane)
     plane.delete_job()
     await plane.until(lambda: not plane.pods() and not plane.ledger())
-    evidence = await look(plane, event)
+    evidence = await collect(plane, event)
     assert (evidence.missing, evidence.job_is_gone) == (MissingOutcomes(2, (0, 1)), True)
 
 
 @in_virtual_time
-async def test_held_pods_of_a_deleted_job_tell_their_outcomes_and_stay_held(plane):
+async def test_held_pods_of_a_deleted_job_show_their_outcomes_and_stay_held(plane):
     plane.arm("status", **REFUSED)
     event = await succeeded(plane)
     plane.faults.remove()
     plane.delete_job()
-    evidence = await look(plane, event)
+    evidence = await collect(plane, event)
     assert (messages(evidence), evidence.is_complete, evidence.job_is_gone) == (["0", "1"], True, True)
     assert evidence.held == len(plane.held()) == 2
     assert plane.ledger() == {}
@@ -128,7 +128,7 @@ async def test_held_pods_of_a_deleted_job_tell_their_outcomes_and_stay_held(plan
 async def test_indexes_that_the_event_lacks_are_read_from_the_job(plane, is_cut: bool):
     event = await succeeded(plane, finish=1, **SECOND_RANK_DECIDES)
     without = msgspec.structs.replace(event, completed_indexes="", completed_indexes_cut=is_cut)
-    evidence = await look(plane, without)
+    evidence = await collect(plane, without)
     assert evidence.completed is not None
     assert (evidence.completed.ranks, evidence.is_complete) == ({1}, True)
 
@@ -139,7 +139,7 @@ async def test_ranks_that_completed_are_unknown_without_list_and_job(plane):
     event = await succeeded(plane)
     plane.delete_job()
     without = msgspec.structs.replace(event, completed_indexes="", completed_indexes_cut=True)
-    evidence = await look(plane, without)
+    evidence = await collect(plane, without)
     assert (messages(evidence), evidence.completed, evidence.is_complete) == (["0", "1"], None, False)
 
 
@@ -150,5 +150,5 @@ async def test_failed_read_is_not_a_missing_outcome(plane, path: str):
     delete_ledger(plane)
     plane.arm("status", method="GET", path=path, times=None, code=403)
     with pytest.raises(LedgerUnavailable):
-        await look(plane, event)
+        await collect(plane, event)
     assert not any(map(is_held, plane.pods()))

@@ -106,7 +106,9 @@ def remove(train: Task) -> None:
 
 
 AT_WRITES_OR_READS = pytest.mark.parametrize(
-    "verbs", [("POST", "PATCH"), pytest.param(("GET", "LIST"), marks=pytest.mark.slow)], ids=["writes", "reads"]
+    "verbs",
+    [("POST", "PATCH", "DELETE"), pytest.param(("GET", "LIST"), marks=pytest.mark.slow)],
+    ids=["writes", "reads"],
 )
 """Crashes at each request that changes something, and at each that does not: both together are all requests."""
 
@@ -119,7 +121,7 @@ def crashes_at(verbs: tuple[str, ...], requests: list[str]) -> list[Crash]:
 
 @AT_WRITES_OR_READS
 @pytest.mark.parametrize("on_finish", ["delete_succeeded", pytest.param("delete", marks=pytest.mark.slow)])
-def test_worker_that_dies_while_it_goes_on_leaves_one_gang_counted_once(
+def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_counted_once(
     task: TaskMaker, on_finish: str, verbs: tuple[str, ...]
 ) -> None:
     train, context, event = disrupted(task, on_finish=on_finish)
@@ -128,7 +130,7 @@ def test_worker_that_dies_while_it_goes_on_leaves_one_gang_counted_once(
         whole.execute_complete(context, event)
     check_counted_once(train, left.value)
     remove(train)
-    assert {request.partition(" ")[0] for request in whole.life.requests} <= {"GET", "LIST", "POST", "PATCH"}
+    assert {request.partition(" ")[0] for request in whole.life.requests} <= {"GET", "LIST", "POST", "PATCH", "DELETE"}
 
     for crash in crashes_at(verbs, whole.life.requests):
         train, context, event = disrupted(task, on_finish=on_finish)
@@ -142,7 +144,7 @@ def test_worker_that_dies_while_it_goes_on_leaves_one_gang_counted_once(
 
 
 @AT_WRITES_OR_READS
-def test_worker_that_dies_while_it_looks_at_what_nobody_saw_leaves_one_gang_counted_once(
+def test_worker_that_dies_after_an_end_that_nobody_observed_leaves_one_gang_counted_once(
     task: TaskMaker, verbs: tuple[str, ...]
 ) -> None:
     train, _, _ = disrupted(task)

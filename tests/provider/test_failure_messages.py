@@ -75,7 +75,7 @@ async def test_image_is_named_by_a_follower_that_finds_the_gang_halted():
 
 
 @in_virtual_time
-async def test_deadline_that_a_follower_does_not_know_any_more_is_not_told_as_nought():
+async def test_deadline_that_a_follower_does_not_know_any_more_is_not_reported_as_zero():
     async with VirtualControlPlane.running(nodes=0) as plane:
         ref = plane.submit(workers=2)
         await Follower(plane, ref, deadlines=Deadlines(assemble_s=60)).event()
@@ -100,7 +100,7 @@ async def test_replaced_job_and_the_one_in_its_place_are_named(plane):
 
 
 @in_virtual_time
-async def test_deleted_job_is_told_with_its_remedy_once(plane):
+async def test_message_of_a_deleted_job_has_its_remedy_once(plane):
     following = Follower(plane, ref := plane.submit(workers=1))
     await plane.until(lambda: plane.running_ranks() == 1)
     plane.delete_job()

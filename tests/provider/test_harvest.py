@@ -152,7 +152,7 @@ async def test_bound_pod_that_is_deleted_is_waited_for():
 
 
 @in_virtual_time
-async def test_pod_that_somebody_else_released_is_recorded():
+async def test_pod_that_another_process_released_is_recorded():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0, held=False)
@@ -286,7 +286,7 @@ async def test_drain_raises_what_ended_the_harvester():
 
 
 @in_virtual_time
-async def test_gang_without_its_job_is_only_told():
+async def test_gang_without_its_job_is_reported_and_not_recorded():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         hand.pod(0, phase="Failed")
@@ -347,7 +347,7 @@ async def test_new_harvester_goes_on_in_the_last_shard():
 
 
 @in_virtual_time
-async def test_ledger_is_told_in_parts_and_each_outcome_once():
+async def test_outcomes_are_returned_in_parts_and_each_once():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
         hand = Hand(plane)
         pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(6)]

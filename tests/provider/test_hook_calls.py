@@ -39,23 +39,23 @@ def job(embedded: SandboxThread, ref: GangRef) -> Any:
     return next((one for one in found if one["metadata"]["uid"] == ref.uid), None)
 
 
-def test_connection_test_says_which_kubernetes(hook: GangJobHook) -> None:
-    works, said = hook.test_connection()
+def test_connection_test_reports_the_version_of_kubernetes(hook: GangJobHook) -> None:
+    works, message = hook.test_connection()
 
     assert works
-    assert said.startswith("Kubernetes v1.")
+    assert message.startswith("Kubernetes v1.")
 
 
-def test_connection_test_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_test_reports_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     described = {"conn_type": "kubernetes", "extra": {"kube_config_path": "/nowhere/kubeconfig"}}
     monkeypatch.setenv("AIRFLOW_CONN_ASTRAY", json.dumps(described))
-    works, said = GangJobHook("astray").test_connection()
+    works, message = GangJobHook("astray").test_connection()
 
     assert not works
-    assert "/nowhere/kubeconfig" in said
+    assert "/nowhere/kubeconfig" in message
 
 
-def test_capabilities_tell_the_workload_api(hook: GangJobHook) -> None:
+def test_capabilities_list_the_workload_api(hook: GangJobHook) -> None:
     assert hook.capabilities().scheduling_versions
 
 

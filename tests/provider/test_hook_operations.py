@@ -93,7 +93,7 @@ def test_either_an_id_or_a_task_is_given(hook: GangJobHook) -> None:
         hook.submit(SUSPENDED, trigger_id="a", key=TaskKey("d", "r", "t"))
 
 
-def test_capabilities_say_what_is_proven(hook: GangJobHook) -> None:
+def test_capabilities_list_what_is_proven(hook: GangJobHook) -> None:
     found = hook.capabilities()
     assert found.holds_gangs
     assert any(gate.is_on for gate in found.gates)

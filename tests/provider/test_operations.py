@@ -105,7 +105,7 @@ async def test_other_parameters_under_one_id_are_refused_and_named(cluster):
     cluster.check_one_live_gang(first)
 
 
-async def test_a_success_stands_also_when_it_was_told(cluster):
+async def test_delivered_success_is_returned_again(cluster):
     first = await submit(cluster)
     cluster.finish_job(first.ref.name)
     assert await mark_delivered(cluster.client, first.ref, at=datetime(2026, 1, 1, tzinfo=UTC))
@@ -141,7 +141,7 @@ async def test_what_can_never_be_submitted_is_left_halted_with_its_error(cluster
     assert ([job["metadata"]["uid"] for job in cluster.live_jobs()], again.attempt) == ([again.ref.uid], 1)
 
 
-async def test_a_record_takes_one_request_and_tells_the_times(cluster):
+async def test_record_takes_one_request_and_has_the_times(cluster):
     assert await find(cluster) is None
     submission = await submit(cluster)
     process = CrashingClient(cluster.client)
@@ -157,7 +157,7 @@ async def test_a_record_takes_one_request_and_tells_the_times(cluster):
     assert record.submitted_at <= record.started_at <= record.ended_at
 
 
-async def test_a_halt_is_told_as_the_cause(cluster):
+async def test_halt_is_reported_as_the_cause(cluster):
     submission = await submit(cluster)
     await halt(cluster.client, submission.ref, reason="the operator asked for it")
     record = await found(cluster)
@@ -241,7 +241,7 @@ async def test_deleting_an_ongoing_one_ends_its_pods_first(cluster, job):
     assert len(cluster.objects(JOBS)) == (not job)
 
 
-async def test_pods_that_do_not_end_are_told_and_the_deletion_goes_on_later(cluster):
+async def test_pods_that_do_not_end_are_reported_and_the_deletion_continues_later(cluster):
     submission = await submit(cluster)
     cluster.bench.run()
 

@@ -85,7 +85,7 @@ def test_template_is_not_checked_before_it_is_rendered(parameters: dict[str, Any
     GangJobOperator(**{**SOUND, **parameters})
 
 
-def test_static_parameter_is_checked_beside_a_template() -> None:
+def test_static_parameter_is_checked_next_to_a_template() -> None:
     assert "workers" in problems_of(image="{{ params.image }}", workers=0)
 
 

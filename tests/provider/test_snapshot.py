@@ -55,7 +55,7 @@ def read(hook: GangJobHook, key: TaskKey, ref: GangRef, limits: SnapshotLimits) 
     return hook.call(lambda gangs: read_snapshot(gangs.client, ref.namespace, key.digest, ref.uid, limits=limits))
 
 
-def test_all_attempts_are_seen_and_one_is_looked_at(hook: GangJobHook, key: TaskKey) -> None:
+def test_snapshot_has_all_attempts_and_the_pods_of_one(hook: GangJobHook, key: TaskKey) -> None:
     first = submit(hook, FAILS, key)
     end(hook, first)
     second = submit(hook, FAILS, key)
@@ -80,7 +80,7 @@ def test_another_tasks_gang_is_not_found_by_its_uid(hook: GangJobHook, key: Task
     hook.delete(foreign)
 
 
-def test_of_a_large_gang_what_failed_and_what_waits_is_read(hook: GangJobHook, key: TaskKey) -> None:
+def test_snapshot_of_a_large_gang_has_the_failed_and_the_waiting_pods(hook: GangJobHook, key: TaskKey) -> None:
     limits = SnapshotLimits(whole_ranks_max=2, sample_pods=2)
     ref = submit(hook, NEVER_FITS, key)
 
@@ -98,7 +98,7 @@ def test_a_job_with_more_pods_than_it_should_have_is_read_in_part(hook: GangJobH
     hook.delete(ref)
 
 
-def test_a_look_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
+def test_snapshot_gets_and_lists_and_nothing_else(hook: GangJobHook, key: TaskKey) -> None:
     async def requests(gangs: GangService) -> set[str]:
         await gangs.snapshot(key, uid=ref.uid)
         return set(gangs.client.statistics().requests)

@@ -91,7 +91,7 @@ async def test_never_replaces_the_gang_of_the_try_before(cluster):
     cluster.check_one_live_gang(second)
 
 
-async def test_an_untold_success_is_adopted_and_a_told_one_is_not(cluster):
+async def test_undelivered_success_is_adopted_and_a_delivered_one_is_not(cluster):
     first = await cluster.submit(claim="ti-1")
     cluster.finish_job(first.ref.name)
     second = await cluster.submit(claim="ti-2")
@@ -163,7 +163,7 @@ async def test_required_gang_is_refused_before_anything_is_created():
         assert cluster.jobs() == []
 
 
-async def test_preferred_gang_falls_back_and_says_so():
+async def test_preferred_gang_falls_back_and_logs_the_reason():
     async with running_cluster("none") as cluster:
         submission = await cluster.submit(PREFERRED)
         assert submission.decision.startswith("basic:Kubernetes 1.37 does not serve the Workload API")
@@ -183,7 +183,7 @@ async def test_a_dropped_link_is_noticed_and_undone():
         assert cluster.jobs() == []
 
 
-async def test_a_dropped_link_is_told_where_a_gang_was_preferred():
+async def test_dropped_link_of_a_preferred_gang_is_reported():
     async with running_cluster("none") as cluster:
         cluster.ignore_scheduling_fields()
         submission = await cluster.submit(PREFERRED)
@@ -290,7 +290,7 @@ async def test_half_of_a_gang_of_an_older_release_is_begun_anew():
         assert len(cluster.jobs()) == 1
 
 
-async def test_adoption_that_is_overtaken_looks_again(cluster):
+async def test_adoption_that_conflicts_reads_the_jobs_again(cluster):
     first = await cluster.submit(claim="ti-1")
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=2))
     second = await cluster.submit(claim="ti-2")
@@ -298,14 +298,14 @@ async def test_adoption_that_is_overtaken_looks_again(cluster):
     assert await holds_claim(cluster.client, first.ref, "ti-2")
 
 
-async def test_endless_change_is_told(cluster):
+async def test_job_that_changes_at_each_try_is_an_error(cluster):
     await cluster.submit(claim="ti-1")
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
     with pytest.raises(SubmissionFailed, match="changed while it was adopted"):
         await cluster.submit(claim="ti-2")
 
 
-async def test_adoption_that_is_forbidden_is_told(cluster):
+async def test_adoption_that_is_forbidden_is_an_error(cluster):
     await cluster.submit(claim="ti-1")
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH"))
     with pytest.raises(SubmissionFailed, match="403") as caught:
@@ -335,7 +335,7 @@ async def test_native_gang_without_a_controller_falls_back_if_preferred(cluster)
     cluster.check_one_live_gang(submission)
 
 
-async def test_wrong_request_is_refused_without_asking(cluster):
+async def test_invalid_request_is_refused_without_a_request(cluster):
     process = CrashingClient(cluster.client)
     with pytest.raises(InvalidGangSpec, match="workers: is 0"):
         await cluster.submit(GangSpec(image="a", workers=0), api=process)

@@ -116,7 +116,7 @@ async def test_a_fault_at_any_write_changes_nothing(fault, method):
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_a_server_that_stays_broken_is_told_and_left_completable(cluster, method):
+async def test_server_that_stays_broken_is_an_error_and_the_submission_can_be_completed(cluster, method):
     cluster.faults.add(Fault(FaultKind.STATUS, code=500, method=method, skip=2 * (method == "POST"), times=None))
     with pytest.raises(SubmissionFailed, match="500") as caught:
         await cluster.submit()
@@ -128,7 +128,7 @@ async def test_a_server_that_stays_broken_is_told_and_left_completable(cluster, 
 
 
 @pytest.mark.parametrize(("path", "step"), [("podgroups", "create PodGroup"), ("jobs$", "create Job")])
-async def test_what_is_refused_is_told_and_leaves_nothing(cluster, path, step):
+async def test_refused_submission_is_an_error_and_leaves_nothing(cluster, path, step):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", path=path, times=None))
     with pytest.raises(SubmissionFailed, match="see the documented Role") as caught:
         await cluster.submit()
@@ -151,7 +151,7 @@ async def test_a_workload_that_is_not_seen_yet_is_waited_for():
         cluster.check_one_live_gang(await cluster.submit())
 
 
-async def test_an_unreachable_list_is_told(cluster):
+async def test_list_that_is_unreachable_is_an_error(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=500, method="GET", times=None))
     with pytest.raises(SubmissionFailed, match="find the task's Jobs") as caught:
         await cluster.submit()

@@ -109,13 +109,13 @@ async def test_kill_does_not_insist_for_ever(cluster):
         await kill(cluster.client, ref, "ti-1", clock=cluster.time.clock())
 
 
-async def test_nobody_answers_by_an_empty_claim(cluster):
+async def test_empty_claim_is_responsible_for_nothing(cluster):
     ref = (await cluster.submit(claim="")).ref
 
     assert await kill(cluster.client, ref, "") is KillResult.LEFT_ALONE
 
 
-async def test_mark_that_the_server_finds_invalid_is_told(cluster):
+async def test_mark_that_the_server_finds_invalid_raises(cluster):
     ref = (await cluster.submit(claim="ti-1")).ref
     cluster.faults.add(Fault(FaultKind.STATUS, code=422, method="PATCH", times=1))
 
@@ -123,7 +123,7 @@ async def test_mark_that_the_server_finds_invalid_is_told(cluster):
         await mark_delivered_by(cluster.client, ref, "ti-1", at=NOW)
 
 
-async def test_superseded_gang_that_is_adopted_meanwhile_is_looked_at_again(cluster):
+async def test_superseded_gang_that_is_adopted_meanwhile_is_read_again(cluster):
     first = await cluster.submit(claim="ti-1")
     api = InterleavingClient(cluster.client, "delete jobs", lambda: claim(cluster.client, first.ref, "ti-2"))
 

@@ -59,7 +59,7 @@ async def test_a_halted_gang_is_suspended_for_good(cluster):
     assert second.attempt == 1
 
 
-async def test_marks_on_a_job_that_is_gone_say_so(cluster):
+async def test_marks_on_a_job_that_is_gone_return_false(cluster):
     submission = await cluster.submit()
     await delete(cluster.client, submission.ref)
     assert not await mark_delivered(cluster.client, submission.ref, at=NOW)

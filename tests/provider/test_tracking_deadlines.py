@@ -113,7 +113,7 @@ async def as_kueue(plane: VirtualControlPlane, admitted_after_s: float) -> Async
 
 
 @in_virtual_time
-async def test_refused_pods_are_told_when_time_is_over():
+async def test_refused_pods_are_reported_when_the_deadline_has_passed():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit(workers=2)
         status = {"startTime": "2026-01-01T00:00:00Z"}
@@ -198,7 +198,7 @@ async def test_deadline_counts_by_the_clock_of_the_api_server(plane):
 
 
 @in_virtual_time
-async def test_gang_that_somebody_halted_has_failed_and_is_not_waited_for(plane):
+async def test_gang_that_a_user_halted_has_failed_and_is_not_waited_for(plane):
     ref = plane.submit(workers=2)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 2)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
 
 
-class Asking:
+class RecordingFollower:
     """Follows a gang, and keeps what it asked of the server since `forget`."""
 
     def __init__(self, plane: VirtualControlPlane, ref: GangRef, **options: Any) -> None:
@@ -43,7 +43,7 @@ class Asking:
         async with asyncio.timeout(VIRTUAL_TIMEOUT_S):
             return await self.task
 
-    def asked(self, what: str) -> int:
+    def count_of(self, what: str) -> int:
         return self.client.requests.count(what)
 
 
@@ -52,51 +52,51 @@ def uids(plane: VirtualControlPlane) -> set[str]:
 
 
 @in_virtual_time
-async def test_gang_that_succeeded_in_sight_costs_one_look_at_its_job(plane):
-    asking = Asking(plane, plane.submit(workers=3))
+async def test_observed_success_costs_one_read_of_the_job(plane):
+    follower = RecordingFollower(plane, plane.submit(workers=3))
     await plane.until(lambda: plane.running_ranks() == 3)
     await asyncio.sleep(5)
-    asking.forget()
+    follower.forget()
     plane.finish_all()
-    assert (await asking.event()).status is Status.SUCCEEDED
-    assert (asking.asked("GET jobs"), asking.asked("LIST pods")) == (1, 0)
+    assert (await follower.event()).status is Status.SUCCEEDED
+    assert (follower.count_of("GET jobs"), follower.count_of("LIST pods")) == (1, 0)
     check_harvest(plane, uids(plane))
 
 
 @in_virtual_time
-async def test_gang_that_failed_is_asked_for_its_pods(plane):
-    asking = Asking(plane, plane.submit(workers=3))
+async def test_pods_of_a_failed_gang_are_listed(plane):
+    follower = RecordingFollower(plane, plane.submit(workers=3))
     await plane.until(lambda: plane.running_ranks() == 3)
-    asking.forget()
+    follower.forget()
     there = uids(plane)
     plane.finish("train", 1, exit_code=3)
-    assert (await asking.event()).status is Status.FAILED
-    assert asking.asked("LIST pods") >= 1
+    assert (await follower.event()).status is Status.FAILED
+    assert follower.count_of("LIST pods") >= 1
     check_harvest(plane, there)
 
 
 @in_virtual_time
-async def test_gang_that_a_queue_had_suspended_is_asked_for_its_pods(plane):
+async def test_pods_of_a_gang_that_a_queue_had_suspended_are_listed(plane):
     ref = plane.submit(workers=2)
-    asking = Asking(plane, ref)
+    follower = RecordingFollower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 2)
     first = uids(plane)
     for suspend in (True, False):
         plane.registry.patch(JOBS, ref.name, NAMESPACE, {"spec": {"suspend": suspend}}, PatchKind.MERGE)
         await asyncio.sleep(30)
     await plane.until(lambda: plane.running_ranks() == 2)
-    asking.forget()
+    follower.forget()
     second = uids(plane)
     plane.finish_all()
-    assert (await asking.event()).status is Status.SUCCEEDED
-    assert asking.asked("LIST pods") >= 1
+    assert (await follower.event()).status is Status.SUCCEEDED
+    assert follower.count_of("LIST pods") >= 1
     check_harvest(plane, first | second)
 
 
 @in_virtual_time
-async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whole_gang(plane):
+async def test_pod_that_was_created_while_the_watch_was_lost_is_found_next_to_a_complete_gang(plane):
     """One more pod of a Job that succeeded, as a controller that has lost its memory makes it."""
-    asking = Asking(plane, plane.submit(workers=2))
+    follower = RecordingFollower(plane, plane.submit(workers=2))
     await plane.until(lambda: plane.running_ranks() == 2)
     await asyncio.sleep(5)
     plane.arm("status", method="GET", path="/pods$", query="watch=", times=None, code=410)
@@ -107,7 +107,7 @@ async def test_pod_that_was_made_while_the_watch_was_lost_is_found_beside_a_whol
     twin = plane.registry.create(PODS, {"metadata": {**meta, "name": "twin"}, "spec": {**twin["spec"]}}, NAMESPACE)
     plane._end(twin, 0, "")
     plane.finish_all()
-    assert (await asking.event()).status is Status.SUCCEEDED
+    assert (await follower.event()).status is Status.SUCCEEDED
     assert plane.held() == []
     assert twin["metadata"]["uid"] in plane.ledger()
 
@@ -116,7 +116,7 @@ EVERY_GANG_IS_LARGE = SizeLimits(listed_at_once_max=1, lag_per_pod_s=5.0)
 
 
 @in_virtual_time
-async def test_pods_are_looked_at_as_often_as_they_change(plane, monkeypatch: pytest.MonkeyPatch):
+async def test_pods_are_processed_as_often_as_they_change(plane, monkeypatch: pytest.MonkeyPatch):
     """And not all of them at each event, which is the square of their number at the end of a large gang."""
     looked_at: list[str] = []
     enqueue = Harvester.enqueue
@@ -126,13 +126,13 @@ async def test_pods_are_looked_at_as_often_as_they_change(plane, monkeypatch: py
         enqueue(harvester, pods)
 
     monkeypatch.setattr(Harvester, "enqueue", noted)
-    asking = Asking(plane, plane.submit(workers=12))
+    follower = RecordingFollower(plane, plane.submit(workers=12))
     await plane.until(lambda: plane.running_ranks() == 12)
     plane.delete_job(propagation="Orphan")
     for rank in range(12):
         await asyncio.sleep(1)
         plane.finish("train", rank)
-    assert (await asking.event()).status is Status.DELETED
+    assert (await follower.event()).status is Status.DELETED
     changes = Counter(event.obj["metadata"]["uid"] for event in plane.history if event.resource.plural == "pods")
     assert Counter(looked_at) <= changes
     assert plane.held() == []
@@ -148,11 +148,11 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
             patch = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
             plane.registry.patch(PODS, pod["metadata"]["name"], NAMESPACE, patch, PatchKind.MERGE)
     plane.arm("delay", method="GET", path="/pods$", query="watch=", delay_s=8.0)
-    asking = Asking(plane, ref, limits=EVERY_GANG_IS_LARGE)
+    follower = RecordingFollower(plane, ref, limits=EVERY_GANG_IS_LARGE)
     await asyncio.sleep(2)
     plane.finish_all()
-    assert (await asking.event()).status is Status.SUCCEEDED
-    assert asking.asked("LIST pods") == 0
+    assert (await follower.event()).status is Status.SUCCEEDED
+    assert follower.count_of("LIST pods") == 0
     assert elapsed() > 8
     counted_once(plane, uids(plane))
     assert plane.held() == []
@@ -160,15 +160,15 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
 
 @pytest.mark.parametrize("large", [True, False])
 @in_virtual_time
-async def test_pods_of_a_watch_that_died_without_a_word_are_recorded_as_they_ended(plane, large: bool):
+async def test_pods_of_a_watch_that_died_silently_are_recorded_as_they_ended(plane, large: bool):
     ref = plane.submit(workers=3)
     await plane.until(lambda: plane.running_ranks() == 3)
     plane.arm("half-open", method="GET", path="/pods$", query="watch=")
-    asking = Asking(plane, ref, limits=EVERY_GANG_IS_LARGE if large else DEFAULT_LIMITS)
+    follower = RecordingFollower(plane, ref, limits=EVERY_GANG_IS_LARGE if large else DEFAULT_LIMITS)
     await asyncio.sleep(2)
     began = elapsed()
     plane.finish_all()
-    event = await asking.event()
+    event = await follower.event()
     assert (event.status, event.notes) == (Status.SUCCEEDED, ())
     assert elapsed() - began < (120 if large else 10), "long before the watch is known to be dead"
     assert {decode(uid, text).outcome for uid, text in plane.ledger().items()} == {OutcomeKind.SUCCEEDED}

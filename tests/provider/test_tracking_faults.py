@@ -145,7 +145,7 @@ async def test_outcomes_that_cannot_be_stored_keep_their_pods(plane):
 
 
 @in_virtual_time
-async def test_pods_that_cannot_be_patched_are_told(plane):
+async def test_pods_that_cannot_be_patched_are_reported(plane):
     plane.arm("status", method="PATCH", path="/pods/", times=None, code=403)
     following = Follower(plane, plane.submit(workers=2))
     await plane.until(lambda: plane.running_ranks() == 2)
@@ -205,7 +205,7 @@ async def test_connection_that_cannot_be_used_ends_in_an_event(plane):
 
 
 @in_virtual_time
-async def test_day_that_a_server_asks_for_delays_the_event_by_minutes(plane):
+async def test_retry_after_of_a_day_delays_the_event_by_minutes(plane):
     ref = plane.submit(workers=1)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 1)

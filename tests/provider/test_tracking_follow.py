@@ -19,7 +19,7 @@ from tests.provider.virtual_time import elapsed, in_virtual_time
 
 
 @in_virtual_time
-async def test_gang_that_succeeds_is_told_once(plane):
+async def test_gang_that_succeeds_has_one_event(plane):
     ref = plane.submit(workers=3)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 3)
@@ -53,7 +53,7 @@ async def test_large_gang_whose_index_is_kept_is_reported_like_a_small_one(plane
 
 
 @in_virtual_time
-async def test_failed_rank_is_told_as_the_cause(plane):
+async def test_failed_rank_is_reported_as_the_cause(plane):
     ref = plane.submit(workers=4)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 4)
@@ -92,18 +92,18 @@ async def test_running_gang_ends_the_first_half(plane):
 
 
 @in_virtual_time
-async def test_gang_that_ended_before_it_was_followed_is_told_from_the_ledger(plane):
+async def test_gang_that_ended_before_it_was_followed_is_reported_from_the_ledger(plane):
     ref = plane.submit(workers=2)
     first = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.finish("train", 1, exit_code=7)
-    told = await first.event()
+    first_event = await first.event()
     for pod in plane.pods():
         plane.registry.delete("pods", pod["metadata"]["name"], "default", grace_period_s=0)
     await plane.until(lambda: not plane.pods())
     again = await Follower(plane, ref, until="running").event()
-    assert again.to_payload()["ranks"] == told.to_payload()["ranks"]
-    assert (again.status, again.message) == (Status.FAILED, told.message)
+    assert again.to_payload()["ranks"] == first_event.to_payload()["ranks"]
+    assert (again.status, again.message) == (Status.FAILED, first_event.message)
 
 
 @in_virtual_time
@@ -123,7 +123,7 @@ async def test_follower_that_dies_is_replaced_without_loss(plane):
 
 
 @in_virtual_time
-async def test_two_followers_tell_the_same(plane):
+async def test_two_followers_return_the_same_event(plane):
     ref = plane.submit(workers=4)
     both = [Follower(plane, ref), Follower(plane, ref)]
     await plane.until(lambda: plane.running_ranks() == 4)
@@ -164,8 +164,8 @@ async def test_each_phase_is_reported_once(plane):
     await plane.until(lambda: plane.running_ranks() == 6)
     plane.finish_all()
     await following.event()
-    told = [(report.phase, report.wait.cause) for report in following.reports]
-    assert len(told) == len(set(told))
+    reported = [(report.phase, report.wait.cause) for report in following.reports]
+    assert len(reported) == len(set(reported))
     assert following.phases == sorted(following.phases, key=list(Phase).index)
 
 
@@ -204,7 +204,7 @@ PROPAGATIONS = ["Background", "Foreground", "Orphan"]
 
 @pytest.mark.parametrize("propagation", PROPAGATIONS)
 @in_virtual_time
-async def test_deleted_job_is_told_and_holds_no_pod(plane, propagation):
+async def test_deleted_job_is_reported_and_holds_no_pod(plane, propagation):
     ref = plane.submit(workers=3)
     following = Follower(plane, ref)
     await plane.until(lambda: plane.running_ranks() == 3)
@@ -229,7 +229,7 @@ async def test_orphaned_pods_that_run_on_are_given_up(plane):
 
 
 @in_virtual_time
-async def test_job_deleted_while_nobody_followed_is_told(plane):
+async def test_job_deleted_while_nobody_followed_is_reported(plane):
     ref = plane.submit(workers=2)
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.delete_job()
@@ -268,7 +268,7 @@ async def test_job_that_its_ttl_removes_has_succeeded(plane):
 
 
 @in_virtual_time
-async def test_pod_deleted_by_a_person_is_told_as_deleted(plane):
+async def test_pod_deleted_by_a_person_is_reported_as_deleted(plane):
     following = Follower(plane, plane.submit(workers=3))
     await plane.until(lambda: plane.running_ranks() == 3)
     await asyncio.sleep(5)

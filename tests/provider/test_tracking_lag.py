@@ -21,14 +21,14 @@ from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 
-def _blind(plane: VirtualControlPlane, plural: str) -> None:
+def _fail_watches(plane: VirtualControlPlane, plural: str) -> None:
     """From now on no watch of these opens, and lists are far between."""
     plane.arm("status", method="GET", path=f"/{plural}$", query="watch=", times=None, code=500)
 
 
 @in_virtual_time
 async def test_pods_that_were_never_seen_are_harvested_at_the_end(plane):
-    _blind(plane, "pods")
+    _fail_watches(plane, "pods")
     ref = plane.submit(workers=3, suspend=True)
     following = Follower(plane, ref)
     await asyncio.sleep(0.2)
@@ -43,7 +43,7 @@ async def test_pods_that_were_never_seen_are_harvested_at_the_end(plane):
 
 @in_virtual_time
 async def test_job_that_was_not_seen_yet_is_not_gone(plane):
-    _blind(plane, "jobs")
+    _fail_watches(plane, "jobs")
     first = Follower(plane, plane.submit("first", workers=1))
     await plane.until(lambda: plane.running_ranks("first") == 1)
     following = Follower(plane, plane.submit(workers=2))
@@ -57,7 +57,7 @@ async def test_job_that_was_not_seen_yet_is_not_gone(plane):
 
 @in_virtual_time
 async def test_running_gang_is_not_halted_for_what_was_seen_last(plane):
-    _blind(plane, "pods")
+    _fail_watches(plane, "pods")
     following = Follower(plane, plane.submit(workers=3), deadlines=Deadlines(assemble_s=5))
     await plane.until(lambda: plane.running_ranks() == 3)
     await asyncio.sleep(30)

@@ -38,7 +38,7 @@ POLICIES = {
 
 @pytest.mark.parametrize(("policy", "read"), POLICIES.values(), ids=POLICIES)
 @in_virtual_time
-async def test_policy_says_which_ranks_are_read(plane, policy, read):
+async def test_policy_selects_the_ranks_whose_logs_are_read(plane, policy, read):
     ref, following = await _failed_gang(plane)
     found = await read_logs(plane.client, ref, policy, outcomes=await read_outcomes(plane.client, ref))
     assert [log.rank for log in found] == read
@@ -86,7 +86,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("written", "end", "left_out"), ENDS.values(), ids=ENDS)
 @in_virtual_time
-async def test_end_of_a_log_arrives_and_what_is_missing_is_told(plane, written, end, left_out):
+async def test_end_of_a_log_arrives_and_the_missing_part_is_named(plane, written, end, left_out):
     ref, following = await _failed_gang(plane)
     name = plane.pod("train", 0)["metadata"]["name"]
     plane.logs[name] = written
@@ -99,7 +99,7 @@ async def test_end_of_a_log_arrives_and_what_is_missing_is_told(plane, written, 
 
 
 @in_virtual_time
-async def test_log_that_is_gone_says_so(plane):
+async def test_log_that_is_gone_is_reported_as_gone(plane):
     ref, following = await _failed_gang(plane)
     plane.logs.clear()
     found = await read_logs(plane.client, ref, Logs.ALL)
@@ -109,7 +109,7 @@ async def test_log_that_is_gone_says_so(plane):
 
 
 @in_virtual_time
-async def test_pods_that_cannot_be_listed_are_said_to_be(plane):
+async def test_pods_that_cannot_be_listed_are_reported(plane):
     plane.arm("status", method="GET", path="/pods", code=403)
     (only,) = await read_logs(plane.client, plane.submit(), Logs.ALL)
     assert "403" in only.problem

@@ -33,7 +33,7 @@ async def test_the_same_content_is_stored_once(cluster):
     assert files_in(stored) == {"train.py": "print('é')\n".encode(), "weights.bin": b"\x00\xff" * 10}
 
 
-def test_a_content_id_tells_names_and_contents_apart():
+def test_content_id_differs_by_names_and_contents():
     sets = [{"a": "b"}, {"ab": ""}, {"": "ab"}, {"a": "", "b": ""}, {"a": "c"}]
     assert len({content_id_of(files) for files in sets}) == len(sets)
     assert content_id_of({"a": "é"}) == content_id_of({"a": "é".encode()})
@@ -101,14 +101,14 @@ async def test_a_gang_mounts_its_own_files_over_uploaded_ones(cluster):
     assert names == [content_id, f"{submission.ref.name}-files"]
 
 
-async def test_a_missing_upload_is_told_before_anything_is_created(cluster):
+async def test_missing_upload_is_reported_before_anything_is_created(cluster):
     missing = content_id_of({"never": "uploaded"})
     with pytest.raises(InvalidGangSpec, match="Upload the files to this namespace first"):
         await cluster.submit(GangSpec(image="a", workers=4, uploads=[missing]))
     assert cluster.jobs() == []
 
 
-async def test_a_look_for_an_upload_is_repeated_when_it_fails(cluster):
+async def test_failed_read_of_an_upload_is_repeated(cluster):
     missing = content_id_of({"never": "uploaded"})
     cluster.faults.add(Fault(FaultKind.DROP_BEFORE, method="GET", path="configmaps", times=8))
     with pytest.raises(InvalidGangSpec, match="Upload the files to this namespace first"):

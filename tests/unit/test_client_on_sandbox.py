@@ -190,7 +190,7 @@ async def test_list_is_paged_and_selected() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER])
 @in_virtual_time
-async def test_lost_answer_does_not_tell_whether_it_was_applied(kind: FaultKind) -> None:
+async def test_lost_response_does_not_show_whether_the_request_was_applied(kind: FaultKind) -> None:
     async with connected() as (running, client):
         running.faults.add(Fault(kind, method="POST"))
         with pytest.raises(ReplyLost) as caught:
@@ -251,7 +251,7 @@ async def test_releases_are_discovered(release: str, versions: tuple[str, ...]) 
 
 
 @in_virtual_time
-async def test_informer_sees_a_job_come_change_and_go() -> None:
+async def test_informer_delivers_the_creation_change_and_deletion_of_a_job() -> None:
     async with watched(JobView) as (_, client, jobs):
         subscription = jobs.subscribe("a")
         created = await client.create(JOBS, job(suspend=True), "default")

@@ -58,14 +58,14 @@ DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
 
 
 @pytest.mark.parametrize("doubt", DOUBTS.values(), ids=DOUBTS)
-def test_a_job_that_may_have_had_others_is_asked(doubt: Callable[[JobBuilder], object]) -> None:
+def test_job_that_may_have_had_other_pods_is_not_complete(doubt: Callable[[JobBuilder], object]) -> None:
     job = complete_job()
     doubt(job)
     assert roll(job, pods()) is Completeness.UNKNOWN
 
 
 @pytest.mark.parametrize("job", [None, JobBuilder(RANKS).started(1), JobBuilder(RANKS).started(1).failed(10)])
-def test_a_job_that_has_not_succeeded_is_asked(job: JobBuilder | None) -> None:
+def test_job_that_has_not_succeeded_is_not_complete(job: JobBuilder | None) -> None:
     assert roll(job, pods()) is Completeness.UNKNOWN
 
 
@@ -80,7 +80,7 @@ SIGHTS = {
 
 
 @pytest.mark.parametrize("seen", SIGHTS.values(), ids=SIGHTS)
-def test_pods_that_are_not_one_success_for_each_rank_are_asked_for(seen: list[PodView]) -> None:
+def test_pods_that_are_not_one_success_for_each_rank_are_not_complete(seen: list[PodView]) -> None:
     assert roll(complete_job(), seen) is Completeness.UNKNOWN
 
 

@@ -39,7 +39,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, A
     return [(one.levelname, one.what, one.fields) for one in caplog.records if hasattr(one, "fields")]
 
 
-async def test_renewal_that_fails_is_told_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_renewal_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source = Source()
     credentials = source.credentials()
@@ -60,7 +60,7 @@ async def test_renewal_that_fails_is_told_once_and_its_end(caplog: pytest.LogCap
     assert whose == {"connection": "k8s"}
 
 
-async def test_renewal_after_a_refusal_is_told_without_them(caplog: pytest.LogCaptureFixture) -> None:
+async def test_renewal_after_a_refusal_is_logged_without_credentials(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     credentials = Source().credentials()
     await credentials.renew(await credentials.current())

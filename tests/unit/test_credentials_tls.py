@@ -76,7 +76,7 @@ def test_authorities_without_key_identifier_are_accepted() -> None:
     assert not make_context(TlsConfig(ca=SERVER.certificate)).verify_flags & ssl.VERIFY_X509_STRICT
 
 
-async def test_server_is_told_by_its_authority() -> None:
+async def test_server_is_verified_by_its_authority() -> None:
     async with (
         FaultServer(empty, tls=SERVER.server_context()) as server,
         Client(connection_to(server.url)) as client,
@@ -130,12 +130,12 @@ async def test_client_certificate_is_shown_and_leaves_no_file(tmp_path: Path, mo
     ],
     ids=["no PEM", "key of another", "no key"],
 )
-async def test_useless_certificates_are_told(user: dict[str, str]) -> None:
+async def test_invalid_certificates_are_reported(user: dict[str, str]) -> None:
     with pytest.raises(InvalidConnection, match="its certificates cannot be used"):
         await Credentials(connection_to("https://here", user=user)).current()
 
 
-async def test_encrypted_key_is_refused_instead_of_asking_a_terminal() -> None:
+async def test_encrypted_key_is_refused_without_a_prompt() -> None:
     certificate, key = client_certificate(password=b"secret")
     user = {"client-certificate-data": encoded(certificate), "client-key-data": encoded(key)}
     with pytest.raises(InvalidConnection, match="its certificates cannot be used"):

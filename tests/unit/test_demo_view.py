@@ -56,7 +56,7 @@ def test_without_a_terminal_each_change_is_one_line(demo_view):
     ]
 
 
-def test_on_a_terminal_the_last_picture_tells_everything(demo_view):
+def test_last_picture_on_a_terminal_shows_everything(demo_view):
     picture = shown(demo_view, is_terminal=True).rpartition("task train")[2]
     assert "success" in picture
     assert "succeeded" in picture

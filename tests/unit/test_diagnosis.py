@@ -106,7 +106,7 @@ def test_some_verdicts_speak_for_themselves(verdict, code, summary):
     assert (found.code, found.summary) == (code, summary)
 
 
-def test_failure_without_outcomes_is_told_in_the_jobs_words():
+def test_failure_without_outcomes_has_the_message_of_the_job():
     found = diagnose_end(Verdict(VerdictKind.FAILED, "BackoffLimitExceeded", "Job has reached the limit"), [])
     assert found.summary == "BackoffLimitExceeded: Job has reached the limit"
 

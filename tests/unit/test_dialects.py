@@ -118,7 +118,7 @@ def test_pod_group_names_its_template_as_the_release_does(name):
     assert dialect.with_link(JOB, GROUP)["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "train-0"}
 
 
-def test_native_says_it_in_the_job():
+def test_native_dialect_sets_the_field_of_the_job():
     dialect = find_dialect("native")
     assert dialect is not None
     spec = dialect.with_link(JOB, GROUP)["spec"]

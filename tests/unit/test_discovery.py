@@ -74,7 +74,7 @@ async def test_versions_are_those_that_serve_workloads(versions: Any, expected: 
     assert (known.scheduling_versions, known.unknown) == (expected, {})
 
 
-async def test_resources_of_each_version_are_told_apart() -> None:
+async def test_resources_of_each_version_are_distinguished() -> None:
     known = await known_of(Cluster(versions={"v1": CLASSES, "v1alpha1": ["workloads"], "v1alpha2": WORKLOAD}))
     assert [known.serves(v, "podgroups") for v in ("v1", "v1alpha1", "v1alpha2", "v9")] == [False, False, True, False]
     assert known.can_watch("v1alpha2", "podgroups")
@@ -120,7 +120,7 @@ async def test_unreachable_cluster_is_an_error() -> None:
             await discover(client)
 
 
-async def test_many_ask_once() -> None:
+async def test_concurrent_discoveries_send_one_request() -> None:
     async with FaultServer(Cluster(versions={"v1": CLASSES}).handle) as server, Client(server.config) as client:
         await asyncio.gather(*(discover(client) for _ in range(20)))
         await discover(client)
@@ -128,7 +128,7 @@ async def test_many_ask_once() -> None:
 
 
 @pytest.mark.parametrize(("versions", "lasts_s"), [({"v1": CLASSES}, 600.0), (403, 30.0)], ids=["known", "not known"])
-async def test_answer_is_asked_for_again_when_it_is_old(versions: Any, lasts_s: float) -> None:
+async def test_old_discovery_is_repeated(versions: Any, lasts_s: float) -> None:
     now = 0.0
     clock = Clock(monotonic=lambda: now)
     async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config) as client:
@@ -142,7 +142,7 @@ async def test_answer_is_asked_for_again_when_it_is_old(versions: Any, lasts_s: 
         assert len(server.requests) == 2 * first
 
 
-async def test_asking_that_was_cancelled_is_done_by_the_next() -> None:
+async def test_cancelled_discovery_is_repeated_by_the_next_caller() -> None:
     async with FaultServer(Cluster(versions={}).handle) as server, Client(server.config) as client:
         first = asyncio.create_task(discover(client))
         second = asyncio.create_task(discover(client))

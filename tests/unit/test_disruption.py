@@ -23,7 +23,7 @@ def end(rank: int, ending: OutcomeKind, caused: float = 60, **fields: object) ->
     return Outcome(uid=uid, pod=f"p{rank}", rank=rank, outcome=ending, node="node-b", caused=at(caused), **fields)  # type: ignore[arg-type]
 
 
-def told(*ends: Outcome, reason: str = BACKOFF, disruptions: int = 0) -> GangEvent:
+def event_of(*ends: Outcome, reason: str = BACKOFF, disruptions: int = 0) -> GangEvent:
     """The event of a gang that failed so, as its follower tells it."""
     why = diagnose_end(Verdict(VerdictKind.FAILED, reason), ends)
     event = build_event(REF, Status.FAILED, Phase.FAILED, reason=why.code, message=why.summary, outcomes=ends)
@@ -35,34 +35,34 @@ GONE = {"disruption": "DeletionByPodGC"}
 PEERS = (end(0, OutcomeKind.DELETED, 61), end(1, OutcomeKind.DELETED, 61))
 
 COUNTS = {
-    "a preemption": told(end(3, OutcomeKind.PREEMPTED), *PEERS),
-    "an eviction": told(end(3, OutcomeKind.EVICTED, disruption="EvictionByEvictionAPI"), *PEERS),
-    "a lost node": told(end(3, OutcomeKind.LOST, **GONE), *PEERS),
-    "two at once": told(end(3, OutcomeKind.PREEMPTED), end(2, OutcomeKind.EVICTED)),
-    "a preemption, and crashes that it brings": told(
+    "a preemption": event_of(end(3, OutcomeKind.PREEMPTED), *PEERS),
+    "an eviction": event_of(end(3, OutcomeKind.EVICTED, disruption="EvictionByEvictionAPI"), *PEERS),
+    "a lost node": event_of(end(3, OutcomeKind.LOST, **GONE), *PEERS),
+    "two at once": event_of(end(3, OutcomeKind.PREEMPTED), end(2, OutcomeKind.EVICTED)),
+    "a preemption, and crashes that it brings": event_of(
         end(3, OutcomeKind.PREEMPTED), end(0, OutcomeKind.FAILED, 62, **CRASH)
     ),
-    "crashes of the peers of a node that was found lost later": told(
+    "crashes of the peers of a node that was found lost later": event_of(
         end(0, OutcomeKind.FAILED, 60, **CRASH), end(3, OutcomeKind.LOST, 400, **GONE)
     ),
-    "a preemption after a queue let the gang run anew": told(
+    "a preemption after a queue let the gang run anew": event_of(
         end(3, OutcomeKind.DELETED, 10, created=at(0)), end(3, OutcomeKind.PREEMPTED, 60, created=at(30))
     ),
 }
 DOES_NOT = {
-    "a crash": told(end(3, OutcomeKind.FAILED, **CRASH), *PEERS),
-    "out of memory": told(end(3, OutcomeKind.FAILED, exit_code=137, reason="OOMKilled"), *PEERS),
-    "its own limit": told(end(3, OutcomeKind.FAILED, exit_code=137, reason="Evicted"), *PEERS),
-    "a crash, and a preemption while its peers end": told(
+    "a crash": event_of(end(3, OutcomeKind.FAILED, **CRASH), *PEERS),
+    "out of memory": event_of(end(3, OutcomeKind.FAILED, exit_code=137, reason="OOMKilled"), *PEERS),
+    "its own limit": event_of(end(3, OutcomeKind.FAILED, exit_code=137, reason="Evicted"), *PEERS),
+    "a crash, and a preemption while its peers end": event_of(
         end(3, OutcomeKind.FAILED, 60, **CRASH), end(0, OutcomeKind.PREEMPTED, 61, exit_code=143)
     ),
-    "a pod that a person deleted": told(end(3, OutcomeKind.DELETED, 50), *PEERS),
-    "a pod that a person deleted, and a preemption after it": told(
+    "a pod that a person deleted": event_of(end(3, OutcomeKind.DELETED, 50), *PEERS),
+    "a pod that a person deleted, and a preemption after it": event_of(
         end(3, OutcomeKind.DELETED, 50), end(0, OutcomeKind.PREEMPTED, 55, exit_code=143)
     ),
-    "the Job's own deadline": told(end(3, OutcomeKind.PREEMPTED), reason="DeadlineExceeded"),
-    "nothing that is known of its pods": told(),
-    "a disruption that Kubernetes made good, and a crash": told(
+    "the Job's own deadline": event_of(end(3, OutcomeKind.PREEMPTED), reason="DeadlineExceeded"),
+    "nothing that is known of its pods": event_of(),
+    "a disruption that Kubernetes made good, and a crash": event_of(
         end(3, OutcomeKind.EVICTED, 50, created=at(0)),
         end(3, OutcomeKind.SUCCEEDED, 90, created=at(60)),
         end(0, OutcomeKind.FAILED, 70, **CRASH),
@@ -86,8 +86,8 @@ def test_only_a_gang_that_failed_was_lost(status: Status) -> None:
     assert disruption_of(replace(COUNTS["a preemption"], status=status), allowed=3) is None
 
 
-def test_log_says_which_rank_was_taken_and_how_many_are_left() -> None:
-    lost = disruption_of(told(end(3, OutcomeKind.PREEMPTED), *PEERS, disruptions=1), allowed=3)
+def test_log_has_the_lost_rank_and_the_number_of_disruptions_left() -> None:
+    lost = disruption_of(event_of(end(3, OutcomeKind.PREEMPTED), *PEERS, disruptions=1), allowed=3)
 
     assert str(lost) == (
         "rank 3 was preempted by a pod of higher priority on node-b; 2 other ranks ended after it "
@@ -99,11 +99,11 @@ def test_log_says_which_rank_was_taken_and_how_many_are_left() -> None:
 def test_attempts_of_a_try_are_one_more_than_allowed(allowed: int, behind: int) -> None:
     """Whatever an earlier try had behind it; and the try after the last one begins anew."""
     attempts = 1
-    lost = disruption_of(told(end(0, OutcomeKind.LOST), disruptions=behind), allowed=allowed)
+    lost = disruption_of(event_of(end(0, OutcomeKind.LOST), disruptions=behind), allowed=allowed)
     while lost is not None and lost.is_allowed:
         assert lost.carried_over == behind + attempts
         attempts += 1
-        lost = disruption_of(told(end(0, OutcomeKind.LOST), disruptions=lost.carried_over), allowed=allowed)
+        lost = disruption_of(event_of(end(0, OutcomeKind.LOST), disruptions=lost.carried_over), allowed=allowed)
 
     assert attempts == max(allowed - behind, 0) + 1
     assert lost is not None

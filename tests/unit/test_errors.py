@@ -86,7 +86,7 @@ def test_long_message_is_cut() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_errors_tell_what_may_have_happened(
+def test_errors_say_whether_the_request_may_have_been_applied(
     error: errors.ClusterError, transient: bool, may_have_applied: bool
 ) -> None:
     assert (error.transient, error.may_have_applied) == (transient, may_have_applied)
@@ -113,7 +113,7 @@ def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | 
     assert parse_retry_after(header, now=NOW) == seconds
 
 
-def test_day_that_a_server_asks_for_is_not_waited_for() -> None:
+def test_retry_after_of_a_day_is_not_waited_for() -> None:
     assert error_from_reply(503, b"", request="", retry_after="86400").retry_after_s == RETRY_AFTER_MAX_S
     assert error_from_reply(429, body(details={"retryAfterSeconds": 86400}), request="").retry_after_s == 60.0
 
@@ -157,5 +157,5 @@ REFUSED_WRITES: dict[str, tuple[int, bytes, bool]] = {
 
 
 @pytest.mark.parametrize(("status", "answer", "is_another"), REFUSED_WRITES.values(), ids=REFUSED_WRITES)
-def test_only_the_uid_tells_that_an_object_was_replaced(status: int, answer: bytes, is_another: bool) -> None:
+def test_only_the_uid_shows_that_an_object_was_replaced(status: int, answer: bytes, is_another: bool) -> None:
     assert is_of_another_uid(error_from_reply(status, answer, request="")) is is_another

@@ -94,7 +94,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("payload", "words"), UNREADABLE.values(), ids=UNREADABLE)
-def test_unreadable_event_says_what_to_do(payload, words):
+def test_error_of_an_unreadable_event_has_a_remedy(payload, words):
     with pytest.raises(UnreadableEventError, match=words) as caught:
         GangEvent.from_payload(payload)
     assert "clear the task" in str(caught.value)

@@ -148,7 +148,7 @@ def test_conflict_has_both_hashes_and_the_different_parameters():
     assert "env, image" in text
 
 
-def test_conflict_with_a_foreign_job_says_so():
+def test_conflict_with_a_foreign_job_names_the_other_submission():
     error = SubmissionConflict("ml/a", "u1", "ours", None, (), "t-0", None)
     assert "belongs to another submission" in str(error)
 

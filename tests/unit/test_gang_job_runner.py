@@ -112,7 +112,7 @@ def test_class_gang_is_defined_on_the_rank(rank: Rank) -> None:
     assert rank.run("def f(gang):\n    return isinstance(gang, Gang)").result is True
 
 
-def test_modules_beside_the_function_can_be_imported(rank: Rank) -> None:
+def test_modules_next_to_the_function_can_be_imported(rank: Rank) -> None:
     (rank.folder / "files").mkdir()
     (rank.folder / "files" / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
     rank.interpreter = (sys.executable, "-s")  # -I would remove the directory from sys.path

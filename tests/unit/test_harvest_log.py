@@ -46,12 +46,12 @@ TABLE: dict[str, tuple[Exception, bool, tuple[int, str]]] = {
 }
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[Any]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [record for record in caplog.records if hasattr(record, "fields")]
 
 
 @pytest.mark.parametrize(("error", "storing", "line"), TABLE.values(), ids=TABLE)
-def test_what_hinders_is_told_once_and_its_end(
+def test_hindrance_is_logged_once_and_its_end_too(
     error: Exception, storing: bool, line: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -61,35 +61,35 @@ def test_what_hinders_is_told_once_and_its_end(
         harvest_log.failed(error, now, is_storing=storing, backlog=7)
     harvest_log.succeeded(40.0, backlog=1)
     harvest_log.succeeded(50.0, backlog=0)
-    first, last = told(caplog)
+    first, last = logged(caplog)
     assert (first.levelno, first.what) == line
     assert first.fields == {"gang": "team/train", "pods": 7, "cause": f"{type(error).__name__}: {error}"}
     assert (last.levelname, last.what) == ("INFO", RECOVERED[1])
     assert last.fields == {"gang": "team/train", "pods": 1, "after_s": 30.0, "tries": 3}
 
 
-def test_another_hindrance_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_hindrance_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     harvest_log = HarvestLog("team/train")
     for name in ("busy while storing", "ledger forbidden", "ledger forbidden", "release refused"):
         error, storing, _ = TABLE[name]
         harvest_log.failed(error, 1.0, is_storing=storing, backlog=1)
-    assert [record.what for record in told(caplog)] == [SLOWED_DOWN[1], NOT_STORED[1], NOT_RELEASED[1]]
+    assert [record.what for record in logged(caplog)] == [SLOWED_DOWN[1], NOT_STORED[1], NOT_RELEASED[1]]
 
 
-def test_backlog_is_told_when_it_is_high_and_when_it_has_fallen(caplog: pytest.LogCaptureFixture) -> None:
+def test_backlog_is_logged_when_it_is_high_and_when_it_has_fallen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     harvest_log = HarvestLog("team/train")
     for pods in (0, BACKLOG_HIGH - 1, BACKLOG_HIGH, BACKLOG_HIGH + 1, BACKLOG_LOW, BACKLOG_HIGH, BACKLOG_LOW - 1, 0):
         harvest_log.backlog(pods)
-    assert [(record.levelname, record.what, record.fields["pods"]) for record in told(caplog)] == [
+    assert [(record.levelname, record.what, record.fields["pods"]) for record in logged(caplog)] == [
         ("WARNING", MANY_HELD[1], BACKLOG_HIGH),
         ("INFO", FEW_HELD[1], BACKLOG_LOW - 1),
     ]
 
 
 @in_virtual_time
-async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_harvest_that_cannot_store_logs_this_and_continues(caplog: pytest.LogCaptureFixture) -> None:
     """The whole harvester, with a ledger that is refused three times."""
     caplog.set_level(logging.INFO)
     refusals = [Forbidden(403, request="patch configmaps", reason="Forbidden", message="may not")] * 3
@@ -115,5 +115,5 @@ async def test_harvest_that_cannot_store_says_so_and_goes_on(caplog: pytest.LogC
     await stored.wait()
     await asyncio.sleep(0.1)
     running.cancel()
-    assert [record.what for record in told(caplog)] == [NOT_STORED[1], RECOVERED[1]]
-    assert told(caplog)[1].fields["tries"] == 3
+    assert [record.what for record in logged(caplog)] == [NOT_STORED[1], RECOVERED[1]]
+    assert logged(caplog)[1].fields["tries"] == 3

@@ -44,7 +44,7 @@ def test_digest_is_a_label_value():
     ],
     ids=["dag", "run", "task", "map index"],
 )
-def test_every_part_of_the_key_tells_tasks_apart(other):
+def test_every_part_of_the_key_distinguishes_tasks(other):
     assert other.digest != TRAIN.digest
 
 

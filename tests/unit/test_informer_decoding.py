@@ -36,7 +36,7 @@ def line(kind: str, obj: Any) -> bytes:
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
 
-def said(event: WatchEvent[PodView]) -> tuple[str, PodView | None, str, str]:
+def summary_of(event: WatchEvent[PodView]) -> tuple[str, PodView | None, str, str]:
     """Its type, its object if that could be read, and its uid and version."""
     seen, meta = event.object, event.object.metadata
     return event.type, seen if isinstance(seen, PodView) and meta.uid else None, meta.uid, meta.resource_version
@@ -65,14 +65,14 @@ KINDS = st.one_of(
 def test_event_is_the_same_whatever_it_came_with(events: list[tuple[str, Any]]) -> None:
     lines = [line(*event) if event[0] else b"\n" for event in events]
     views = ViewDecoder(PodView)
-    assert [said(event) for event in views.decode_events(b"".join(lines))] == [
-        said(event) for one in lines for event in views.decode_events(one)
+    assert [summary_of(event) for event in views.decode_events(b"".join(lines))] == [
+        summary_of(event) for one in lines for event in views.decode_events(one)
     ]
 
 
-def test_odd_object_is_told_apart_by_its_uid() -> None:
+def test_object_that_cannot_be_decoded_has_its_uid() -> None:
     (event,) = ViewDecoder(PodView).decode_events(line("MODIFIED", odd("a")))
-    assert said(event) == ("MODIFIED", None, "uid-a", "v-a")
+    assert summary_of(event) == ("MODIFIED", None, "uid-a", "v-a")
     assert isinstance(event.object, Undecoded)
 
 
@@ -86,7 +86,7 @@ def test_events_before_a_line_that_is_none_are_given() -> None:
     events = iter(
         ViewDecoder(PodView).decode_events(line("ADDED", named("a")) + b"<html>\n" + line("ADDED", named("b")))
     )
-    assert said(next(events)) == ("ADDED", view(PodView, named("a")), "uid-a", "v-a")
+    assert summary_of(next(events)) == ("ADDED", view(PodView, named("a")), "uid-a", "v-a")
     with pytest.raises(UnexpectedReply):
         next(events)
 

@@ -197,7 +197,7 @@ async def test_many_pages_and_versions_are_followed() -> None:
 
 
 @in_virtual_time
-async def test_deletion_while_disconnected_is_told() -> None:
+async def test_deletion_while_disconnected_is_delivered() -> None:
     api = ModelApi()
     api.put("a", "1")
     async with informer_of(api) as (informer, _):

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.errors import Forbidden, Gone, ReplyLost, ServerError
 from airflow_provider_gangjobs.cluster.informer.health import SILENCE_BEFORE_WARNING_S, Health
 from airflow_provider_gangjobs.cluster.structured_log import log_fields
-from tests.unit.script import Lives, Script, bookmark, event, expired, obj, page, play
+from tests.unit.scripted_reflector import OpenWatch, ScriptedAnswers, bookmark, event, expired, obj, page, play
 
 Line = tuple[str, str, dict[str, Any]]
 
@@ -51,11 +51,11 @@ POLLS = "informer polls because the API server refuses the watch verb, grant it"
 
 TABLE: dict[str, tuple[list[Any], list[Line]]] = {
     "all is well": (
-        [FIRST, [*EVENTS, bookmark(9), Lives(300)], [Lives(300)]],
+        [FIRST, [*EVENTS, bookmark(9), OpenWatch(300)], [OpenWatch(300)]],
         [SYNCED, OPENED, ended("closed by the server", 300, 3), REOPENED, ended("closed by the server", 300, 0)],
     ),
     "version expired": (
-        [FIRST, [expired()], page(9), [Lives(300)]],
+        [FIRST, [expired()], page(9), [OpenWatch(300)]],
         [
             SYNCED,
             OPENED,
@@ -68,7 +68,7 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
         ],
     ),
     "list expired": (
-        [page(5, more="x"), Gone(410, request="list jobs"), FIRST, [Lives(300)]],
+        [page(5, more="x"), Gone(410, request="list jobs"), FIRST, [OpenWatch(300)]],
         [
             ("DEBUG", "version expired", {"of": "list", "cause": "list jobs: 410"}),
             pause(1, "list jobs: 410"),
@@ -78,7 +78,7 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
         ],
     ),
     "trouble that lasts, and its end": (
-        [FIRST, *[DOWN] * 4, [Lives(300)]],
+        [FIRST, *[DOWN] * 4, [OpenWatch(300)]],
         [
             SYNCED,
             pause(1, DOWN_TEXT),
@@ -102,7 +102,7 @@ TABLE: dict[str, tuple[list[Any], list[Line]]] = {
         ],
     ),
     "a connection that broke": (
-        [FIRST, [*EVENTS[:1], Lives(100, LOST)], [Lives(300)]],
+        [FIRST, [*EVENTS[:1], OpenWatch(100, LOST)], [OpenWatch(300)]],
         [
             SYNCED,
             OPENED,
@@ -146,7 +146,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
 
 async def test_watch_permission_granted_later_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
-    script = Script([])
+    script = ScriptedAnswers([])
     health = Health("jobs", script.clock, healthy_after_s=5)
     health.watch_refused(REFUSED)
     script.now = 310
@@ -161,7 +161,7 @@ async def test_watch_permission_granted_later_is_logged(caplog: pytest.LogCaptur
 
 async def test_silence_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="airflow_provider_gangjobs")
-    script = Script([])
+    script = ScriptedAnswers([])
     words = {100.0, 1000.0, 1100.0}
     health = Health("jobs", script.clock, healthy_after_s=5)
     ended = asyncio.Event()
@@ -190,7 +190,7 @@ async def test_silence_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixt
 async def test_events_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     burst = [event("MODIFIED", obj("a", version)) for version in range(6, 1000)]
-    await play(FIRST, [*burst, Lives(300)])
+    await play(FIRST, [*burst, OpenWatch(300)])
     assert len(caplog.records) == 3
 
 
@@ -223,5 +223,5 @@ def test_line_has_message_and_fields(fields: dict[str, Any], text: str, caplog: 
 
 def test_every_line_is_documented() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    said = {what for _, lines in TABLE.values() for _, what, _ in lines}
-    assert [what for what in sorted(said) if f"`{what}`" not in documented] == []
+    logged_messages = {what for _, lines in TABLE.values() for _, what, _ in lines}
+    assert [what for what in sorted(logged_messages) if f"`{what}`" not in documented] == []

@@ -37,7 +37,7 @@ def test_end_is_cut_at_a_line_if_there_is_one(log: bytes, bytes_max: int, expect
 
 
 @given(st.lists(st.text(alphabet="aä \n", max_size=40).map(str.encode), max_size=20), st.integers(8, 60))
-def test_chunks_do_not_matter_and_nothing_is_lost_unsaid(chunks: list[bytes], bytes_max: int) -> None:
+def test_chunk_sizes_do_not_matter_and_lost_lines_are_counted(chunks: list[bytes], bytes_max: int) -> None:
     log = b"".join(chunks)
     tail = tail_of(*chunks, bytes_max=bytes_max)
     assert tail == tail_of(log, bytes_max=bytes_max)

@@ -82,7 +82,7 @@ def test_four_workers_are_an_indexed_job_that_waits():
     }
 
 
-def test_job_says_whose_it_is():
+def test_job_has_the_labels_of_its_task():
     spec = GangSpec(image="trainer:1", workers=4, labels={"team": "vision"})
     metadata = job_of(spec, GANG)["metadata"]
     ours = {
@@ -285,7 +285,7 @@ def test_one_rank_needs_no_service():
     assert render_service(GangSpec(image="a"), ATTEMPT, "job-uid") is None
 
 
-def test_backstop_ends_what_nobody_watches():
+def test_backstop_ends_a_gang_that_nobody_follows():
     both = job_of(GangSpec(image="a", assemble_timeout_s=60, run_timeout_s=1.5))
     assert both["spec"]["activeDeadlineSeconds"] == 662
     assert "activeDeadlineSeconds" not in job_of(GangSpec(image="a", run_timeout_s=60))["spec"]

@@ -17,7 +17,7 @@ def _outcome(rank: int, ending: OutcomeKind, caused: float | None = None, **fiel
     return Outcome(uid=f"uid-{rank}", pod=f"pod-{rank}", rank=rank, outcome=ending, caused=when, **fields)  # type: ignore[arg-type]
 
 
-def test_outcome_holds_all_that_is_asked_for():
+def test_outcome_has_all_fields():
     seen = pod("a").rank(3).on("node-a").failed(137, when=65, reason="OOMKilled", message="dying").restarts(2).view()
     assert outcome_of(seen) == Outcome(
         uid="uid-a",
@@ -154,7 +154,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize(("written", "error"), ERRORS.values(), ids=ERRORS)
-def test_failed_rank_may_say_why(written, error):
+def test_failed_rank_may_give_its_reason(written, error):
     assert outcome_of(pod().on("n").failed(message=written).view()).error == error
     assert outcome_of(pod().on("n").succeeded(message=written).view()).error == ""
 
@@ -168,7 +168,7 @@ def _failed(rank: int, said_at: float | None) -> Outcome:
 @pytest.mark.parametrize(
     "moments", [(60.7, 60.3), (60.7, None), (60.9, 12.0)], ids=["both say", "one says", "long ago"]
 )
-def test_first_of_those_that_fail_within_a_second_is_known_where_they_say_when(moments):
+def test_first_rank_to_fail_within_a_second_is_known_from_the_reported_times(moments):
     failed = [_failed(rank, moment) for rank, moment in enumerate(moments)]
     assert root_cause(failed) == failed[1]
     assert failed[0].caused == at(moments[0])
@@ -264,7 +264,7 @@ def test_success_has_no_cause():
     assert root_cause([_outcome(0, OutcomeKind.SUCCEEDED), _outcome(1, OutcomeKind.UNKNOWN)]) is None
 
 
-def test_what_went_wrong_is_told_first():
+def test_failed_ranks_come_first():
     outcomes = [
         _outcome(0, OutcomeKind.SUCCEEDED),
         _outcome(1, OutcomeKind.UNKNOWN),

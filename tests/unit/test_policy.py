@@ -118,7 +118,7 @@ def test_shape_follows_workers_then_manifest(spec, expected):
     assert (shape.parallelism, shape.completions, shape.indexed) == expected
 
 
-def test_shape_sees_what_is_left_to_others():
+def test_shape_includes_the_fields_that_others_manage():
     job = manifest(template={"spec": {"subdomain": "peers", "workloadRef": {"name": "w"}}})
     job["metadata"] = {
         "labels": {"kueue.x-k8s.io/queue-name": "q"},

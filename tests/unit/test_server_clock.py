@@ -44,7 +44,7 @@ class Server:
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 600.3, -600.3, 86400.9])
-def test_one_answer_tells_the_time_to_a_second_and_never_early(ahead_s: float) -> None:
+def test_one_response_gives_the_time_to_a_second_and_never_early(ahead_s: float) -> None:
     server = Server(ahead_s)
     server.answers()
     assert 0 <= server.late_s <= 1.01

@@ -113,7 +113,7 @@ def test_order_is_set_by_directive() -> None:
     assert names(apply(pod(A, B, C), patch, "Pod")) == ["b", "c", "a"]
 
 
-def test_volume_keeps_only_the_keys_it_is_told_to() -> None:
+def test_retain_keys_removes_the_other_keys_of_a_volume() -> None:
     original = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}
     patch = {"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "secret"], "secret": {"secretName": "s"}}]}}
     merged = apply(original, patch, "Pod")

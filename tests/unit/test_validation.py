@@ -54,7 +54,7 @@ def test_sound_requests_have_no_problem(spec):
     assert validate(spec) == ()
 
 
-# what is wrong -> (spec, path of the problem, a part of what is said)
+# what is wrong -> (spec, path of the problem, a part of what is message)
 UPLOAD = content_id_of({"a": "x"})
 PARAMETERS = {
     "no image": (GangSpec(), "image", "is missing"),
@@ -363,16 +363,16 @@ MANIFESTS = {
 }
 
 
-@pytest.mark.parametrize(("spec", "path", "said"), PARAMETERS.values(), ids=PARAMETERS)
-def test_wrong_parameter_is_named(spec, path, said):
+@pytest.mark.parametrize(("spec", "path", "message"), PARAMETERS.values(), ids=PARAMETERS)
+def test_wrong_parameter_is_named(spec, path, message):
     problems = {problem.path: str(problem) for problem in validate(spec)}
-    assert said in problems[path]
+    assert message in problems[path]
 
 
-@pytest.mark.parametrize(("spec", "path", "said"), MANIFESTS.values(), ids=MANIFESTS)
-def test_wrong_manifest_is_named_by_its_path(spec, path, said):
+@pytest.mark.parametrize(("spec", "path", "message"), MANIFESTS.values(), ids=MANIFESTS)
+def test_wrong_manifest_is_named_by_its_path(spec, path, message):
     problems = {problem.path: str(problem) for problem in validate(spec)}
-    assert said in problems[path]
+    assert message in problems[path]
 
 
 MANIFEST_TEXT = """apiVersion: batch/v1
@@ -407,8 +407,8 @@ TRAPS = {
 @pytest.mark.parametrize(("written", "read"), TRAPS.items(), ids=TRAPS)
 def test_yaml_traps_show_what_was_written_and_read(written, read):
     problems = [str(problem) for problem in validate(GangSpec(manifest=MANIFEST_TEXT.format(written=written)))]
-    said = f'line 11 has {written}, which YAML reads as {read}. Quote it: "{written}".'
-    assert problems == ([] if read is None else [f"manifest.spec.template.spec.containers[0].env[0].value: {said}"])
+    message = f'line 11 has {written}, which YAML reads as {read}. Quote it: "{written}".'
+    assert problems == ([] if read is None else [f"manifest.spec.template.spec.containers[0].env[0].value: {message}"])
 
 
 def test_keys_are_trapped_too():
@@ -416,7 +416,7 @@ def test_keys_are_trapped_too():
     assert problems == ['manifest.on: line 3: YAML does not read the key on as text. Quote it: "on".']
 
 
-def test_a_key_given_twice_is_told():
+def test_key_given_twice_is_reported():
     problems = validate(GangSpec(manifest="apiVersion: batch/v1\nkind: Job\nkind: Job\n", image="a"))
     assert [(p.path, p.what) for p in problems] == [("manifest.kind", "line 3 has this key a second time")]
 
@@ -428,7 +428,7 @@ def test_aliases_of_aliases_are_stopped():
     assert "more than 100000 values" in problem.what
 
 
-def test_all_problems_are_told_together():
+def test_all_problems_are_reported_together():
     spec = GangSpec(
         command="python x.py",
         workers=0,
@@ -458,7 +458,7 @@ def test_problems_are_raised_as_one_error():
 
 
 @pytest.mark.parametrize("name", ["reattach", "results", "logs", "on_finish", "on_kill"])
-def test_choices_beside_the_spec_are_checked(name):
+def test_choices_that_are_not_in_the_spec_are_checked(name):
     (problem,) = validate_choices(**{name: "whatever"})
     assert problem.path == name
     assert "Choose one of" in problem.remedy

@@ -26,7 +26,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("seen", "ended", "reason", "when"), VERDICTS.values(), ids=VERDICTS)
-def test_verdict_is_the_jobs_own_word(seen, ended, reason, when):
+def test_verdict_is_the_final_condition_of_the_job(seen, ended, reason, when):
     verdict = judge(seen.read(), REF)
     assert verdict is not None
     assert (verdict.kind, verdict.reason, verdict.at) == (ended, reason, when)
@@ -66,7 +66,7 @@ def test_verdict_carries_the_completed_indexes():
     assert verdict.completed_indexes == "0-3"
 
 
-def test_fate_is_told_before_the_verdict():
+def test_interim_condition_comes_before_the_verdict():
     decided = job().decided("FailureTarget", 60, "DeadlineExceeded").read().interim_condition
     assert decided is not None
     assert decided.reason == "DeadlineExceeded"

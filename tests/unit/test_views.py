@@ -93,12 +93,12 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize(("said", "kept"), CONDITIONS.items(), ids=str)
-def test_pod_condition_is_kept_if_it_is_relevant(said: tuple[str, bool], kept: bool) -> None:
+@pytest.mark.parametrize(("given", "kept"), CONDITIONS.items(), ids=str)
+def test_pod_condition_is_kept_if_it_is_relevant(given: tuple[str, bool], kept: bool) -> None:
     obj = pod("a").obj
-    obj["status"]["conditions"] = [condition(*said, 1), condition("ContainersReady", True, 1)]
+    obj["status"]["conditions"] = [condition(*given, 1), condition("ContainersReady", True, 1)]
     kinds = [item.type for item in view(PodView, obj).status.conditions]
-    assert kinds == ([said[0]] if kept else [])
+    assert kinds == ([given[0]] if kept else [])
 
 
 def test_all_conditions_of_a_job_are_kept() -> None:

@@ -50,10 +50,10 @@ def release_in(folder: Path) -> int | None:
     if not (folder / "initdb").exists():
         return None
     try:
-        said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
-    number = re.search(r"\d+", said)
+    number = re.search(r"\d+", output)
     return int(number.group()) if number else None
 
 

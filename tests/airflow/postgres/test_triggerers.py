@@ -80,7 +80,7 @@ def test_triggerer_that_was_out_for_a_while_leaves_the_gangs_alone_that_it_lost(
     held.succeeded_exactly_once()
 
 
-def test_gang_that_ends_while_no_triggerer_lives_is_told_by_a_new_one(
+def test_gang_that_ends_while_no_triggerer_lives_is_reported_by_a_new_one(
     deployment: AirflowDeployment, held: HeldRun
 ) -> None:
     held.wait_until_followed()

@@ -102,7 +102,7 @@ async def test_what_runs_has_ended_or_is_left_to_others_is_not_touched():
         assert len(cluster.jobs()) == 2 + (running.ref != ended.ref)
 
 
-async def test_a_dry_run_says_the_same_and_changes_nothing(cluster):
+async def test_dry_run_reports_the_same_actions_and_changes_nothing(cluster):
     await half_submitted(cluster)
     assert actions(await tidied(cluster, dry_run=True)) == [CleanupAction.REMOVE]
     assert len(cluster.live_jobs()) == 1
@@ -129,7 +129,7 @@ async def test_a_janitor_that_dies_is_followed_by_another(cluster, request_numbe
     assert cluster.jobs() == []
 
 
-async def test_a_refusal_is_told_and_stops_nothing_else(cluster):
+async def test_refusal_is_reported_and_stops_nothing_else(cluster):
     await half_submitted(cluster)
     await half_submitted(cluster, by_id=True)
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="PATCH", message="no such right"))

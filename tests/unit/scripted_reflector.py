@@ -55,7 +55,7 @@ def expired() -> dict[str, Any]:
 
 
 @dataclass
-class Lives:
+class OpenWatch:
     """A watch that is open for so long, and then ends or breaks."""
 
     seconds: float
@@ -67,7 +67,7 @@ class ScriptEndedError(Exception):
 
 
 @dataclass
-class Script:
+class ScriptedAnswers:
     """Answers to the requests of a reflector, in their order, and the times at which they came."""
 
     answers: list[Any]
@@ -104,7 +104,7 @@ class Script:
             raise answer
         on_open()
         for step in answer:
-            if isinstance(step, Lives):
+            if isinstance(step, OpenWatch):
                 self.now += step.seconds
                 if step.broken_by:
                     raise step.broken_by
@@ -125,9 +125,11 @@ def everything(_: View) -> str:
     return "all"
 
 
-async def play(*answers: Any, pace: InformerConfig | None = None) -> tuple[Script, Store[View], Reflector[View]]:
+async def play(
+    *answers: Any, pace: InformerConfig | None = None
+) -> tuple[ScriptedAnswers, Store[View], Reflector[View]]:
     """Run a reflector until the script is through."""
-    script = Script(list(answers))
+    script = ScriptedAnswers(list(answers))
     store: Store[View] = Store(everything)
     pace = pace or InformerConfig()
     health = Health("jobs in team", script.clock, healthy_after_s=pace.healthy_after_s)

@@ -8,7 +8,7 @@ from airflow_provider_gangjobs.gang.state.waiting import WaitCause, summarize_sc
 from tests.unit.builders import REF, at, event, job, pod, podgroup, ranks
 
 
-def _look(seen_job=None, pods=(), group=None, **more) -> Observation:
+def _observe(seen_job=None, pods=(), group=None, **more) -> Observation:
     return observe(seen_job.read() if seen_job else None, pods, group, REF, **more)
 
 
@@ -64,13 +64,13 @@ PHASES = {
 
 
 @pytest.mark.parametrize(("seen", "pods", "phase"), PHASES.values(), ids=PHASES)
-def test_phase_follows_from_what_is_seen(seen, pods, phase):
-    assert _look(seen, pods).phase is phase
+def test_phase_of_what_the_server_shows(seen, pods, phase):
+    assert _observe(seen, pods).phase is phase
 
 
-def test_each_phase_began_when_the_server_says():
+def test_each_phase_begins_at_a_time_of_the_server():
     pods = [pod(f"p{rank}").rank(rank).on("n").running(since=10 + rank).view() for rank in range(4)]
-    seen = _look(job().suspended(0).resumed(3).complete(60), pods)
+    seen = _observe(job().suspended(0).resumed(3).complete(60), pods)
     assert seen.began == {
         Phase.SUBMITTED: at(0),
         Phase.ASSEMBLING: at(3),
@@ -81,26 +81,26 @@ def test_each_phase_began_when_the_server_says():
     assert seen.since == at(60)
 
 
-def test_requeued_gang_waits_since_it_was_suspended():
-    assert _look(job().resumed(3).suspended(500)).since == at(500)
+def test_requeued_gang_is_queued_since_its_suspension():
+    assert _observe(job().resumed(3).suspended(500)).since == at(500)
 
 
 def test_restarted_container_does_not_move_the_start():
     seen = pod("p").rank(0).on("n").running(since=40).restarts(1)
     ended = {"exitCode": 1, "startedAt": "2026-08-01T12:00:07Z", "finishedAt": "2026-08-01T12:00:30Z"}
     seen.obj["status"]["containerStatuses"][0]["lastState"] = {"terminated": ended}
-    assert _look(job(1).resumed(3), [seen.view()]).since == at(7)
+    assert _observe(job(1).resumed(3), [seen.view()]).since == at(7)
 
 
-def test_stream_of_pods_runs_since_its_first_full_house():
+def test_gang_with_replaced_pods_runs_since_all_ranks_ran_first():
     pods = [pod(f"p{n}").on("n").running(since=10 * n).view() for n in (1, 2, 3, 4)]
-    seen = _look(job().spec(completionMode="NonIndexed", parallelism=2, completions=9).resumed(3), pods)
+    seen = _observe(job().spec(completionMode="NonIndexed", parallelism=2, completions=9).resumed(3), pods)
     assert (seen.counts.ranks, seen.phase, seen.since) == (2, Phase.RUNNING, at(20))
 
 
 def test_pods_of_another_job_are_left_out():
     others = [pod("o").rank(0).on("n").running().of_job("other").held().view()]
-    seen = _look(job().resumed(3).complete(60), others)
+    seen = _observe(job().resumed(3).complete(60), others)
     assert (seen.phase, seen.counts.held) == (Phase.SUCCEEDED, 0)
 
 
@@ -111,7 +111,7 @@ def test_counts_are_of_ranks():
         pod("b").rank(1).on("n").running().deleted(asked=9).held().view(),
         pod("c").rank(2).unschedulable("no").view(),
     ]
-    counts = _look(job().resumed(3).counts(failed=0), pods).counts
+    counts = _observe(job().resumed(3).counts(failed=0), pods).counts
     assert (counts.ranks, counts.created, counts.placed, counts.started, counts.running) == (4, 3, 2, 2, 1)
     assert (counts.held, counts.terminating) == (2, 1)
 
@@ -212,8 +212,8 @@ WAITS = {
 
 
 @pytest.mark.parametrize(("seen", "pods", "group", "cause", "sentence"), WAITS.values(), ids=WAITS)
-def test_waiting_is_explained_by_the_clusters_own_words(seen, pods, group, cause, sentence):
-    waits = _look(seen, pods, group).wait
+def test_wait_is_explained_in_the_words_of_the_cluster(seen, pods, group, cause, sentence):
+    waits = _observe(seen, pods, group).wait
     assert (waits.cause, waits.text) == (cause, sentence)
 
 
@@ -223,14 +223,16 @@ def test_refused_pods_are_explained_by_the_last_event():
         event("FailedCreate", "exceeded quota: pods=2", 9),
         event("Other", "", 10),
     ]
-    assert _look(job().resumed(1), events=events).waiting_for == "4 pods could not be created: exceeded quota: pods=2"
+    assert (
+        _observe(job().resumed(1), events=events).waiting_for == "4 pods could not be created: exceeded quota: pods=2"
+    )
 
 
-def test_podgroup_speaks_where_pods_are_silent():
+def test_podgroup_explains_the_wait_when_the_pods_do_not():
     group = podgroup(4)
-    said = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "minCount (4) cannot be satisfied"}
-    group = type(group)(group.metadata, group.spec, type(group.status)((_condition(said),)))
-    assert _look(job().resumed(1), ranks(4), group).waiting_for == "minCount (4) cannot be satisfied"
+    condition = {"type": "PodGroupInitiallyScheduled", "status": "False", "message": "minCount (4) cannot be satisfied"}
+    group = type(group)(group.metadata, group.spec, type(group.status)((_condition(condition),)))
+    assert _observe(job().resumed(1), ranks(4), group).waiting_for == "minCount (4) cannot be satisfied"
 
 
 def _condition(fields):
@@ -252,8 +254,8 @@ LINES = {
 
 
 @pytest.mark.parametrize(("line", "seen"), LINES.items(), ids=LINES)
-def test_line_for_a_log_is_plain(line, seen):
-    assert _look(*seen).line == line
+def test_log_line_is_plain(line, seen):
+    assert _observe(*seen).line == line
 
 
 NODE_REASONS = {
@@ -276,7 +278,7 @@ NODE_REASONS = {
 
 
 @pytest.mark.parametrize(("message", "words"), NODE_REASONS.items(), ids=lambda text: text[:30])
-def test_scheduler_message_is_put_in_words(message, words):
+def test_scheduler_message_is_summarized(message, words):
     assert summarize_scheduler_message(message) == words
 
 
@@ -295,11 +297,11 @@ DUE = {
 
 @pytest.mark.parametrize(("seen", "pods", "due"), DUE.values(), ids=DUE)
 def test_deadline_counts_from_when_its_phase_began(seen, pods, due):
-    assert next_deadline(_look(seen, pods), DEADLINES) == (None if due is None else at(due))
+    assert next_deadline(_observe(seen, pods), DEADLINES) == (None if due is None else at(due))
 
 
 def test_deadline_is_exceeded_from_its_moment_on():
-    seen = _look(job().resumed(30))
+    seen = _observe(job().resumed(30))
     assert deadline_exceeded(seen, DEADLINES, at(49.9)) is None
     exceeded = deadline_exceeded(seen, DEADLINES, at(50))
     assert exceeded is not None
@@ -307,10 +309,10 @@ def test_deadline_is_exceeded_from_its_moment_on():
 
 
 def test_submitted_gang_exceeds_the_queue_deadline():
-    exceeded = deadline_exceeded(_look(job()), DEADLINES, at(100))
+    exceeded = deadline_exceeded(_observe(job()), DEADLINES, at(100))
     assert exceeded is not None
     assert exceeded.phase is Phase.QUEUED
 
 
 def test_no_deadline_is_no_limit():
-    assert next_deadline(_look(job()), Deadlines()) is None
+    assert next_deadline(_observe(job()), Deadlines()) is None

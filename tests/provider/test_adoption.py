@@ -129,7 +129,7 @@ TELL = {
 
 
 @pytest.mark.parametrize(("jobs", "reattach", "expected"), TELL.values(), ids=TELL)
-def test_choice_where_failures_are_to_be_told(jobs, reattach, expected):
+def test_action_when_failures_are_returned(jobs, reattach, expected):
     choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, return_failed=True)
     assert choice == expected_choice(jobs, expected)
 

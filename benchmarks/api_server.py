@@ -1,7 +1,7 @@
-"""Gangs on a real API server, written down as they are while they run: a Job, its pods, and nobody who changes them.
+"""A real API server for benchmarks, and the objects of gangs that benchmarks write to it.
 
-No controller, scheduler or node runs, so that what is measured is the client and the API server, and the state is
-exactly what the benchmark wrote.
+By default no controller, scheduler or node runs, so a benchmark measures the client and the API server only, and the
+state is exactly what the benchmark wrote.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class ApiServerOnly(ControlPlane):
 
 @contextmanager
 def api_server() -> Iterator[ControlPlane]:
-    """A real API server while the block runs; build it with `make clusters`."""
+    """Run a real API server during the block. `make clusters` builds the API server."""
     with _running(ApiServerOnly) as plane:
         yield plane
 
 
 @contextmanager
 def control_plane() -> Iterator[ControlPlane]:
-    """The same with controllers and scheduler."""
+    """Run a real API server with controllers and scheduler during the block."""
     with _running(ControlPlane) as plane:
         yield plane
 
@@ -65,13 +65,13 @@ def _running(kind: type[ControlPlane]) -> Iterator[ControlPlane]:
 
 @contextmanager
 def tenant_of(plane: ControlPlane, purpose: str) -> Iterator[Tenant]:
-    """A namespace, and an account with the documented rights and nothing more."""
+    """Create a namespace, and an account that has only the documented permissions."""
     with Tenant.created(plane, purpose) as tenant:
         yield tenant
 
 
 def allow_all(tenant: Tenant) -> None:
-    """For the peer, which needs rights that our Role does not have (`jobs/status`)."""
+    """Allow the account everything. The peer needs permissions that our Role does not have (`jobs/status`)."""
     subject = {"kind": "ServiceAccount", "name": "airflow", "namespace": tenant.namespace}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{tenant.namespace}/rolebindings"
@@ -81,13 +81,13 @@ def allow_all(tenant: Tenant) -> None:
 
 
 def admin_config(plane: ControlPlane, namespace: str) -> ClusterConfig:
-    """As the administrator, who plays all that writes."""
+    """Return the config of the administrator, which writes what controllers and kubelets would write."""
     kubeconfig = str(plane.folder / "admin.kubeconfig")
     return ClusterConfig.from_extras("admin", {"kube_config_path": kubeconfig, "namespace": namespace})
 
 
 def airflow_environment(tenant: Tenant) -> dict[str, str]:
-    """The connection as Airflow would have it, for either provider."""
+    """Return environment variables with the Airflow connection, for either provider."""
     extra = {"kube_config_path": str(tenant.kubeconfig), "namespace": tenant.namespace}
     return {
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": extra}),
@@ -96,14 +96,14 @@ def airflow_environment(tenant: Tenant) -> dict[str, str]:
 
 
 def cpu_s(plane: ControlPlane, component: str = "kube-apiserver") -> float:
-    """CPU seconds that a component of the control plane has used."""
+    """Return the CPU seconds that a component of the control plane has used."""
     pid = plane._processes[component].pid  # noqa: SLF001 - the test's plane does not offer it
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
-    """Requests of the tenant that ended in this time, by the API server's audit log."""
+    """Return the number of the tenant's requests that ended in this time, by the API server's audit log."""
     spans = (
         datetime.fromisoformat(event["stageTimestamp"])
         for event in tenant.plane.audited()
@@ -113,7 +113,7 @@ def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
 
 
 async def many(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight: int = WRITES_IN_FLIGHT) -> None:
-    """Do all of it, some at once."""
+    """Await all of `work`, at most `in_flight` at a time."""
     rest = iter(work)
 
     async def worker() -> None:
@@ -126,7 +126,7 @@ async def many(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight: in
 
 
 async def write_gangs(client: Client, namespace: str, names: Iterable[str], *, pods: int = 1) -> dict[str, str]:
-    """Write running gangs; uid of each Job by name."""
+    """Write running gangs, and return the uid of each Job by its name."""
     uids: dict[str, str] = {}
 
     async def write(name: str) -> None:
@@ -144,13 +144,13 @@ async def write_gangs(client: Client, namespace: str, names: Iterable[str], *, p
 
 
 async def end_pods(client: Client, namespace: str, name: str, *, pods: int = 1) -> None:
-    """The gang's pods have succeeded."""
+    """Write that the gang's pods have succeeded."""
     for index in range(pods):
         await client.patch(PODS, f"{name}-{index}", namespace, succeeded(), subresource="status")
 
 
 async def complete(client: Client, namespace: str, name: str, *, pods: int = 1) -> None:
-    """The Job controller's last write: the Job is complete."""
+    """Write that the Job is complete, as the last write of the Job controller."""
     at = now()
     conditions = [
         {"type": kind, "status": "True", "reason": "CompletionsReached", "lastTransitionTime": at, "lastProbeTime": at}
@@ -173,7 +173,7 @@ def now() -> str:
 
 
 def job_manifest(name: str, pods: int, *, held: bool = True, labels: Json | None = None) -> Json:
-    """An Indexed Job as the provider submits it, with or without its finalizer on the pods."""
+    """Return an Indexed Job as the provider submits it. `held` pods have the provider's finalizer."""
     labels = labels or {LABEL_GANG: name, LABEL_ATTEMPT: "1"}
     meta = {"labels": labels} | ({"finalizers": [FINALIZER_HARVEST]} if held else {})
     return {
@@ -204,7 +204,7 @@ def _pod_spec() -> Json:
 
 
 def pod_manifest(job: Json, index: int) -> Json:
-    """A pod as the Job controller makes it, already bound."""
+    """Return a pod as the Job controller creates it, already bound to a node."""
     name, template = job["metadata"]["name"], job["spec"]["template"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
     meta = {
@@ -219,12 +219,12 @@ def pod_manifest(job: Json, index: int) -> Json:
 
 
 def running() -> Json:
-    """A status patch, as a kubelet sends it when the container has started."""
+    """Return the status patch that a kubelet sends when the container has started."""
     return _status("Running", {"running": {"startedAt": now()}}, ready=True)
 
 
 def succeeded(message: str = "") -> Json:
-    """A status patch, as a kubelet sends it at the end."""
+    """Return the status patch that a kubelet sends when the container has succeeded."""
     at = now()
     ended = {"exitCode": 0, "reason": "Completed", "startedAt": at, "finishedAt": at, "message": message}
     return _status("Succeeded", {"terminated": ended}, ready=False)

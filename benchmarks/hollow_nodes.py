@@ -1,7 +1,9 @@
-"""Hollow nodes: many nodes played by one program, which runs nothing and writes what a kubelet would.
+"""Hollow nodes, as kubemark calls them: one program writes the pod statuses of many kubelets, and runs no container.
 
-A pod that is bound to one of them becomes Running, and Succeeded as soon as it is asked to end; one that is deleted
-ends and then goes. `python -m benchmarks.hollow KUBECONFIG NODES [SECONDS]`: pods end after so many seconds.
+A pod that is bound to a hollow node becomes Running, and Succeeded when the benchmark ends it. A pod that is deleted
+ends and is then removed.
+
+`python -m benchmarks.hollow_nodes KUBECONFIG NODES [SECONDS]`: pods end after this many seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from airflow_provider_gangjobs.cluster.client import Client, ResponseFormat
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFound
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
-from benchmarks.world import many, running, succeeded
+from benchmarks.api_server import many, running, succeeded
 
 WRITERS = 12
 RESULT = '{"accuracy": 0.98}'
@@ -35,7 +37,7 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
 
 
 class _Pod(msgspec.Struct, gc=False):
-    """What a hollow node reads of a pod: little, since it shares the cores with what is measured."""
+    """The few fields of a pod that a hollow node reads, because it shares the cores with what is measured."""
 
     metadata: _Meta
 
@@ -53,7 +55,7 @@ class Stage(Enum):
 
 @dataclass
 class HollowNodes:
-    """Plays the kubelets of `names`."""
+    """The kubelets of the nodes `names`."""
 
     client: Client
     names: list[str]

@@ -30,10 +30,10 @@ class Snapshot:
         self.pods = pods
 
     def __repr__(self) -> str:
-        return _look(self.job, self.pods).line
+        return _observe(self.job, self.pods).line
 
 
-def _look(seen_job: Job, pods: list[PodView]) -> Observation:
+def _observe(seen_job: Job, pods: list[PodView]) -> Observation:
     return observe(seen_job, pods, None, REF)
 
 
@@ -137,7 +137,7 @@ def histories(draw: Any) -> list[Snapshot]:
 @few
 @given(histories())
 def test_phases_only_move_forward(snapshots):
-    phases = [ORDER.index(_look(snapshot.job, snapshot.pods).phase) for snapshot in snapshots]
+    phases = [ORDER.index(_observe(snapshot.job, snapshot.pods).phase) for snapshot in snapshots]
     assert phases == sorted(phases)
     assert ORDER[phases[-1]] in {Phase.SUCCEEDED, Phase.FAILED}
 
@@ -145,7 +145,7 @@ def test_phases_only_move_forward(snapshots):
 @few
 @given(histories())
 def test_phases_pass_through_running(snapshots):
-    phases = {_look(snapshot.job, snapshot.pods).phase for snapshot in snapshots}
+    phases = {_observe(snapshot.job, snapshot.pods).phase for snapshot in snapshots}
     assert {Phase.SUBMITTED, Phase.ASSEMBLING, Phase.RUNNING, Phase.FINISHING} <= phases
 
 
@@ -154,7 +154,7 @@ def test_phases_pass_through_running(snapshots):
 def test_times_never_change_while_the_gang_runs(snapshots):
     began: dict[Phase, Any] = {}
     for snapshot in snapshots:
-        seen = _look(snapshot.job, snapshot.pods)
+        seen = _observe(snapshot.job, snapshot.pods)
         if seen.verdict is None:
             assert all(seen.began[phase] == when for phase, when in began.items() if phase in seen.began)
             assert seen.phase in seen.began
@@ -163,7 +163,7 @@ def test_times_never_change_while_the_gang_runs(snapshots):
 
 @few
 @given(histories(), st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
-def test_views_that_lag_do_not_send_it_back(snapshots, steps):
+def test_lagging_views_do_not_move_the_phase_back(snapshots, steps):
     last = len(snapshots) - 1
     gone = [n for n in range(1, len(snapshots)) if len(snapshots[n].pods) < len(snapshots[n - 1].pods)]
     of_job = of_pods = before = 0
@@ -171,7 +171,7 @@ def test_views_that_lag_do_not_send_it_back(snapshots, steps):
         of_job = min(of_job + job_ahead, last)
         # Once pods are gone only the Job can tell how far they had come, so it must not lag that much.
         of_pods = min(of_pods + pods_ahead, last if of_job == last or not gone else gone[0] - 1)
-        phase = ORDER.index(_look(snapshots[of_job].job, snapshots[of_pods].pods).phase)
+        phase = ORDER.index(_observe(snapshots[of_job].job, snapshots[of_pods].pods).phase)
         # The end itself is told only after the pods were listed from the server.
         seen = min(phase, ORDER.index(Phase.FINISHING))
         assert seen >= before

@@ -26,7 +26,7 @@ DIALECTS = {"1.35": ("v1alpha1",), "1.36": ("v1alpha2",), "1.37": ("v1beta1", "v
 
 
 @pytest.mark.parametrize("release", RELEASES)
-async def test_abilities_tell_dialects_and_what_a_dry_run_keeps(release):
+async def test_capabilities_list_dialects_and_the_fields_that_a_dry_run_keeps(release):
     async with running_cluster(release) as cluster:
         found = await read_capabilities(cluster.client, namespace=NAMESPACE)
         assert (found.release, found.dialects, found.holds_gangs) == (release, DIALECTS[release], True)
@@ -43,14 +43,14 @@ async def test_abilities_of_a_cluster_without_the_api_are_none():
         assert (found.dialects, found.holds_gangs, found.scheduling_versions) == ((), False, ())
 
 
-async def test_abilities_are_asked_for_once(cluster):
+async def test_capabilities_are_read_once(cluster):
     first = await read_capabilities(cluster.client, namespace=NAMESPACE)
     before = dict(cluster.client.statistics().requests)
     assert await read_capabilities(cluster.client, namespace=NAMESPACE) is first
     assert dict(cluster.client.statistics().requests) == before
 
 
-async def test_what_may_not_be_asked_is_unknown(cluster):
+async def test_capability_that_may_not_be_read_is_unknown(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
     found = await read_capabilities(cluster.client, namespace=NAMESPACE)
     assert (set(found.fields.values()), found.holds_gangs) == ({None}, None)
@@ -104,7 +104,7 @@ async def test_a_preferred_gang_falls_back_before_it_is_created():
         cluster.check_one_live_gang(submission)
 
 
-async def test_a_refused_right_is_told_by_its_step(cluster):
+async def test_missing_permission_is_reported_with_its_step(cluster):
     cluster.faults.add(Fault(FaultKind.STATUS, code=403, method="POST", times=None))
     with pytest.raises(SubmissionFailed, match="validate the Job by a dry run"):
         await preflighted(cluster, GANG_OF_4)
