@@ -7,12 +7,13 @@ import base64
 import json
 import os
 import stat
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -20,19 +21,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
-from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, RestConfig, redacted
+from airflow_provider_gangjobs.cluster.auth.redaction import redacted
+from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
+from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
 from airflow_provider_gangjobs.cluster.auth.tls import environment_proxy
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
+from gangjobs_sandbox.tls import issue
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+SERVER = issue()
 SECRET = "sesame-open-the-door"
 OTHER = "open-open-open-sesame"
 
@@ -61,17 +63,16 @@ def _no_cluster_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """The service account of a pod; gives its token file."""
-    token, ca = tmp_path / "token", tmp_path / "ca.crt"
-    token.write_text(f"{SECRET}\n")
-    ca.write_text("CA")
+def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The environment of a pod. Return the directory of its service account."""
+    directory = tmp_path / "serviceaccount"
+    directory.mkdir()
+    (directory / "token").write_text(f"{SECRET}\n")
+    (directory / "ca.crt").write_bytes(SERVER.certificate)
+    (directory / "namespace").write_text("team")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    library = "kubernetes_asyncio.config.incluster_config"
-    monkeypatch.setattr(f"{library}.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(f"{library}.SERVICE_CERT_FILENAME", str(ca))
-    return token
+    return directory
 
 
 def plugin(tmp_path: Path, body: str) -> dict[str, Any]:
@@ -137,12 +138,44 @@ def test_default_goes_before_the_pod(pod: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given_extras", [{}, {"in_cluster": True}], ids=str)
 def test_pod_uses_its_service_account(pod: Path, given_extras: dict[str, Any]) -> None:
-    material = load(**given_extras)
-    assert (material.base_url, material.authorization, material.tls.ca) == (
+    material = CredentialSource(extras(**given_extras), service_account_dir=pod).load()
+    assert (material.base_url, material.authorization, material.namespace, material.tls.ca) == (
         "https://10.0.0.1:443",
         f"Bearer {SECRET}",
-        b"CA",
+        "team",
+        SERVER.certificate,
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "error", "message"),
+    [
+        ("token", None, InvalidConnection, "token cannot be read: No such file.*automountServiceAccountToken"),
+        ("token", "", CredentialsFailed, "token is empty"),
+        ("ca.crt", None, InvalidConnection, "ca.crt cannot be read"),
+        ("ca.crt", "", InvalidConnection, "ca.crt is empty"),
+    ],
+)
+def test_incomplete_service_account_is_refused(
+    pod: Path, file: str, content: str | None, error: type[Exception], message: str
+) -> None:
+    (pod / file).unlink()
+    if content is not None:
+        (pod / file).write_text(content)
+    with pytest.raises(error, match=message):
+        CredentialSource(extras(in_cluster=True), service_account_dir=pod).load()
+
+
+def test_service_account_is_read_as_by_the_official_client(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader
+
+    for host in ("10.0.0.1", "fd00::1", "kubernetes.default"):
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        theirs = Configuration()
+        InClusterConfigLoader(str(pod / "token"), str(pod / "ca.crt")).load_and_set(theirs)
+        ours = CredentialSource(extras(in_cluster=True), service_account_dir=pod).load()
+        assert (ours.base_url, ours.authorization) == (theirs.host, theirs.api_key["BearerToken"].strip())
 
 
 def test_basic_authentication_works() -> None:
@@ -161,11 +194,22 @@ def test_verification_can_be_switched_off_by_the_connection() -> None:
     assert not load(kube_config=kubeconfig("https://here"), disable_verify_ssl=True).tls.verify
 
 
-def test_process_default_is_left_alone() -> None:
-    from kubernetes_asyncio.client import Configuration
-
-    load(kube_config=kubeconfig("https://here"))
-    assert Configuration.get_default_copy().host != "https://here"
+def test_loading_imports_no_client_library(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "config", kubeconfig("https://here", user=plugin(tmp_path, prints(token=OTHER))))
+    program = f"""
+import asyncio, sys
+from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
+access = asyncio.run(Credentials(ClusterConfig.from_extras("k8s", {{"kube_config_path": {path!r}}})).current())
+assert access.authorization == "Bearer {OTHER}"
+print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "yaml" in loaded
+    assert not loaded & {"kubernetes", "kubernetes_asyncio", "aiohttp", "yarl", "multidict", "urllib3", "requests"}
 
 
 @pytest.mark.parametrize(
@@ -367,12 +411,12 @@ async def test_failed_renewal_keeps_what_there_is() -> None:
     assert source.loads == 3
 
 
-async def test_service_account_token_is_read_again_each_minute(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = Now()
-    monkeypatch.setattr("airflow_provider_gangjobs.cluster.auth.credentials.make_context", lambda _: None)
-    credentials = Credentials(extras(in_cluster=True), clock=now.clock)
+async def test_service_account_token_is_read_again_each_minute(pod: Path) -> None:
+    now, config = Now(), extras(in_cluster=True)
+    source = CredentialSource(config, service_account_dir=pod)
+    credentials = Credentials(config, clock=now.clock, load=source.load)
     await credentials.current()
-    pod.write_text(OTHER)  # noqa: ASYNC240 - as the kubelet does
+    (pod / "token").write_text(OTHER)  # as the kubelet does
     now.now = 60
     assert (await credentials.current()).authorization == f"Bearer {OTHER}"
 

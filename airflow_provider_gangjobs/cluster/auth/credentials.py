@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.auth.kubeconfig import CredentialSource, RestConfig
-from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
+from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
+from airflow_provider_gangjobs.cluster.auth.tls import CertificateError, TlsConfig, make_context
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ClusterError, InvalidConnection
 from airflow_provider_gangjobs.cluster.structured_log import log_fields
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
+    from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,16 @@ class Access:
     ssl: ssl.SSLContext | None = field(repr=False)
     proxy: str | None = field(repr=False)
     server_hostname: str | None
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """The headers by which the client acts as another user. A name may occur several times."""
+    namespace: str | None = None
+    """The namespace of the kubeconfig's context or of the pod."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers that every request must have. They contain the credentials. A name may occur several times."""
+        authorization = (("Authorization", self.authorization),) if self.authorization else ()
+        return (*authorization, *self.impersonation)
 
 
 class Credentials:
@@ -62,6 +73,7 @@ class Credentials:
         self._renew_at: float | None = None
         self._forced_at = float("-inf")
         self._renewal_failed = False
+        self._loading: asyncio.Future[tuple[RestConfig, ssl.SSLContext | None]] | None = None
         self.renewals = 0
 
     @property
@@ -119,7 +131,7 @@ class Credentials:
             self._renewal_failed = False
 
     async def _reload(self) -> Access:
-        loaded, context = await asyncio.to_thread(self._load_blocking)
+        loaded, context = await self._load_once()
         if self._access is not None:
             self.renewals += 1
         self._tls = loaded.tls
@@ -130,8 +142,22 @@ class Credentials:
             ssl=context,
             proxy=loaded.proxy,
             server_hostname=loaded.server_hostname,
+            impersonation=loaded.impersonation,
+            namespace=loaded.namespace,
         )
         return self._access
+
+    async def _load_once(self) -> tuple[RestConfig, ssl.SSLContext | None]:
+        """Load in a thread. If the caller is cancelled, the next caller waits for the same load."""
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(asyncio.to_thread(self._load_blocking))
+            self._loading.add_done_callback(self._loaded)
+        return await asyncio.shield(self._loading)
+
+    def _loaded(self, loading: asyncio.Future[tuple[RestConfig, ssl.SSLContext | None]]) -> None:
+        self._loading = None
+        if not loading.cancelled():
+            loading.exception()  # Otherwise, asyncio logs the error of a load that nobody waits for any more.
 
     def _load_blocking(self) -> tuple[RestConfig, ssl.SSLContext | None]:
         loaded = self._load()
@@ -141,6 +167,6 @@ class Credentials:
             return loaded, self._access.ssl
         try:
             return loaded, make_context(loaded.tls)
-        except (ssl.SSLError, ValueError) as exc:
-            problem = f"its certificates cannot be used: {type(exc).__name__}: {exc}"
-            raise InvalidConnection(self._conn_id, problem, "Correct them in the kubeconfig.") from exc
+        except CertificateError as error:
+            problem = f"its certificates cannot be used: {error}"
+            raise InvalidConnection(self._conn_id, problem, "Correct the field in the kubeconfig.") from None

@@ -21,14 +21,18 @@ class TlsConfig:
     verify: bool = True
 
 
+class CertificateError(ValueError):
+    """A CA, client certificate, or key cannot be used. The message names the field of the kubeconfig."""
+
+
 def make_context(config: TlsConfig) -> ssl.SSLContext:
     """Return a client context. Loads the CAs of the system, which takes 20 ms, only if the config has no CA.
 
     Raises:
-        ssl.SSLError, ValueError: a value is not PEM, or the key is encrypted or does not match the certificate.
+        CertificateError: a value is not PEM, or the key is encrypted or does not match the certificate.
     """
     if config.verify:
-        context = ssl.create_default_context(cadata=config.ca.decode("ascii", "replace") if config.ca else None)
+        context = _verifying_context(config.ca)
         # Python 3.13 sets this flag by default. It refuses the CAs of kubeadm and EKS, which have no Authority Key
         # Identifier and which other Kubernetes clients accept (kubernetes-client/python#2394).
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -37,20 +41,42 @@ def make_context(config: TlsConfig) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if config.certificate:
-        _load_certificate(context, config.certificate, config.key or b"")
+        try:
+            _load_certificate(context, config.certificate, config.key or b"")
+        except (OSError, ValueError) as exc:
+            problem = f"client-certificate and client-key are no matching PEM texts without a password: {exc}"
+            raise CertificateError(problem) from None
     return context
 
 
+def _verifying_context(ca: bytes | None) -> ssl.SSLContext:
+    try:
+        # PEM is ASCII, but files of certificates contain comments in other alphabets.
+        return ssl.create_default_context(cadata=ca.decode("ascii", "ignore") if ca else None)
+    except (ssl.SSLError, ValueError) as exc:
+        raise CertificateError(f"certificate-authority is not PEM: {exc}") from None
+
+
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a client certificate from a temporary file of this user, because Python can load it only from a file."""
-    descriptor, path = tempfile.mkstemp(prefix="gangjobs-")
+    """Load a client certificate. Python loads it only from a file, which is in memory where that is possible."""
+    descriptor, path = _private_file()
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(certificate.rstrip() + b"\n" + key)
-        # Without a password, OpenSSL would ask for the password of an encrypted key on the terminal.
-        context.load_cert_chain(path, password="")
+            file.flush()
+            # Without a password, OpenSSL would ask for the password of an encrypted key on the terminal.
+            context.load_cert_chain(path, password="")
     finally:
-        os.unlink(path)
+        if not path.startswith("/proc/"):
+            os.unlink(path)
+
+
+def _private_file() -> tuple[int, str]:
+    """Return a new file that only this user can read: in memory on Linux, otherwise in the temporary directory."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("gangjobs-client-certificate")
+        return descriptor, f"/proc/self/fd/{descriptor}"
+    return tempfile.mkstemp(prefix="gangjobs-")
 
 
 def environment_proxy(url: str) -> str | None:

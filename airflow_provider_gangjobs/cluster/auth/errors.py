@@ -1,0 +1,16 @@
+"""Errors of reading credentials, before `source` adds the connection to them. No message contains a secret."""
+
+from __future__ import annotations
+
+
+class ConfigError(Exception):
+    """The kubeconfig or service account cannot be used until somebody corrects it."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(problem)
+
+
+class TokenUnavailableError(Exception):
+    """The exec plugin, issuer, or token file did not give a token. A later attempt may succeed."""
