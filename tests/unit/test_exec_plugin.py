@@ -229,6 +229,14 @@ async def test_many_gangs_share_one_run(tmp_path: Path) -> None:
     assert plugin.runs == 1
 
 
+async def test_many_gangs_share_one_failure(tmp_path: Path) -> None:
+    plugin = Plugin(tmp_path, "sys.exit('no login')")
+    credentials = Credentials(plugin.config())
+    results = await asyncio.gather(*(credentials.current() for _ in range(50)), return_exceptions=True)
+    assert {type(result) for result in results} == {CredentialsFailed}
+    assert plugin.runs == 1
+
+
 async def test_caller_that_is_cancelled_does_not_start_another_run(tmp_path: Path) -> None:
     go = tmp_path / "go"
     plugin = Plugin(tmp_path, f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nanswer(token='t')")

@@ -67,13 +67,12 @@ class Credentials:
         self._conn_id = config.conn_id
         self._clock = clock or Clock()
         self._load = load or CredentialSource(config).load
-        self._lock = asyncio.Lock()
         self._access: Access | None = None
         self._tls: TlsConfig | None = None
         self._renew_at: float | None = None
         self._forced_at = float("-inf")
         self._renewal_failed = False
-        self._loading: asyncio.Future[tuple[RestConfig, ssl.SSLContext | None]] | None = None
+        self._loading: asyncio.Task[Access] | None = None
         self.renewals = 0
 
     @property
@@ -89,11 +88,11 @@ class Credentials:
         """
         if self.cached is not None:
             return self.cached
-        async with self._lock:
+        try:
+            return await self._load_once()
+        except ClusterError:
             if self._access is None:
-                return await self._reload()
-            if self._is_due():
-                await self._renew_quietly()
+                raise
             return self._access
 
     async def renew(self, refused: Access) -> Access:
@@ -105,33 +104,39 @@ class Credentials:
         Raises:
             InvalidConnection, CredentialsFailed: new credentials could not be loaded.
         """
-        async with self._lock:
-            if self._access is not refused and self._access is not None:
-                return self._access
-            if self._clock.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
-                return refused
-            self._forced_at = self._clock.monotonic()
-            renewed = await self._reload()
-            log_fields(log, logging.DEBUG, "credentials renewed after a 401", connection=self._conn_id)
-            return renewed
+        if self._access is not refused and self._access is not None:
+            return self._access
+        if self._loading is not None:
+            return await self._load_once()
+        if self._clock.monotonic() - self._forced_at < FORCED_RENEWAL_INTERVAL_S:
+            return refused
+        self._forced_at = self._clock.monotonic()
+        renewed = await self._load_once()
+        log_fields(log, logging.DEBUG, "credentials renewed after a 401", connection=self._conn_id)
+        return renewed
 
     def _is_due(self) -> bool:
         return self._renew_at is not None and self._clock.monotonic() >= self._renew_at
 
-    async def _renew_quietly(self) -> None:
-        try:
-            await self._reload()
-        except ClusterError as error:
-            self._renew_at = self._clock.monotonic() + RETRY_RENEWAL_S
-            level, self._renewal_failed = logging.DEBUG if self._renewal_failed else logging.WARNING, True
-            log_fields(log, level, "credentials could not be renewed, the current ones stay in use", cause=str(error))
-        else:
-            if self._renewal_failed:
-                log_fields(log, logging.INFO, "credentials renewed after a failure", connection=self._conn_id)
-            self._renewal_failed = False
+    async def _load_once(self) -> Access:
+        """Load, or wait for the load that is running. The cancellation of a caller does not end the load."""
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._reload())
+            # asyncio logs an exception that nobody retrieves, which is the case if every caller was cancelled.
+            self._loading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(self._loading)
 
     async def _reload(self) -> Access:
-        loaded, context = await self._load_once()
+        try:
+            loaded, context = await asyncio.to_thread(self._load_blocking)
+        except ClusterError as error:
+            self._note_failure(error)
+            raise
+        finally:
+            self._loading = None
+        if self._renewal_failed:
+            log_fields(log, logging.INFO, "credentials renewed after a failure", connection=self._conn_id)
+        self._renewal_failed = False
         if self._access is not None:
             self.renewals += 1
         self._tls = loaded.tls
@@ -147,17 +152,13 @@ class Credentials:
         )
         return self._access
 
-    async def _load_once(self) -> tuple[RestConfig, ssl.SSLContext | None]:
-        """Load in a thread. If the caller is cancelled, the next caller waits for the same load."""
-        if self._loading is None:
-            self._loading = asyncio.ensure_future(asyncio.to_thread(self._load_blocking))
-            self._loading.add_done_callback(self._loaded)
-        return await asyncio.shield(self._loading)
-
-    def _loaded(self, loading: asyncio.Future[tuple[RestConfig, ssl.SSLContext | None]]) -> None:
-        self._loading = None
-        if not loading.cancelled():
-            loading.exception()  # Otherwise, asyncio logs the error of a load that nobody waits for any more.
+    def _note_failure(self, error: ClusterError) -> None:
+        """Let a renewal that was due and failed be repeated later, and log the first of such failures."""
+        if self._access is None or not self._is_due():
+            return
+        self._renew_at = self._clock.monotonic() + RETRY_RENEWAL_S
+        level, self._renewal_failed = logging.DEBUG if self._renewal_failed else logging.WARNING, True
+        log_fields(log, level, "credentials could not be renewed, the current ones stay in use", cause=str(error))
 
     def _load_blocking(self) -> tuple[RestConfig, ssl.SSLContext | None]:
         loaded = self._load()

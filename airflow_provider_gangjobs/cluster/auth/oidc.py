@@ -85,10 +85,8 @@ def _is_expired(id_token: str, config: Section) -> bool:
 
 def _refresh(config: Section, refresh_token: str, *, timeout_s: float) -> tuple[str, str]:
     """Return a new ID token, and the refresh token to use from now on."""
-    issuer, client_id = config.required_text("idp-issuer-url").rstrip("/"), config.required_text("client-id")
-    client_secret = config.text("client-secret")
-    context = _tls_context(config)
-    secrets = secrets_of(config.value)
+    client_id, client_secret = config.required_text("client-id"), config.text("client-secret")
+    issuer = _Issuer(config, timeout_s=timeout_s)
     form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
     headers = {}
     if client_secret is None:
@@ -96,25 +94,41 @@ def _refresh(config: Section, refresh_token: str, *, timeout_s: float) -> tuple[
     else:
         basic = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()
         headers["Authorization"] = f"Basic {base64.b64encode(basic).decode()}"
-    deadline = time.monotonic() + timeout_s
-
-    def fetch(url: object, form: dict[str, str] | None, headers: dict[str, str]) -> dict[str, Any]:
-        left_s = max(0.1, deadline - time.monotonic())
-        try:
-            return _fetch(url, form, headers, context=context, timeout_s=left_s)
-        except TimeoutError:
-            problem = f"oidc: the issuer {issuer} did not answer within {timeout_s:g} s"
-            raise TokenUnavailableError(problem) from None
-        except (OSError, ValueError, RecursionError) as exc:
-            evidence = redacted(f"{type(exc).__name__}: {exc}", secrets)
-            raise TokenUnavailableError(f"oidc: the issuer {issuer} did not return a token: {evidence}") from None
-
-    endpoint = fetch(f"{issuer}/.well-known/openid-configuration", None, {}).get("token_endpoint")
-    reply = fetch(endpoint, form, headers)
+    endpoint = issuer.fetch(f"{issuer.url}/.well-known/openid-configuration").get("token_endpoint")
+    reply = issuer.fetch(endpoint, form, headers)
     id_token, new_refresh_token = reply.get("id_token"), reply.get("refresh_token")
     if not isinstance(id_token, str):
-        raise TokenUnavailableError(f"oidc: the issuer {issuer} returned no id_token. Log in again")
+        raise TokenUnavailableError(f"oidc: the issuer {issuer.url} returned no id_token. Log in again")
     return id_token, new_refresh_token if isinstance(new_refresh_token, str) else refresh_token
+
+
+class _Issuer:
+    """Sends requests to an issuer. All of them together last at most `timeout_s`."""
+
+    def __init__(self, config: Section, *, timeout_s: float) -> None:
+        self.url = config.required_text("idp-issuer-url").rstrip("/")
+        self._context = _tls_context(config)
+        self._secrets = secrets_of(config.value)
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def fetch(
+        self, url: object, form: dict[str, str] | None = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the JSON object at `url`. With a form, send it by POST.
+
+        Raises:
+            TokenUnavailableError: there is no JSON object, or the issuer did not answer in time.
+        """
+        left_s = max(0.1, self._deadline - time.monotonic())
+        try:
+            return _fetch(url, form, headers or {}, context=self._context, timeout_s=left_s)
+        except TimeoutError:
+            problem = f"oidc: the issuer {self.url} did not answer within {self._timeout_s:g} s"
+            raise TokenUnavailableError(problem) from None
+        except (OSError, ValueError, RecursionError) as exc:
+            evidence = redacted(f"{type(exc).__name__}: {exc}", self._secrets)
+            raise TokenUnavailableError(f"oidc: the issuer {self.url} did not return a token: {evidence}") from None
 
 
 def _tls_context(config: Section) -> ssl.SSLContext:
