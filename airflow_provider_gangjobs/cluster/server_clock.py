@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -40,9 +41,8 @@ class ServerClock:
         """
         if date is None:
             return
-        try:
-            server_s = parsedate_to_datetime(date).timestamp()
-        except (ValueError, OverflowError):
+        server_s = _unix_time(date)
+        if server_s is None:
             return
         earliest, latest = server_s - self._monotonic(), server_s + RESOLUTION_S - sent_at
         known = self._earliest_s
@@ -67,3 +67,12 @@ class ServerClock:
     def ahead_s(self) -> float:
         """How many seconds the server's clock is ahead of the local clock, or 0 if the server's time is unknown."""
         return 0.0 if self._earliest_s is None else (self.now() - datetime.now(UTC)).total_seconds()
+
+
+@lru_cache(maxsize=8)  # the responses of one second carry the same header
+def _unix_time(date: str) -> float | None:
+    """Return the Unix time of a `Date` header, or `None` if the header is malformed."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

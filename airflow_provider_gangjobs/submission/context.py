@@ -30,13 +30,15 @@ class Progress:
     decision: PlacementDecision
     dialect: Dialect | None
     job: Object = field(default_factory=dict)
-    """The Job as it was last read. Empty before the Job exists."""
+    """The Job as it was last read. Empty before the Job exists. A step replaces the object and never changes it."""
     workload_uid: str = ""
     adopted: bool = False
     dry_run: bool = False
     """Whether the server validates the Job in a dry run before anything is created."""
     notes: list[str] = field(default_factory=list)
     """Guarantees that the submission has lost, for the log and for an event on the Job."""
+    _read: tuple[Object, Job] | None = field(default=None, repr=False)
+    """The last value of `job` that was parsed, and the parsed Job."""
 
     @property
     def ref(self) -> GangRef:
@@ -46,7 +48,9 @@ class Progress:
     @property
     def stored(self) -> Job:
         """The parsed Job, as it was last read. The Job must exist."""
-        return read_job(self.job)
+        if self._read is None or self._read[0] is not self.job:
+            self._read = (self.job, read_job(self.job))
+        return self._read[1]
 
     @property
     def where(self) -> str:
