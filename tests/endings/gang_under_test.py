@@ -18,7 +18,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
 from tests.endings.fake_kubelets import HOSTNAME
-from tests.endings.object_history import ObjectHistory, current_revision
+from tests.guarantees.recorder import recording
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from tests.endings.fake_kubelets import FakeKubelets
+    from tests.guarantees.history import History
+    from tests.guarantees.recorder import Recorder
 
 Obj = dict[str, Any]
 
@@ -56,7 +58,7 @@ class GangUnderTest:
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:6])
     nodes: list[str] = field(default_factory=list)
     ref: GangRef = field(init=False)
-    _since: str = field(init=False)
+    _recorder: Recorder = field(init=False)
 
     @classmethod
     @asynccontextmanager
@@ -78,9 +80,9 @@ class GangUnderTest:
             gang.nodes.append(name)
             await kubelets.join(name, cpu=cpu, labels={NODE_LABEL: gang.id})
         try:
-            gang._since = await current_revision(admin, namespace)
-            await gang._submit(spec)
-            yield gang
+            async with recording(admin, namespace, now=gang.clock.monotonic) as gang._recorder:
+                await gang._submit(spec)
+                yield gang
         finally:
             for name in gang.nodes:
                 kubelets.alive.discard(name)
@@ -106,9 +108,9 @@ class GangUnderTest:
         async with asyncio.timeout(WITHIN_S):
             return await follow(self.config, self.ref, **options)
 
-    async def record(self) -> ObjectHistory:
+    async def record(self) -> History:
         """What the server has stored of the gang."""
-        return await ObjectHistory.since(self.admin, self.namespace, self._since)
+        return await self._recorder.settled()
 
     # -- what is there --
 

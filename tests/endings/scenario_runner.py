@@ -12,7 +12,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 from airflow_provider_gangjobs.service import GangService
-from tests.provider.guarantees import check_harvest, no_finalizer_left
+from tests.guarantees.harvest import check_harvest, no_finalizer_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
     if event.status is not Status.DELETED:
         check_harvest(record, uids, name)
         assert _recorded(record.ledger(name)) == outcomes_by_rank(event)
-    if any(map(_stays, record.last(JOBS, name))):
+    if any(map(_stays, record.last(JOBS, gang=name))):
         async with GangService.connect(gang.config) as gangs:
             assert {outcome.uid for outcome in await gangs.outcomes(gang.ref)} == uids
 

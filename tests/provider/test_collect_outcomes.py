@@ -13,8 +13,9 @@ from airflow_provider_gangjobs.gang.outcome.results import MissingOutcomes
 from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes, collect_outcomes
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
 from tests.crashes import CrashingClient
+from tests.guarantees.history import is_held
 from tests.provider.follower import Follower
-from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, is_held, loop_clock
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, PODS
-from tests.provider.guarantees import check_harvest
-from tests.provider.virtual_control_plane import INDEX, NAMESPACE, VirtualControlPlane, is_held, loop_clock
+from tests.guarantees.harvest import check_harvest
+from tests.guarantees.history import is_held
+from tests.provider.virtual_control_plane import INDEX, NAMESPACE, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 if TYPE_CHECKING:
@@ -234,10 +235,10 @@ async def test_batches_are_capped_and_begin_with_terminating_pods():
         harvester = hand.harvester()
         await hand.enqueue_all(harvester)
         assert await drained(harvester) is None
-        parts = [event.obj["data"] for event in plane.history if event.resource.plural == "configmaps"]
+        parts = [change.obj["data"] for change in plane.history.of(CONFIGMAPS)]
         assert [len(part) for part in parts] == [BATCH_PODS_MAX, BATCH_PODS_MAX + 3]
-        pods = [event for event in plane.history if event.resource.plural == "pods"]
-        freed = [event.obj for event in pods if event.type == "DELETED" or not is_held(event.obj)]
+        pods = plane.history.of(PODS)
+        freed = [change.obj for change in pods if change.is_deletion or not is_held(change.obj)]
         assert freed[0]["metadata"]["name"] == terminating
         assert plane.held() == []
         assert len(plane.ledger()) == BATCH_PODS_MAX + 3
@@ -457,7 +458,7 @@ async def test_two_writers_of_one_shard_keep_each_others_entries():
             plane.registry.patch(
                 PODS, pod.metadata.name, NAMESPACE, {"metadata": {"finalizers": None}}, PatchKind.MERGE
             )
-        check_harvest(plane, {pod.metadata.uid for pod in pods})
+        check_harvest(plane.history, {pod.metadata.uid for pod in pods})
 
 
 @in_virtual_time

@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.tracking.harvest.harvester import Harvester
 from airflow_provider_gangjobs.tracking.ledger import Ledger
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from tests.crashes import Crash, CrashingClient, ProcessDied, crash_points
+from tests.guarantees.harvest import check_harvest, recorded_before_released
 from tests.provider.follower import Follower
-from tests.provider.guarantees import check_harvest, recorded_before_released
 from tests.provider.test_harvest import drained
 from tests.provider.virtual_control_plane import VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
@@ -68,7 +68,7 @@ async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by(plan
     client = CrashingClient(plane.client)
     ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
     await _harvest_all(client, ref)
-    check_harvest(plane, uids)
+    check_harvest(plane.history, uids)
     assert tuple(client.requests) == REQUESTS
 
 
@@ -77,9 +77,9 @@ async def test_clean_run_sends_the_requests_that_the_crashes_are_counted_by(plan
 async def test_crash_neither_loses_nor_doubles(plane, crash):
     ref, uids = await _ended_gang(plane, [0, 1, 0, 2, 0])
     await _dies_somewhere(CrashingClient(plane.client, crash), ref)
-    recorded_before_released(plane)
+    recorded_before_released(plane.history)
     await _harvest_all(plane.client, ref)
-    check_harvest(plane, uids)
+    check_harvest(plane.history, uids)
 
 
 crashes = st.builds(Crash, st.integers(0, 12), st.booleans())
@@ -96,9 +96,9 @@ async def test_any_number_of_harvesters_may_die(codes: list[int], waves: list[li
         ref, uids = await _ended_gang(plane, codes)
         for wave in waves:
             await asyncio.gather(*(_dies_somewhere(CrashingClient(plane.client, crash), ref) for crash in wave))
-            recorded_before_released(plane)
+            recorded_before_released(plane.history)
         await _harvest_all(plane.client, ref)
-        check_harvest(plane, uids)
+        check_harvest(plane.history, uids)
 
 
 # Writes of a follower, each in turn the last thing that its process does.
@@ -126,4 +126,4 @@ async def test_follower_that_dies_at_a_write_is_replaced(plane, method: str, pat
     plane.finish("train", 2)
     event = await Follower(plane, ref, clock=loop_clock()).event()
     assert event.status == "succeeded"
-    check_harvest(plane, uids)
+    check_harvest(plane.history, uids)

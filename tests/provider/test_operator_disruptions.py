@@ -13,8 +13,8 @@ from airflow_provider_gangjobs.gang.labels import ANNOTATION_DELIVERED, ANNOTATI
 from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.airflow.polling import wait_for
+from tests.guarantees.history import is_held
 from tests.provider.task_runner import run_trigger
-from tests.provider.virtual_control_plane import is_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeL
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS, PODS
 from tests.crashes import CrashingClient
-from tests.provider.guarantees import check_harvest, counted_once
+from tests.guarantees.harvest import check_harvest, counted_once
 from tests.provider.virtual_control_plane import NAMESPACE, VIRTUAL_TIMEOUT_S, VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
@@ -60,7 +60,7 @@ async def test_observed_success_costs_one_read_of_the_job(plane):
     plane.finish_all()
     assert (await follower.event()).status is Status.SUCCEEDED
     assert (follower.count_of("GET jobs"), follower.count_of("LIST pods")) == (1, 0)
-    check_harvest(plane, uids(plane))
+    check_harvest(plane.history, uids(plane))
 
 
 @in_virtual_time
@@ -72,7 +72,7 @@ async def test_pods_of_a_failed_gang_are_listed(plane):
     plane.finish("train", 1, exit_code=3)
     assert (await follower.event()).status is Status.FAILED
     assert follower.count_of("LIST pods") >= 1
-    check_harvest(plane, there)
+    check_harvest(plane.history, there)
 
 
 @in_virtual_time
@@ -90,7 +90,7 @@ async def test_pods_of_a_gang_that_a_queue_had_suspended_are_listed(plane):
     plane.finish_all()
     assert (await follower.event()).status is Status.SUCCEEDED
     assert follower.count_of("LIST pods") >= 1
-    check_harvest(plane, first | second)
+    check_harvest(plane.history, first | second)
 
 
 @in_virtual_time
@@ -133,7 +133,7 @@ async def test_pods_are_processed_as_often_as_they_change(plane, monkeypatch: py
         await asyncio.sleep(1)
         plane.finish("train", rank)
     assert (await follower.event()).status is Status.DELETED
-    changes = Counter(event.obj["metadata"]["uid"] for event in plane.history if event.resource.plural == "pods")
+    changes = Counter(change.uid for change in plane.history.of(PODS))
     assert Counter(looked_at) <= changes
     assert plane.held() == []
 
@@ -154,7 +154,7 @@ async def test_large_gang_is_not_listed_for_a_watch_that_is_seconds_behind(plane
     assert (await follower.event()).status is Status.SUCCEEDED
     assert follower.count_of("LIST pods") == 0
     assert elapsed() > 8
-    counted_once(plane, uids(plane))
+    counted_once(plane.history, uids(plane))
     assert plane.held() == []
 
 
@@ -172,4 +172,4 @@ async def test_pods_of_a_watch_that_died_silently_are_recorded_as_they_ended(pla
     assert (event.status, event.notes) == (Status.SUCCEEDED, ())
     assert elapsed() - began < (120 if large else 10), "long before the watch is known to be dead"
     assert {decode(uid, text).outcome for uid, text in plane.ledger().items()} == {OutcomeKind.SUCCEEDED}
-    check_harvest(plane, uids(plane))
+    check_harvest(plane.history, uids(plane))

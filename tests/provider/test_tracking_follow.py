@@ -13,8 +13,9 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 from airflow_provider_gangjobs.tracking.read.outcomes import read_outcomes
 from airflow_provider_gangjobs.tracking.size_limits import SizeLimits
+from tests.guarantees.history import is_held
 from tests.provider.follower import Follower
-from tests.provider.virtual_control_plane import VirtualControlPlane, is_held
+from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import elapsed, in_virtual_time
 
 

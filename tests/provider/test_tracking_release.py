@@ -7,7 +7,8 @@ import pytest
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.release import release_pods
 from gangjobs_sandbox.resources import NAMESPACES, PODS
-from tests.provider.virtual_control_plane import VirtualControlPlane, is_held
+from tests.guarantees.history import is_held
+from tests.provider.virtual_control_plane import VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
 FOREIGN = "example.org/other"

@@ -31,6 +31,7 @@ from gangjobs_sandbox.controllers import ControllerManager, ControllerSettings, 
 from gangjobs_sandbox.registry import PatchKind, Registry
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
 from gangjobs_sandbox.scheduler import Scheduler
+from tests.guarantees.history import History, is_being_deleted, is_held
 from tests.provider.virtual_time import LoopClock
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class VirtualControlPlane:
     """What containers have written, by pod name; a test fills it."""
     plays_nodes: bool = True
     dead_nodes: set[str] = field(default_factory=set)
-    history: list[Event] = field(default_factory=list)
+    history: History = field(default_factory=History)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -119,6 +120,7 @@ class VirtualControlPlane:
             stack.push_async_callback(informers().aclose)
             plane = cls(registry, time_of_day, faults, config, client, logs, plays_nodes)
             stack.callback(registry.observe(plane._observe))
+            stack.callback(registry.observe(plane.history.observer(asyncio.get_running_loop().time)))
             for number in range(nodes):
                 plane.node(f"node-{number}", cpu=cpu)
             work = [plane._play_nodes()]
@@ -134,8 +136,7 @@ class VirtualControlPlane:
             stack.push_async_callback(_end, tasks)
             yield plane
 
-    def _observe(self, event: Event) -> None:
-        self.history.append(event)
+    def _observe(self, _: Event) -> None:
         self._changed.set()
 
     async def until(self, holds: Callable[[], Any], *, within_s: float = VIRTUAL_TIMEOUT_S) -> None:
@@ -219,7 +220,7 @@ class VirtualControlPlane:
             node, phase = pod["spec"].get("nodeName"), pod["status"].get("phase", "Pending")
             if node is None or node in self.dead_nodes:
                 continue
-            if _is_deleting(pod):
+            if is_being_deleted(pod):
                 loop.call_later(STOP_S, self._stop, pod["metadata"]["uid"])
             elif phase == "Pending":
                 loop.call_later(START_S, self._start, pod["metadata"]["uid"])
@@ -229,12 +230,12 @@ class VirtualControlPlane:
 
     def _start(self, uid: str) -> None:
         pod = self._find(uid)
-        if pod and not _is_deleting(pod) and pod["status"].get("phase") == "Pending":
+        if pod and not is_being_deleted(pod) and pod["status"].get("phase") == "Pending":
             self._status(pod, "Running", {"running": {"startedAt": self._now()}})
 
     def _stop(self, uid: str) -> None:
         pod = self._find(uid)
-        if pod is None or not _is_deleting(pod):
+        if pod is None or not is_being_deleted(pod):
             return
         if pod["status"].get("phase") not in {"Succeeded", "Failed"}:
             self._end(pod, 143, "")
@@ -281,14 +282,6 @@ class _Logs:
             raise LookupError(f"{pod} has no log")
         lines = self._by_pod[pod].splitlines(keepends=True)
         yield "".join(lines[-tail_lines:] if tail_lines else lines).encode()[:limit_bytes]
-
-
-def is_held(pod: Obj) -> bool:
-    return FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())
-
-
-def _is_deleting(pod: Obj) -> bool:
-    return pod["metadata"].get("deletionTimestamp") is not None
 
 
 def _policy(workers: int) -> Obj:
