@@ -43,33 +43,23 @@ def crash_points(requests: Sequence[str]) -> list[Crash]:
     return [Crash(at, applied) for at in range(len(requests)) for applied in (False, True)]
 
 
-class CrashingClient(Client):
-    """A client whose process stops at a request; without a crash, a client that counts its requests.
+class InterceptedClient(Client):
+    """A client that calls `send_through` for each request, instead of sending the request itself.
 
-    The requests go over the connections of the client that is given, which stays open and usable.
+    The requests go over the connections of the client that is given, which stays open and usable. Watches and logs are
+    not intercepted.
 
     Attributes:
         requests: what was sent until then, such as `POST jobs`.
-        crash: where the process stops; assign None to let a next process use the client.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        crash: Crash | None = None,
-        *,
-        error: Callable[[], BaseException] = ProcessDied,
-        after_request: Callable[[], None] = lambda: None,
-    ) -> None:
-        """
-        :param error: What the request raises instead. After any error but `ProcessDied` the process goes on.
-        :param after_request: Called after each answer, for what happens in the cluster at that time.
-        """
+    def __init__(self, client: Client) -> None:
         self.__dict__.update(client.__dict__)
-        self.crash = crash
         self.requests: list[str] = []
-        self._error = error
-        self._after_request = after_request
+
+    async def send_through(self, number: int, request: str, send: Callable[[], Awaitable[Any]]) -> Any:
+        """Send a request and return its answer. The number counts the requests of this client from 0."""
+        return await send()
 
     async def get(self, *args: Any, **kwargs: Any) -> Any:
         return await self._send(f"GET {args[0].plural}", lambda: Client.get(self, *args, **kwargs))
@@ -89,6 +79,34 @@ class CrashingClient(Client):
     async def _send(self, request: str, send: Callable[[], Awaitable[Any]]) -> Any:
         number = len(self.requests)
         self.requests.append(request)
+        return await self.send_through(number, request, send)
+
+
+class CrashingClient(InterceptedClient):
+    """A client whose process stops at a request; without a crash, a client that counts its requests.
+
+    Attributes:
+        crash: where the process stops; assign None to let a next process use the client.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        crash: Crash | None = None,
+        *,
+        error: Callable[[], BaseException] = ProcessDied,
+        after_request: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        :param error: What the request raises instead. After any error but `ProcessDied` the process goes on.
+        :param after_request: Called after each answer, for what happens in the cluster at that time.
+        """
+        super().__init__(client)
+        self.crash = crash
+        self._error = error
+        self._after_request = after_request
+
+    async def send_through(self, number: int, request: str, send: Callable[[], Awaitable[Any]]) -> Any:
         fails = self.crash is not None and self._fails(number, self.crash)
         if fails and not (self.crash and self.crash.applied and number == self.crash.at):
             raise self._error()

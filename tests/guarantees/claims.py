@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.guarantees.history import Answer, Kind, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Stage(StrEnum):
@@ -34,52 +34,69 @@ class ClaimedGang:
     claim: str
     stage: Stage = Stage.LIVE
 
-    def after(self, operation: Operation) -> tuple[ClaimedGang, Answer]:
-        """Return the gang after the operation, and what the caller is told."""
-        if operation.kind is Kind.END:
-            ended = replace(self, stage=Stage.SUCCEEDED) if self.stage is Stage.LIVE else self
-            return ended, Answer.DONE
-        if operation.kind is Kind.ADOPT:
-            if self.stage in {Stage.LIVE, Stage.SUCCEEDED}:
-                return replace(self, claim=operation.claim), Answer.DONE
-            return self, Answer.LEFT
-        if self.stage is Stage.GONE or self.claim != operation.claim:
-            return self, Answer.LEFT
-        return self._after_own(operation.kind)
+    def after(self, operation: Operation) -> tuple[ClaimedGang, set[Answer]]:
+        """Return the gang after the operation, and what the caller may be told."""
+        is_owner = self.claim == operation.claim
+        match operation.kind:
+            case Kind.END:
+                return self._if_live(Stage.SUCCEEDED), {Answer.DONE}
+            case Kind.ADOPT if self.stage in {Stage.LIVE, Stage.SUCCEEDED}:
+                return replace(self, claim=operation.claim), {Answer.DONE}
+            case Kind.ADOPT:
+                return self, {Answer.LEFT}
+            case _ if self.stage is Stage.GONE:
+                # A Job may still be shown while it is being deleted: to delete it again is no change.
+                return self, {Answer.LEFT, Answer.DONE} if is_owner else {Answer.LEFT}
+            case _ if not is_owner:
+                return self, {Answer.LEFT}
+            case Kind.DELIVER:
+                return replace(self, stage=Stage.DELIVERED), {Answer.DONE}
+            case Kind.HALT:
+                # The note on a Job that has ended is no change either.
+                answers = {Answer.DONE} if self.stage is Stage.LIVE else {Answer.DONE, Answer.LEFT}
+                return self._if_live(Stage.HALTED), answers
+            case _:
+                return self._if_live(Stage.GONE), {Answer.DONE if self.stage is Stage.LIVE else Answer.ENDED}
 
-    def _after_own(self, kind: Kind) -> tuple[ClaimedGang, Answer]:
-        """Return the same for an operation of the task instance that is responsible."""
-        if kind is Kind.DELIVER:
-            return replace(self, stage=Stage.DELIVERED), Answer.DONE
-        if self.stage is not Stage.LIVE:
-            return self, Answer.ENDED
-        return replace(self, stage=Stage.HALTED if kind is Kind.HALT else Stage.GONE), Answer.DONE
+    def _if_live(self, stage: Stage) -> ClaimedGang:
+        return replace(self, stage=stage) if self.stage is Stage.LIVE else self
 
 
-def find_order(operations: Sequence[Operation], *, first_claim: str | None = None) -> list[Operation] | None:
+def find_order(
+    operations: Sequence[Operation],
+    *,
+    first: ClaimedGang | None = None,
+    leaves: Callable[[ClaimedGang], bool] = lambda _: True,
+) -> list[Operation] | None:
     """Return an order of the operations of one gang that explains all answers; None if there is none.
 
-    :param first_claim: The claim at the creation of the gang. By default each claim of the operations is tried.
+    :param first: The gang before the operations. By default it is live, and has the claim of any of the operations.
+    :param leaves: Whether the gang may be in this state after the operations.
     """
-    claims = [first_claim] if first_claim is not None else sorted({one.claim for one in operations} | {""})
-    orders = (_search(ClaimedGang(claim), frozenset(range(len(operations))), operations) for claim in claims)
+    firsts = [first] if first is not None else [ClaimedGang(claim) for claim in sorted({o.claim for o in operations})]
+    orders = (_search(gang, frozenset(range(len(operations))), operations, leaves) for gang in firsts)
     return next((order for order in orders if order is not None), None)
 
 
-def _search(gang: ClaimedGang, left: frozenset[int], operations: Sequence[Operation]) -> list[Operation] | None:
+def _search(
+    gang: ClaimedGang,
+    left: frozenset[int],
+    operations: Sequence[Operation],
+    leaves: Callable[[ClaimedGang], bool],
+) -> list[Operation] | None:
     """Return an order of the operations that are left, from this state of the gang on."""
-    if all(operations[number].answer is Answer.UNKNOWN for number in left):
+    if all(operations[number].answer is Answer.UNKNOWN for number in left) and leaves(gang):
         return []  # they never took effect
     # An operation that began after another one returned cannot come before it.
     returned = [operations[number].ended for number in left if operations[number].answer is not Answer.UNKNOWN]
     for number in sorted(left):
         operation = operations[number]
-        if operation.began > min(returned):
+        if operation.began > min(returned, default=operation.began):
             continue
-        after, answer = gang.after(operation)
-        if operation.answer not in {answer, Answer.UNKNOWN}:
+        after, answers = gang.after(operation)
+        if operation.answer not in {*answers, Answer.UNKNOWN}:
             continue
-        rest = _search(after, left - {number}, operations)
+        rest = _search(after, left - {number}, operations, leaves)
         if rest is not None:
             return [operation, *rest]
     return None

@@ -32,10 +32,11 @@ from gangjobs_sandbox.registry import PatchKind, Registry
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NODES, PODGROUPS, PODS
 from gangjobs_sandbox.scheduler import Scheduler
 from tests.guarantees.history import History, is_being_deleted, is_held
-from tests.provider.virtual_time import LoopClock
+from tests.provider.virtual_time import START, LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from datetime import datetime
 
     from gangjobs_sandbox.store import Event
 
@@ -47,6 +48,7 @@ START_S = 1.0
 """How long a container takes to start."""
 STOP_S = 2.0
 """How long a program takes to end after SIGTERM."""
+MOMENT_S = 1e-6
 
 
 def config_for(url: str, token: str | None = None) -> ClusterConfig:
@@ -85,9 +87,11 @@ class VirtualControlPlane:
     logs: dict[str, str]
     """What containers have written, by pod name; a test fills it."""
     plays_nodes: bool = True
+    stop_s: float = STOP_S
     dead_nodes: set[str] = field(default_factory=set)
     history: History = field(default_factory=History)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _moment: float = 0.0
 
     @classmethod
     @asynccontextmanager
@@ -101,13 +105,16 @@ class VirtualControlPlane:
         jobs: bool = True,
         node_grace_s: float | None = None,
         token: str | None = None,
+        starts_at: datetime = START,
     ) -> AsyncIterator[VirtualControlPlane]:
         """Serve a plane. With `jobs=False` no controller runs, and pods are the test's to make.
 
         Nodes may be silent; with `node_grace_s` they are looked after, and lost when they are silent for so long.
         With a `token`, the API server refuses requests without that bearer token.
+
+        :param starts_at: The time of day of the control plane at the virtual time 0.
         """
-        time_of_day = LoopClock()
+        time_of_day = LoopClock(starts_at)
         registry = Registry(clock=time_of_day, release=release, rng=random.Random(1))
         faults = Faults()
         async with AsyncExitStack() as stack:
@@ -120,7 +127,7 @@ class VirtualControlPlane:
             stack.push_async_callback(informers().aclose)
             plane = cls(registry, time_of_day, faults, config, client, logs, plays_nodes)
             stack.callback(registry.observe(plane._observe))
-            stack.callback(registry.observe(plane.history.observer(asyncio.get_running_loop().time)))
+            stack.callback(registry.observe(plane.history.observer(plane.moment)))
             for number in range(nodes):
                 plane.node(f"node-{number}", cpu=cpu)
             work = [plane._play_nodes()]
@@ -135,6 +142,11 @@ class VirtualControlPlane:
             tasks = [asyncio.create_task(one) for one in work]
             stack.push_async_callback(_end, tasks)
             yield plane
+
+    def moment(self) -> float:
+        """Return the virtual time for the history, later with each call: much may happen at one virtual time."""
+        self._moment = max(self._moment + MOMENT_S, asyncio.get_running_loop().time())
+        return self._moment
 
     def _observe(self, _: Event) -> None:
         self._changed.set()
@@ -221,7 +233,7 @@ class VirtualControlPlane:
             if node is None or node in self.dead_nodes:
                 continue
             if is_being_deleted(pod):
-                loop.call_later(STOP_S, self._stop, pod["metadata"]["uid"])
+                loop.call_later(self.stop_s, self._stop, pod["metadata"]["uid"])
             elif phase == "Pending":
                 loop.call_later(START_S, self._start, pod["metadata"]["uid"])
 

@@ -63,8 +63,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 class LoopClock:
     """The time of day by the running loop's time, as sandbox and follower ask for it."""
 
+    def __init__(self, start: datetime = START) -> None:
+        self._start = start
+
     def now(self) -> datetime:
-        return START + timedelta(seconds=asyncio.get_running_loop().time())
+        return self._start + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 def elapsed() -> float:

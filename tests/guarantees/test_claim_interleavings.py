@@ -1,0 +1,121 @@
+"""claim-is-linear: two operations on one gang, in every order of their requests.
+
+The answers of the operations, and the Job that they leave, are those of an order in which one happens after the other.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.submission.claim import mark_delivered_by
+from airflow_provider_gangjobs.submission.ending import KillResult, halt, kill
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from gangjobs_sandbox.resources import JOBS
+from tests.guarantees.claims import ClaimedGang, Stage, find_order
+from tests.guarantees.history import Answer, Kind, Operation
+from tests.interleaving import Ended, all_orders, interleave
+from tests.provider.submission_cluster import SubmissionCluster, running_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+STAGES = {
+    JobState.LIVE: Stage.LIVE,
+    JobState.SUCCEEDED: Stage.SUCCEEDED,
+    JobState.HALTED: Stage.HALTED,
+    JobState.DELIVERED: Stage.DELIVERED,
+    JobState.TERMINATING: Stage.GONE,
+}
+FORMER, NEXT = "try-1", "try-2"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """An operation of a task instance."""
+
+    kind: Kind
+    claim: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} by {self.claim}"
+
+    async def call(self, cluster: SubmissionCluster, ref: GangRef, api: Any) -> Answer:
+        """Call the operation, and return what the caller is told."""
+        clock = cluster.time.clock()
+        match self.kind:
+            case Kind.ADOPT:
+                submission = await cluster.submit(claim=self.claim, api=api)
+                return Answer.DONE if submission.ref == ref else Answer.LEFT
+            case Kind.KILL:
+                return _KILLED[await kill(api, ref, self.claim, clock=clock)]
+            case Kind.HALT:
+                done = await halt(api, ref, reason="a test", claim_id=self.claim, clock=clock)
+            case _:
+                done = await mark_delivered_by(api, ref, self.claim, at=datetime.now(UTC), clock=clock) is not None
+        return Answer.DONE if done else Answer.LEFT
+
+    def operation(self, ended: Ended, ref: GangRef) -> Operation:
+        """Return the call as an operation that began with its first request, and returned with its last one."""
+        return Operation(ended.turns[0], ended.turns[-1] + 0.5, ref.uid, self.kind, self.claim, ended.result)
+
+
+_KILLED = {KillResult.DELETED: Answer.DONE, KillResult.ENDED: Answer.ENDED, KillResult.LEFT_ALONE: Answer.LEFT}
+
+
+@asynccontextmanager
+async def gang_of_former_try(stage: Stage) -> AsyncIterator[tuple[SubmissionCluster, GangRef]]:
+    async with running_cluster() as cluster:
+        ref = (await cluster.submit(claim=FORMER)).ref
+        if stage is Stage.SUCCEEDED:
+            cluster.finish_job(ref.name)
+        yield cluster, ref
+
+
+def gang_in(cluster: SubmissionCluster, ref: GangRef) -> ClaimedGang | None:
+    """Return the gang as the server has it; None if it is gone."""
+    job = next((job for job in cluster.objects(JOBS) if job["metadata"]["uid"] == ref.uid), None)
+    if job is None:
+        return None
+    return ClaimedGang(job["metadata"]["annotations"][ANNOTATION_CLAIM], STAGES[job_state(read_job(job))])
+
+
+ADOPT = Caller(Kind.ADOPT, NEXT)
+PAIRS = [
+    (Caller(Kind.KILL, FORMER), ADOPT),
+    (Caller(Kind.HALT, FORMER), ADOPT),
+    (Caller(Kind.DELIVER, FORMER), ADOPT),
+    (Caller(Kind.KILL, FORMER), Caller(Kind.HALT, FORMER)),
+    (Caller(Kind.KILL, FORMER), Caller(Kind.DELIVER, FORMER)),
+    (Caller(Kind.HALT, FORMER), Caller(Kind.DELIVER, FORMER)),
+    (Caller(Kind.ADOPT, "try-3"), ADOPT),
+]
+
+
+@pytest.mark.parametrize("stage", [Stage.LIVE, Stage.SUCCEEDED])
+@pytest.mark.parametrize("callers", PAIRS, ids=lambda pair: " against ".join(map(str, pair)))
+async def test_operations_on_one_claim_are_linear(callers: tuple[Caller, Caller], stage: Stage) -> None:
+    orders = 0
+    for order in all_orders():
+        async with gang_of_former_try(stage) as (cluster, ref):
+            processes = [lambda api, one=one: one.call(cluster, ref, api) for one in callers]
+            ends = await interleave(cluster.client, order, *processes)
+            operations = [one.operation(end, ref) for one, end in zip(callers, ends, strict=True)]
+
+            left = gang_in(cluster, ref)
+            order_of_effects = find_order(
+                operations,
+                first=ClaimedGang(FORMER, stage),
+                leaves=lambda gang, left=left: gang.stage is Stage.GONE if left is None else gang == left,
+            )
+            assert order_of_effects is not None, (order.choices, operations, left)
+        orders += 1
+    assert orders > 1, "the operations do not interleave"
