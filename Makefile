@@ -23,13 +23,13 @@ help: ## Show the targets
 setup: $(SYNCED) ## Make .venv as requirements.lock says (all other targets do this first)
 
 demo: $(SYNCED) ## Train a model on a gang of four in an embedded cluster, with real Airflow (minutes)
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/python -m scripts.demo
 
 up: $(SYNCED) ## Start Airflow and an embedded cluster with the example DAGs, in the background
-	@$(BIN)/python scripts/up.py start
+	@$(BIN)/python -m scripts.up start
 
 down: ## Stop what `make up` started
-	@if [ -x $(BIN)/python ]; then $(BIN)/python scripts/up.py stop; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.up stop; fi
 
 test: $(SYNCED) ## Run the tests for each commit: rules, sandbox, provider on it, one gang in real Airflow (minutes)
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "$(QUICK)" \
@@ -55,7 +55,7 @@ BENCHMARKS := parse wait notice harvest submit many_pods sandbox scale_model
 bench: $(SYNCED) clusters ## Measure the provider beside its peer on a real API server, quickly (some minutes)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick --out /dev/null || exit 1; done
 
-check: $(SYNCED) ## Check format, lint, types and layers
+check: $(SYNCED) ## Check format, lint, types (also of the tests) and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

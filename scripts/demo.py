@@ -17,12 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from demo_view import View
-from kubernetes_reader import Cluster
-from local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, tail
-from ports import free_port
-
 from gangjobs_sandbox import supervise
+from scripts.demo_view import View
+from scripts.kubernetes_reader import Cluster
+from scripts.local_airflow import PROGRAMS, PROJECT, Rest, airflow, connection, environment, tail
+from scripts.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

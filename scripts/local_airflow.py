@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from ports import free_port
+
+from scripts.ports import free_port
 
 PROJECT = Path(__file__).parents[1]
 PROGRAMS = ("api-server", "scheduler", "dag-processor", "triggerer")

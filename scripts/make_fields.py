@@ -1,6 +1,6 @@
 """Generate the field table of the embedded API server from the published OpenAPI document of each release.
 
-    python scripts/make_fields.py 1.35=path/swagger.json 1.36=... 1.37=... \
+    python -m scripts.make_fields 1.35=path/swagger.json 1.36=... 1.37=... \
         > gangjobs_sandbox/registry/fields.json
 
 `swagger.json` is `api/openapi-spec/swagger.json` of the Kubernetes source, which the published Go module

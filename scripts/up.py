@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from local_airflow import PROJECT, Rest, airflow, environment
-from ports import free_port
+from scripts.local_airflow import PROJECT, Rest, airflow, environment
+from scripts.ports import free_port
 
 STATE, LOG = "up.json", "up.log"
 READY_S = 900.0

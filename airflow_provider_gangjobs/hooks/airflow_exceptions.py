@@ -12,7 +12,7 @@ try:
         TaskDeferred,
     )
 except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest supported release.
-    from airflow.exceptions import (  # type: ignore[attr-defined,no-redef]
+    from airflow.exceptions import (  # type: ignore[no-redef]
         AirflowFailException,
         AirflowNotFoundException,
         AirflowTaskTimeout,

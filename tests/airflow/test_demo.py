@@ -14,7 +14,7 @@ import pytest
 
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
-DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
@@ -30,9 +30,9 @@ def start(home):
     running = []
 
     def start():
-        argv = [sys.executable, str(DEMO), "--home", str(home)]
+        argv = [sys.executable, "-m", "scripts.demo", "--home", str(home)]
         demo = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         running.append(demo)
         return demo

@@ -14,7 +14,7 @@ import pytest
 from tests.airflow.test_demo import mentioning, wait_until
 from tests.timeouts import AIRFLOW_TIMEOUT_S, TIMEOUT_S
 
-UP = Path(__file__).parents[2] / "scripts" / "up.py"
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
 
@@ -27,8 +27,8 @@ def home(tmp_path_factory):
 
 
 def up(action, home):
-    argv = [sys.executable, str(UP), action, "--home", str(home)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=AIRFLOW_TIMEOUT_S, check=False)
+    argv = [sys.executable, "-m", "scripts.up", action, "--home", str(home)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=AIRFLOW_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

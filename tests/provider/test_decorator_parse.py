@@ -140,7 +140,7 @@ def test_multiple_outputs_follow_the_annotation_for_the_result_of_rank_0(
 
 def test_default_args_of_a_dag_are_no_arguments_of_the_function() -> None:
     with DAG("d", schedule=None, default_args={"gang": "off", "results": "rank0", "workers": 3}) as dag:
-        task.gang_job(image="i")(count)(["a"])
+        task.gang_job(image="i")(count)(["a"])  # type: ignore[call-arg]  # Airflow passes `gang` on the rank
     operator = dag.task_dict["count"]
 
     assert (operator.gang, operator.results, operator.workers) == ("off", "rank0", 3)

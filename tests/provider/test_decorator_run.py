@@ -57,7 +57,7 @@ class Task:
     def operator(self, *args: Any, **kwargs: Any) -> Any:
         """Build the operator from the DAG file again, as each Airflow process does."""
         with DAG("d", schedule=None):
-            return gang_job_task(**self.parameters)(self.function)(*args, **kwargs).operator  # type: ignore[arg-type]
+            return gang_job_task(**self.parameters)(self.function)(*args, **kwargs).operator  # type: ignore[arg-type, attr-defined]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operator(*args, **kwargs).execute(self.context())
@@ -147,7 +147,7 @@ def large() -> str:
 
 
 def import_helper(*, gang: Gang) -> list[Any]:
-    import helper
+    import helper  # type: ignore[import-not-found]  # one of the files of the gang
 
     return [helper.twice(4), (gang.files / "table.txt").read_text()]
 

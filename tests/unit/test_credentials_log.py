@@ -36,7 +36,8 @@ class Source:
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(one.levelname, one.what, one.fields) for one in caplog.records if hasattr(one, "fields")]
+    records: list[Any] = [one for one in caplog.records if hasattr(one, "fields")]
+    return [(one.levelname, one.what, one.fields) for one in records]
 
 
 async def test_failed_renewal_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:

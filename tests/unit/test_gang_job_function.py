@@ -90,7 +90,7 @@ def recursive(n: int) -> int:
 def counting() -> int:
     global seen  # type: ignore[name-defined]
     seen = 1  # type: ignore[name-defined]
-    return int(seen)
+    return int(seen)  # type: ignore[name-defined]
 
 
 async def awaiting() -> int:
