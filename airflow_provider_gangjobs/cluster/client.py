@@ -15,6 +15,7 @@ import msgspec
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone
+from airflow_provider_gangjobs.cluster.http.choose_transport import TransportFactory, for_watches
 from airflow_provider_gangjobs.cluster.http.lines import split_lines, whole_lines
 from airflow_provider_gangjobs.cluster.http.options import (
     ClientStatistics,
@@ -22,9 +23,9 @@ from airflow_provider_gangjobs.cluster.http.options import (
     PropagationPolicy,
     ResponseFormat,
 )
+from airflow_provider_gangjobs.cluster.http.request import Query, Request
 from airflow_provider_gangjobs.cluster.http.responses import Json, decode_list, decode_object
 from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, RetryingTransport
-from airflow_provider_gangjobs.cluster.http.transport import Query, Request, Transport
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ _PATCHED_OR_NOT_FOUND = frozenset({200, 404})
 
 
 class Client:
-    """A client of one API server. Connects at its first request, and belongs to the event loop that first uses it."""
+    """A client of one API server. Connects at its first request, and belongs to the event loop that first uses it.
+
+    :param transport: The way to send requests: `choose_transport.for_watches`, or `for_few_requests` in a process
+        that sends some requests and ends.
+    """
 
     def __init__(
         self,
@@ -64,11 +69,12 @@ class Client:
         clock: Clock | None = None,
         retry_for_s: float = RETRY_FOR_S,
         credentials: Credentials | None = None,
+        transport: TransportFactory = for_watches,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
         self._credentials = credentials or Credentials(config, clock=clock)
-        self._transport = Transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
+        self._transport = transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
         self._retrying = RetryingTransport(self._transport, clock, retry_for_s=retry_for_s)
 
     async def __aenter__(self) -> Self:
@@ -188,8 +194,10 @@ class Client:
         requests = (
             (item, resource.path(namespace, name), msgspec.json.encode(body)) for item, name, namespace, body in patches
         )
-        batch = await self._transport.bulk_patch(
-            "PATCH",
+        from airflow_provider_gangjobs.cluster.http.bulk_patch import bulk_patch
+
+        batch = await bulk_patch(
+            self._credentials,
             requests,
             on_patched,
             content_type=patch_type,

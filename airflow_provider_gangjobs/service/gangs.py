@@ -52,10 +52,11 @@ class GangService(SubmissionService):
     @classmethod
     @asynccontextmanager
     async def connect(cls, config: ClusterConfig) -> AsyncIterator[GangService]:
-        """Open a client for the duration of the block."""
+        """Open a client for the duration of the block, for some requests."""
         from airflow_provider_gangjobs.cluster.client import Client
+        from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests
 
-        async with Client(config) as client:
+        async with Client(config, transport=for_few_requests) as client:
             yield cls(client)
 
     # -- the cluster -----------------------------------------------------------------------------------------

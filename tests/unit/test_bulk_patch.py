@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.http.bulk_patch import BulkPatch, Endpoint
+from airflow_provider_gangjobs.cluster.http.request import USER_AGENT, Request
 from airflow_provider_gangjobs.cluster.resources import PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.kube.views import Meta, PodView
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SUCCESS_STATUSES = frozenset({200, 404})
+PATCH = Request("PATCH", "", body=b"")
 
 
 class Does(Enum):
@@ -165,7 +167,7 @@ async def bulk_patch(
 ) -> BulkPatch[int]:
     succeeded: list[int] = []
     access = Access(server.url, "Bearer sesame", None, None, None)
-    endpoint = Endpoint.from_access(access, {"User-Agent": "us"})
+    endpoint = Endpoint.from_access(access, PATCH)
     assert endpoint is not None
     batch = BulkPatch(endpoint, "PATCH", requests(count), succeeded.append, SUCCESS_STATUSES, timeout_s)
     await batch.run(connections)
@@ -194,7 +196,9 @@ async def test_request_has_credentials_and_user_agent() -> None:
     assert first == "PATCH /pods/0 HTTP/1.1"
     assert dict(line.split(": ") for line in headers) == {
         "Host": server.url.removeprefix("http://"),
-        "User-Agent": "us",
+        "Accept": "application/json",
+        "User-Agent": USER_AGENT,
+        "Content-Type": "application/json",
         "Authorization": "Bearer sesame",
         "Content-Length": "1",
     }
@@ -276,20 +280,21 @@ def test_each_request_succeeds_or_is_unfinished_whatever_the_server_does(script:
     ids=["proxy of https", "proxy of http", "https without a context", "two lines", "no latin"],
 )
 def test_connection_that_is_not_plain_has_no_endpoint(access: Access) -> None:
-    assert Endpoint.from_access(access, {}) is None
+    assert Endpoint.from_access(access, PATCH) is None
 
 
 def test_credentials_are_not_shown() -> None:
-    endpoint = Endpoint.from_access(Access("http://here", "Bearer sesame", None, None, None), {})
+    endpoint = Endpoint.from_access(Access("http://here", "Bearer sesame", None, None, None), PATCH)
     assert endpoint is not None
     assert b"sesame" in endpoint.headers
     assert "sesame" not in repr(endpoint)
 
 
 def test_path_prefix_of_the_server_is_kept() -> None:
-    endpoint = Endpoint.from_access(Access("http://rancher.example/k8s/clusters/c-1/", None, None, None, None), {})
+    endpoint = Endpoint.from_access(Access("http://rancher.example/k8s/clusters/c-1/", None, None, None, None), PATCH)
     assert endpoint is not None
-    assert (endpoint.host, endpoint.port, endpoint.path_prefix) == ("rancher.example", 80, b"/k8s/clusters/c-1")
+    address = endpoint.address
+    assert (address.host, address.port, address.path_prefix) == ("rancher.example", 80, "/k8s/clusters/c-1")
 
 
 # -- releases in bulk ----------------------------------------------------------------------------------------

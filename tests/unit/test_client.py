@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import Client, PatchType
+from airflow_provider_gangjobs.cluster.client import PatchType
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
@@ -51,6 +51,8 @@ from tests.unit.fault_server import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from tests.unit.conftest import Connect
 
 SECRET = "sesame-open-the-door"
 
@@ -127,8 +129,8 @@ def test_incomplete_paths_are_refused(arguments: tuple[str, ...]) -> None:
         PODS.path(*arguments)
 
 
-async def test_create_is_strict_and_may_be_dry() -> None:
-    async with FaultServer(echo) as server, Client(server.config) as client:
+async def test_create_is_strict_and_may_be_dry(connect: Connect) -> None:
+    async with FaultServer(echo) as server, connect(server.config) as client:
         sent = await client.create(JOBS, {"spec": {}}, "team", dry_run=True)
     assert sent == {
         "method": "POST",
@@ -140,8 +142,8 @@ async def test_create_is_strict_and_may_be_dry() -> None:
 
 
 @pytest.mark.parametrize("patch_type", list(PatchType))
-async def test_patch_type_is_the_content_type(patch_type: PatchType) -> None:
-    async with FaultServer(echo) as server, Client(server.config) as client:
+async def test_patch_type_is_the_content_type(connect: Connect, patch_type: PatchType) -> None:
+    async with FaultServer(echo) as server, connect(server.config) as client:
         sent = await client.patch(JOBS, "a", "team", {"spec": {}}, patch_type=patch_type, subresource="status")
     assert (sent["method"], sent["path"], sent["type"]) == (
         "PATCH",
@@ -150,8 +152,8 @@ async def test_patch_type_is_the_content_type(patch_type: PatchType) -> None:
     )
 
 
-async def test_delete_carries_uid_propagation_and_grace() -> None:
-    async with FaultServer(echo) as server, Client(server.config) as client:
+async def test_delete_carries_uid_propagation_and_grace(connect: Connect) -> None:
+    async with FaultServer(echo) as server, connect(server.config) as client:
         await client.delete(JOBS, "a", "team", uid="u", grace_period_s=0)
     assert json.loads(server.requests[0].body) == {
         "apiVersion": "v1",
@@ -162,14 +164,14 @@ async def test_delete_carries_uid_propagation_and_grace() -> None:
     }
 
 
-async def test_server_below_a_path_is_reached() -> None:
-    async with FaultServer(echo) as server, Client(config_for(f"{server.url}/k8s/clusters/c-1/")) as client:
+async def test_server_below_a_path_is_reached(connect: Connect) -> None:
+    async with FaultServer(echo) as server, connect(config_for(f"{server.url}/k8s/clusters/c-1/")) as client:
         assert (await client.version())["path"] == "/k8s/clusters/c-1/version"
 
 
-async def test_watch_query_has_booleans_in_lower_case() -> None:
+async def test_watch_query_has_booleans_in_lower_case(connect: Connect) -> None:
     api = ModelApi(every_watch=close_at_once)
-    async with FaultServer(api.handle) as server, Client(server.config) as client:
+    async with FaultServer(api.handle) as server, connect(server.config) as client:
         events = client.watch(JOBS, "team", resource_version="7", label_selector="a=b,c in (d, e)", timeout_s=299.7)
         assert [line async for line in events] == []
     assert server.requests[0].query == {
@@ -181,17 +183,17 @@ async def test_watch_query_has_booleans_in_lower_case() -> None:
     }
 
 
-async def test_log_is_text_whatever_its_bytes() -> None:
+async def test_log_is_text_whatever_its_bytes(connect: Connect) -> None:
     async def handle(_: Request, connection: Connection) -> None:
         await connection.reply(200, b"caf\xe9\n")
 
-    async with FaultServer(handle) as server, Client(server.config) as client:
+    async with FaultServer(handle) as server, connect(server.config) as client:
         tail = await client.log_tail("a", "team", container="main", tail_lines=5, bytes_max=100)
     assert tail.text == "caf�\n"
     assert server.requests[0].query == {"container": "main", "tailLines": "5"}
 
 
-async def test_broken_log_is_read_again() -> None:
+async def test_broken_log_is_read_again(connect: Connect) -> None:
     async def handle(request: Request, connection: Connection) -> None:
         connection.begin_stream()
         await connection.chunk(b"one\n")
@@ -201,35 +203,35 @@ async def test_broken_log_is_read_again() -> None:
         await connection.chunk(b"two\n")
         await connection.end_stream()
 
-    async with FaultServer(handle) as server, Client(server.config) as client:
+    async with FaultServer(handle) as server, connect(server.config) as client:
         assert (await client.log_tail("a", "team", tail_lines=5, bytes_max=100)).text == "one\ntwo\n"
 
 
-async def test_log_is_followed_to_its_end() -> None:
+async def test_log_is_followed_to_its_end(connect: Connect) -> None:
     async def handle(_: Request, connection: Connection) -> None:
         connection.begin_stream()
         await connection.chunk(b"one\ntw")
         await connection.chunk(b"o\nthree")
         await connection.end_stream()
 
-    async with FaultServer(handle) as server, Client(server.config) as client:
+    async with FaultServer(handle) as server, connect(server.config) as client:
         assert [line async for line in client.follow_log("a", "team")] == ["one", "two", "three"]
 
 
 # -- collections -----------------------------------------------------------------------------------------------
 
 
-async def test_list_reads_all_pages() -> None:
+async def test_list_reads_all_pages(connect: Connect) -> None:
     api = ModelApi()
     for name in "abcde":
         api.put(name)
-    async with FaultServer(api.handle) as server, Client(server.config) as client:
+    async with FaultServer(api.handle) as server, connect(server.config) as client:
         found = await client.list(JOBS, "team", limit=2)
     assert [item["metadata"]["name"] for item in found] == list("abcde")
     assert [request.query.get("continue") for request in server.requests] == [None, "2", "4"]
 
 
-async def test_expired_list_is_restarted(hurry: Hurry) -> None:
+async def test_expired_list_is_restarted(connect: Connect, hurry: Hurry) -> None:
     api = ModelApi()
     for name in "abc":
         api.put(name)
@@ -243,12 +245,12 @@ async def test_expired_list_is_restarted(hurry: Hurry) -> None:
         else:
             await api.serve_list(request, connection)
 
-    async with FaultServer(expire_once) as server, Client(server.config, clock=hurry.clock) as client:
+    async with FaultServer(expire_once) as server, connect(server.config, clock=hurry.clock) as client:
         assert len(await client.list(JOBS, "team", limit=2)) == 3
     assert [request.query.get("continue") for request in server.requests] == [None, "2", None, "2"]
 
 
-async def test_expired_list_continues_if_the_server_allows() -> None:
+async def test_expired_list_continues_if_the_server_allows(connect: Connect) -> None:
     async def handle(request: Request, connection: Connection) -> None:
         match request.query.get("continue"):
             case None:
@@ -259,14 +261,14 @@ async def test_expired_list_continues_if_the_server_allows() -> None:
             case "new":
                 await connection.reply(200, {"metadata": {}, "items": [{"metadata": {"name": "b"}}]})
 
-    async with FaultServer(handle) as server, Client(server.config) as client:
+    async with FaultServer(handle) as server, connect(server.config) as client:
         assert [o["metadata"]["name"] for o in await client.list(JOBS)] == ["a", "b"]
 
 
-async def test_list_that_always_expires_fails(hurry: Hurry) -> None:
+async def test_list_that_always_expires_fails(connect: Connect, hurry: Hurry) -> None:
     async with (
         FaultServer(answering(*[refusing(410, "Expired")] * 9)) as server,
-        Client(server.config, clock=hurry.clock) as client,
+        connect(server.config, clock=hurry.clock) as client,
     ):
         with pytest.raises(Gone):
             await client.list(JOBS)
@@ -279,17 +281,17 @@ TRANSIENT = [internal_error, bad_gateway, reset_at_once, too_many_requests("1"),
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=["500", "502", "reset", "429", "503"])
-async def test_read_is_retried_after_a_transient_fault(fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
+async def test_read_is_retried_after_a_transient_fault(connect: Connect, fault: Any, hurry: Hurry) -> None:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
         assert await client.get(JOBS, "a", "team") == {"metadata": {"name": "a"}}
         assert client.statistics().requests == {"get": 2}
         assert client.statistics().retries == 1
 
 
-async def test_read_is_retried_until_its_deadline(hurry: Hurry) -> None:
+async def test_read_is_retried_until_its_deadline(connect: Connect, hurry: Hurry) -> None:
     async with (
         FaultServer(answering(*[internal_error] * 999)) as server,
-        Client(server.config, clock=hurry.clock, retry_for_s=60) as client,
+        connect(server.config, clock=hurry.clock, retry_for_s=60) as client,
     ):
         with pytest.raises(ServerError):
             await client.get(JOBS, "a", "team")
@@ -297,16 +299,16 @@ async def test_read_is_retried_until_its_deadline(hurry: Hurry) -> None:
     assert len(server.requests) < 40
 
 
-async def test_retry_after_is_honoured(hurry: Hurry) -> None:
+async def test_retry_after_is_honoured(connect: Connect, hurry: Hurry) -> None:
     fault = too_many_requests("7")
-    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
         await client.get(JOBS, "a", "team")
     assert hurry.slept == [7.0]
 
 
-async def test_retry_after_beyond_the_deadline_is_not_waited_for(hurry: Hurry) -> None:
+async def test_retry_after_beyond_the_deadline_is_not_waited_for(connect: Connect, hurry: Hurry) -> None:
     fault, clock = too_many_requests("3600"), hurry.clock
-    async with FaultServer(answering(fault)) as server, Client(server.config, clock=clock, retry_for_s=30) as client:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=clock, retry_for_s=30) as client:
         with pytest.raises(TooManyRequests) as caught:
             await client.get(JOBS, "a", "team")
     assert (hurry.slept, caught.value.retry_after_s) == ([], RETRY_AFTER_MAX_S)
@@ -326,8 +328,10 @@ async def test_retry_after_beyond_the_deadline_is_not_waited_for(hurry: Hurry) -
     ],
     ids=["500", "502", "503", "reset", "exists", "conflict", "not found", "login page"],
 )
-async def test_write_with_unknown_outcome_is_not_retried(fault: Any, error: type[Exception], hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
+async def test_write_with_unknown_outcome_is_not_retried(
+    connect: Connect, fault: Any, error: type[Exception], hurry: Hurry
+) -> None:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
         with pytest.raises(error):
             await client.create(JOBS, {}, "team")
     assert len(server.requests) == 1
@@ -341,8 +345,8 @@ NOT_PROCESSED = [
 
 
 @pytest.mark.parametrize("fault", NOT_PROCESSED, ids=["429 with Retry-After", "429", "503 with Retry-After"])
-async def test_write_that_was_not_processed_is_retried(fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
+async def test_write_that_was_not_processed_is_retried(connect: Connect, fault: Any, hurry: Hurry) -> None:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
         await client.create(JOBS, {}, "team")
     assert len(server.requests) == 2
 
@@ -350,32 +354,32 @@ async def test_write_that_was_not_processed_is_retried(fault: Any, hurry: Hurry)
 # -- the third answer ------------------------------------------------------------------------------------------
 
 
-async def test_refused_connection_was_never_sent(hurry: Hurry) -> None:
+async def test_refused_connection_was_never_sent(connect: Connect, hurry: Hurry) -> None:
     async with FaultServer(echo) as server:
         config = server.config
-    async with Client(config, clock=hurry.clock) as client:
+    async with connect(config, clock=hurry.clock) as client:
         with pytest.raises(Unreachable) as caught:
             await client.create(JOBS, {}, "team")
     assert not caught.value.may_have_applied
 
 
-async def test_unknown_host_was_never_sent(hurry: Hurry) -> None:
-    async with Client(config_for("http://nowhere.invalid:1"), clock=hurry.clock) as client:
+async def test_unknown_host_was_never_sent(connect: Connect, hurry: Hurry) -> None:
+    async with connect(config_for("http://nowhere.invalid:1"), clock=hurry.clock) as client:
         with pytest.raises(Unreachable):
             await client.create(JOBS, {}, "team")
 
 
 @pytest.mark.parametrize("fault", [reset_at_once, reset_mid_line], ids=["before the head", "within the body"])
-async def test_broken_response_leaves_the_outcome_unknown(fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, Client(server.config, clock=hurry.clock) as client:
+async def test_broken_response_leaves_the_outcome_unknown(connect: Connect, fault: Any, hurry: Hurry) -> None:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
         with pytest.raises(ReplyLost) as caught:
             await client.create(JOBS, {}, "team")
     assert caught.value.may_have_applied
 
 
 @in_virtual_time
-async def test_missing_response_times_out() -> None:
-    async with FaultServer(answering(no_head)) as server, Client(server.config) as client:
+async def test_missing_response_times_out(connect: Connect) -> None:
+    async with FaultServer(answering(no_head)) as server, connect(server.config) as client:
         with pytest.raises(ReplyLost):
             await client.create(JOBS, {}, "team")
 
@@ -385,33 +389,33 @@ async def test_missing_response_times_out() -> None:
 
 @pytest.mark.parametrize("fault", [reset_mid_line, half_open], ids=["reset", "silence"])
 @in_virtual_time
-async def test_broken_watch_raises(fault: Any) -> None:
+async def test_broken_watch_raises(connect: Connect, fault: Any) -> None:
     api = ModelApi(every_watch=fault)
-    async with FaultServer(api.handle) as server, Client(server.config) as client:
+    async with FaultServer(api.handle) as server, connect(server.config) as client:
         with pytest.raises(ReplyLost):
             [line async for line in client.watch(JOBS, resource_version="1", timeout_s=1, idle_timeout_s=0.05)]
 
 
 @in_virtual_time
-async def test_watch_without_response_times_out() -> None:
-    async with FaultServer(ModelApi(every_watch=no_head).handle) as server, Client(server.config) as client:
+async def test_watch_without_response_times_out(connect: Connect) -> None:
+    async with FaultServer(ModelApi(every_watch=no_head).handle) as server, connect(server.config) as client:
         with pytest.raises(ReplyLost):
             [line async for line in client.watch(JOBS, resource_version="1")]
 
 
-async def test_watch_line_without_end_is_refused() -> None:
+async def test_watch_line_without_end_is_refused(connect: Connect) -> None:
     async def endless(_: Request, connection: Connection) -> None:
         connection.begin_stream()
         while True:
             await connection.chunk(b"x" * 8)
             await asyncio.sleep(0)
 
-    async with FaultServer(endless) as server, Client(server.config) as client:
+    async with FaultServer(endless) as server, connect(server.config) as client:
         with pytest.raises(UnexpectedReply, match="more than 10 bytes"):
             [line async for line in client.watch(JOBS, resource_version="1", line_bytes_max=10)]
 
 
-async def test_abandoned_watch_closes_its_connection() -> None:
+async def test_abandoned_watch_closes_its_connection(connect: Connect) -> None:
     closed = asyncio.Event()
 
     async def handle(_: Request, connection: Connection) -> None:
@@ -420,7 +424,7 @@ async def test_abandoned_watch_closes_its_connection() -> None:
         await connection.silence()
         closed.set()
 
-    async with FaultServer(handle) as server, Client(server.config) as client:
+    async with FaultServer(handle) as server, connect(server.config) as client:
         events = client.watch(JOBS, resource_version="1")
         await anext(events)
         await events.aclose()
@@ -432,12 +436,14 @@ async def test_abandoned_watch_closes_its_connection() -> None:
 
 
 @pytest.mark.parametrize("fault", [unauthorized, internal_error, login_page, reset_at_once, bad_gateway])
-async def test_no_secret_in_errors_or_logs(fault: Any, hurry: Hurry, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_in_errors_or_logs(
+    connect: Connect, fault: Any, hurry: Hurry, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     body = {"data": {"password": "hunter2hunter2"}}
     async with (
         FaultServer(answering(*[fault] * 999)) as server,
-        Client(server.config, clock=hurry.clock) as client,
+        connect(server.config, clock=hurry.clock) as client,
     ):
         with pytest.raises((ServerError, ReplyLost, UnexpectedReply, Unauthorized)) as written:
             await client.create(JOBS, body, "team")
@@ -449,7 +455,7 @@ async def test_no_secret_in_errors_or_logs(fault: Any, hurry: Hurry, caplog: pyt
     assert server.requests[0].headers["authorization"] == f"Bearer {SECRET}"
 
 
-async def test_invalid_connection_raises_before_a_request() -> None:
-    async with Client(config_for("http://here", cluster_context="elsewhere")) as client:
+async def test_invalid_connection_raises_before_a_request(connect: Connect) -> None:
+    async with connect(config_for("http://here", cluster_context="elsewhere")) as client:
         with pytest.raises(InvalidConnection, match="elsewhere"):
             await client.version()

@@ -39,6 +39,8 @@ from tests.provider.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from tests.unit.conftest import Connect
+
 CERTIFICATE = issue()
 TOKEN = "sesame-open-the-door"
 HURRIED = InformerConfig(
@@ -73,8 +75,10 @@ def virtual() -> Clock:
 
 
 @asynccontextmanager
-async def connected(release: str = "1.37") -> AsyncGenerator[tuple[Cluster, Client], None]:
-    async with cluster(release) as running, Client(running.config(), clock=virtual()) as client:
+async def connected(
+    connect: Connect = Client, *, release: str = "1.37"
+) -> AsyncGenerator[tuple[Cluster, Client], None]:
+    async with cluster(release) as running, connect(running.config(), clock=virtual()) as client:
         yield running, client
 
 
@@ -111,8 +115,8 @@ def job(name: str = "a", **spec: Any) -> dict[str, Any]:
 
 
 @in_virtual_time
-async def test_object_lives_from_create_to_delete() -> None:
-    async with connected() as (_, client):
+async def test_object_lives_from_create_to_delete(connect: Connect) -> None:
+    async with connected(connect) as (_, client):
         created = await client.create(JOBS, job(suspend=True), "default")
         patched = await client.patch(JOBS, "a", "default", {"spec": {"suspend": False}})
         assert (await client.get(JOBS, "a", "default"))["spec"]["suspend"] is False
@@ -123,8 +127,8 @@ async def test_object_lives_from_create_to_delete() -> None:
 
 
 @in_virtual_time
-async def test_dry_run_stores_nothing() -> None:
-    async with connected() as (_, client):
+async def test_dry_run_stores_nothing(connect: Connect) -> None:
+    async with connected(connect) as (_, client):
         assert (await client.create(JOBS, job(), "default", dry_run=True))["metadata"]["uid"]
         assert await client.list(JOBS, "default") == []
 
@@ -138,8 +142,8 @@ async def test_dry_run_stores_nothing() -> None:
     ],
 )
 @in_virtual_time
-async def test_all_patch_types_are_applied(patch_type: PatchType, body: Any) -> None:
-    async with connected() as (_, client):
+async def test_all_patch_types_are_applied(connect: Connect, patch_type: PatchType, body: Any) -> None:
+    async with connected(connect) as (_, client):
         await client.create(JOBS, job(), "default")
         patched = await client.patch(JOBS, "a", "default", body, patch_type=patch_type)
         assert patched["metadata"]["labels"] == {"gang": "a", "x": "y"} | {
@@ -148,16 +152,16 @@ async def test_all_patch_types_are_applied(patch_type: PatchType, body: Any) -> 
 
 
 @in_virtual_time
-async def test_second_create_finds_the_first() -> None:
-    async with connected() as (_, client):
+async def test_second_create_finds_the_first(connect: Connect) -> None:
+    async with connected(connect) as (_, client):
         await client.create(JOBS, job(), "default")
         with pytest.raises(AlreadyExists):
             await client.create(JOBS, job(), "default")
 
 
 @in_virtual_time
-async def test_unmet_preconditions_are_conflicts() -> None:
-    async with connected() as (_, client):
+async def test_unmet_preconditions_are_conflicts(connect: Connect) -> None:
+    async with connected(connect) as (_, client):
         await client.create(JOBS, job(), "default")
         with pytest.raises(Conflict):
             await client.delete(JOBS, "a", "default", uid="another")
@@ -171,15 +175,15 @@ async def test_unmet_preconditions_are_conflicts() -> None:
     ids=["unknown field", "negative number", "bad name"],
 )
 @in_virtual_time
-async def test_bad_objects_are_refused(body: dict[str, Any], error: type[Exception]) -> None:
-    async with connected() as (_, client):
+async def test_bad_objects_are_refused(connect: Connect, body: dict[str, Any], error: type[Exception]) -> None:
+    async with connected(connect) as (_, client):
         with pytest.raises(error):
             await client.create(JOBS, body, "default")
 
 
 @in_virtual_time
-async def test_list_is_paged_and_selected() -> None:
-    async with connected() as (_, client):
+async def test_list_is_paged_and_selected(connect: Connect) -> None:
+    async with connected(connect) as (_, client):
         for number in range(7):
             await client.create(JOBS, job(f"job-{number}"), "default")
         pages = [len(page) async for page in client.list_pages(JOBS, "default", limit=3)]
@@ -190,8 +194,8 @@ async def test_list_is_paged_and_selected() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER])
 @in_virtual_time
-async def test_lost_response_does_not_show_whether_the_request_was_applied(kind: FaultKind) -> None:
-    async with connected() as (running, client):
+async def test_lost_response_does_not_show_whether_the_request_was_applied(connect: Connect, kind: FaultKind) -> None:
+    async with connected(connect) as (running, client):
         running.faults.add(Fault(kind, method="POST"))
         with pytest.raises(ReplyLost) as caught:
             await client.create(CONFIGMAPS, {"metadata": {"name": "a"}}, "default")
@@ -201,8 +205,8 @@ async def test_lost_response_does_not_show_whether_the_request_was_applied(kind:
 
 
 @in_virtual_time
-async def test_refused_reads_are_repeated() -> None:
-    async with connected() as (running, client):
+async def test_refused_reads_are_repeated(connect: Connect) -> None:
+    async with connected(connect) as (running, client):
         running.faults.add(Fault(FaultKind.STATUS, method="GET", code=503, times=3))
         assert await client.list(JOBS, "default") == []
         assert client.statistics().retries == 3
@@ -212,24 +216,24 @@ async def test_refused_reads_are_repeated() -> None:
 
 
 @in_virtual_time
-async def test_unknown_authority_is_not_trusted() -> None:
-    async with cluster() as running, Client(running.config(authority=issue())) as client:
+async def test_unknown_authority_is_not_trusted(connect: Connect) -> None:
+    async with cluster() as running, connect(running.config(authority=issue())) as client:
         with pytest.raises(TlsFailed):
             await client.list(JOBS, "default")
 
 
 @in_virtual_time
-async def test_verification_can_be_switched_off() -> None:
+async def test_verification_can_be_switched_off(connect: Connect) -> None:
     async with (
         cluster() as running,
-        Client(running.config(authority=None, disable_verify_ssl=True)) as client,
+        connect(running.config(authority=None, disable_verify_ssl=True)) as client,
     ):
         assert await client.list(JOBS, "default") == []
 
 
 @in_virtual_time
-async def test_wrong_token_is_refused_once_renewed() -> None:
-    async with cluster() as running, Client(running.config(token="wrong-wrong-wrong")) as client:
+async def test_wrong_token_is_refused_once_renewed(connect: Connect) -> None:
+    async with cluster() as running, connect(running.config(token="wrong-wrong-wrong")) as client:
         with pytest.raises(Unauthorized):
             await client.list(JOBS, "default")
         assert client.statistics().renewals == 1
@@ -241,7 +245,7 @@ async def test_wrong_token_is_refused_once_renewed() -> None:
 )
 @in_virtual_time
 async def test_releases_are_discovered(release: str, versions: tuple[str, ...]) -> None:
-    async with connected(release) as (_, client):
+    async with connected(release=release) as (_, client):
         known = await discover(client)
     assert (known.scheduling_versions, known.unknown) == (versions, {})
     assert known.release == ("1.37" if release == "none" else release)

@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -25,7 +25,6 @@ from airflow_provider_gangjobs.cluster.auth.redaction import redacted
 from airflow_provider_gangjobs.cluster.auth.rest_config import RestConfig
 from airflow_provider_gangjobs.cluster.auth.source import CredentialSource
 from airflow_provider_gangjobs.cluster.auth.tls import environment_proxy
-from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import ClusterError, CredentialsFailed, InvalidConnection, Unauthorized
@@ -33,6 +32,10 @@ from gangjobs_sandbox.tls import issue
 from tests.sandbox.node_processes import processes_with
 from tests.timeouts import TIMEOUT_S
 from tests.unit.fault_server import Connection, FaultServer, Request, config_for, kubeconfig, status
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Connect
+
 
 SERVER = issue()
 SECRET = "sesame-open-the-door"
@@ -449,10 +452,10 @@ def only_lets_in(token: str) -> Any:
     return handle
 
 
-async def test_refused_token_is_renewed_and_the_request_sent_again(tmp_path: Path) -> None:
+async def test_refused_token_is_renewed_and_the_request_sent_again(connect: Connect, tmp_path: Path) -> None:
     async with FaultServer(only_lets_in(OTHER)) as server:
         path = write_kubeconfig(tmp_path / "config", kubeconfig(server.url))
-        async with Client(extras(kube_config_path=path)) as client:
+        async with connect(extras(kube_config_path=path)) as client:
             await client._credentials.current()
             write_kubeconfig(tmp_path / "config", kubeconfig(server.url, user={"token": OTHER}))
             await client.version()
@@ -460,8 +463,8 @@ async def test_refused_token_is_renewed_and_the_request_sent_again(tmp_path: Pat
     assert len(server.requests) == 2
 
 
-async def test_token_refused_twice_is_an_error() -> None:
-    async with FaultServer(only_lets_in(OTHER)) as server, Client(config_for(server.url)) as client:
+async def test_token_refused_twice_is_an_error(connect: Connect) -> None:
+    async with FaultServer(only_lets_in(OTHER)) as server, connect(config_for(server.url)) as client:
         with pytest.raises(Unauthorized):
             await client.version()
     assert len(server.requests) == 2
@@ -488,11 +491,11 @@ def test_proxy_of_the_environment(url: str, no_proxy: str, proxy: str | None, mo
     assert environment_proxy(url) == proxy
 
 
-async def test_requests_go_through_the_proxy() -> None:
+async def test_requests_go_through_the_proxy(connect: Connect) -> None:
     async def handle(request: Request, connection: Connection) -> None:
         await connection.reply(200, {"asked": request.headers["host"]})
 
     async with FaultServer(handle) as proxy:
         config = kubeconfig("http://api.invalid", cluster={"proxy-url": proxy.url})
-        async with Client(extras(kube_config=config)) as client:
+        async with connect(extras(kube_config=config)) as client:
             assert await client.version() == {"asked": "api.invalid"}

@@ -16,7 +16,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.auth.tls import TlsConfig, make_context
-from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.errors import InvalidConnection, ReplyLost, TlsFailed
 from gangjobs_sandbox.tls import issue
@@ -24,6 +23,8 @@ from tests.unit.fault_server import Connection, FaultServer, Request, config_for
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.unit.conftest import Connect
 
 SERVER = issue()
 ELSEWHERE = issue(("api.example.org",))
@@ -76,33 +77,35 @@ def test_authorities_without_key_identifier_are_accepted() -> None:
     assert not make_context(TlsConfig(ca=SERVER.certificate)).verify_flags & ssl.VERIFY_X509_STRICT
 
 
-async def test_server_is_verified_by_its_authority() -> None:
+async def test_server_is_verified_by_its_authority(connect: Connect) -> None:
     async with (
         FaultServer(empty, tls=SERVER.server_context()) as server,
-        Client(connection_to(server.url)) as client,
+        connect(connection_to(server.url)) as client,
     ):
         assert await client.version() == {}
 
 
-async def test_server_of_another_name_is_not_trusted() -> None:
+async def test_server_of_another_name_is_not_trusted(connect: Connect) -> None:
     async with (
         FaultServer(empty, tls=ELSEWHERE.server_context()) as server,
-        Client(connection_to(server.url, authority=ELSEWHERE.certificate)) as client,
+        connect(connection_to(server.url, authority=ELSEWHERE.certificate)) as client,
     ):
         with pytest.raises(TlsFailed):
             await client.version()
 
 
-async def test_server_name_of_the_kubeconfig_is_the_one_expected() -> None:
+async def test_server_name_of_the_kubeconfig_is_the_one_expected(connect: Connect) -> None:
     config = {"authority": ELSEWHERE.certificate, "cluster": {"tls-server-name": "api.example.org"}}
     async with (
         FaultServer(empty, tls=ELSEWHERE.server_context()) as server,
-        Client(connection_to(server.url, **config)) as client,
+        connect(connection_to(server.url, **config)) as client,
     ):
         assert await client.version() == {}
 
 
-async def test_client_certificate_is_shown_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_certificate_is_shown_and_leaves_no_file(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     certificate, key = client_certificate()
     context = SERVER.server_context()
@@ -110,9 +113,9 @@ async def test_client_certificate_is_shown_and_leaves_no_file(tmp_path: Path, mo
     context.load_verify_locations(cadata=certificate.decode())
     user = {"client-certificate-data": encoded(certificate), "client-key-data": encoded(key)}
     async with FaultServer(empty, tls=context) as server:
-        async with Client(connection_to(server.url, user=user)) as client:
+        async with connect(connection_to(server.url, user=user)) as client:
             assert await client.version() == {}
-        async with Client(connection_to(server.url), retry_for_s=0) as client:
+        async with connect(connection_to(server.url), retry_for_s=0) as client:
             with pytest.raises((TlsFailed, ReplyLost)):
                 await client.version()
     assert list(tmp_path.iterdir()) == []  # noqa: ASYNC240 - nothing runs on the loop any more

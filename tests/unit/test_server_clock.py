@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 from gangjobs_sandbox.api.app import create_app
@@ -15,6 +15,9 @@ from gangjobs_sandbox.api.server import serving
 from gangjobs_sandbox.clock import VirtualClock
 from gangjobs_sandbox.registry import Registry
 from tests.provider.virtual_control_plane import config_for
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Connect
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -83,9 +86,9 @@ def test_answer_without_a_date_changes_nothing(date: str | None) -> None:
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
 
 
-async def test_client_learns_it_from_any_answer() -> None:
+async def test_client_learns_it_from_any_answer(connect: Connect) -> None:
     registry = Registry(clock=VirtualClock(START), release="1.37")
-    async with serving(create_app(registry, token=None)) as address, Client(config_for(address.url)) as client:
+    async with serving(create_app(registry, token=None)) as address, connect(config_for(address.url)) as client:
         assert await client.list(JOBS, "default") == []
         assert abs(client.server_clock.now() - START) < timedelta(seconds=30)
         assert client.server_clock.ahead_s == pytest.approx((START - datetime.now(UTC)).total_seconds(), abs=30)

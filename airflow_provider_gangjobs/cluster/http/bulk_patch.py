@@ -12,15 +12,15 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
-from urllib.parse import urlsplit
 
 import httptools
 
+from airflow_provider_gangjobs.cluster.http.request import Request, ServerAddress
+
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Container, Iterator
 
-    from airflow_provider_gangjobs.cluster.auth.credentials import Access
+    from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
 
 T = TypeVar("T")
 
@@ -33,32 +33,25 @@ STOP_STATUSES: Final = frozenset({401, 403, 408, 429})
 class Endpoint:
     """The address of a server and the request parts that all requests share."""
 
-    host: str
-    port: int
-    path_prefix: bytes
-    """The start of every path, for a proxy that serves several clusters."""
+    address: ServerAddress
     headers: bytes = field(repr=False)
     """Encoded header lines, including the credentials."""
-    ssl: ssl.SSLContext | None = field(repr=False)
-    server_hostname: str | None
 
     @classmethod
-    def from_access(cls, access: Access, headers: dict[str, str]) -> Endpoint | None:
-        """Return the endpoint of `access`, or `None` if a plain connection cannot reach it (for example, a proxy)."""
-        url = urlsplit(access.base_url)
-        if access.proxy or url.hostname is None or (url.scheme == "https") != (access.ssl is not None):
+    def from_access(cls, access: Access, request: Request) -> Endpoint | None:
+        """Return the endpoint of `access`, or `None` if a plain connection cannot reach it (for example, a proxy).
+
+        :param request: A request with the content types of all requests.
+        """
+        if access.proxy or access.base_url.startswith("https:") != (access.ssl is not None):
             return None
-        all_headers = {"Host": url.netloc, **headers}
-        if access.authorization:
-            all_headers["Authorization"] = access.authorization
         try:
-            head = "".join(f"{name}: {_header_value(value)}\r\n" for name, value in all_headers.items())
-            encoded = head.encode("latin-1")
+            address = ServerAddress.of(access)
+            headers = [("Host", address.host_header), *request.headers(access)]
+            head = "".join(f"{name}: {_header_value(value)}\r\n" for name, value in headers)
+            return cls(address, head.encode("latin-1"))
         except ValueError:
             return None
-        port = url.port or (443 if access.ssl else 80)
-        hostname = (access.server_hostname or url.hostname) if access.ssl else None
-        return cls(url.hostname, port, url.path.rstrip("/").encode(), encoded, access.ssl, hostname)
 
 
 def _header_value(value: str) -> str:
@@ -70,6 +63,30 @@ def _header_value(value: str) -> str:
     if any(character in value for character in "\r\n\0"):
         raise ValueError("a header has one line")
     return value
+
+
+async def bulk_patch(
+    credentials: Credentials,
+    requests: Iterator[tuple[T, str, bytes]],
+    on_success: Callable[[T], None],
+    *,
+    content_type: str,
+    accept: str,
+    success_statuses: Container[int],
+    connections: int,
+    timeout_s: float,
+) -> BulkPatch[T] | None:
+    """Send many small patches and return their results, or `None` if a plain connection cannot reach the server.
+
+    See `BulkPatch` for the other parameters.
+    """
+    access = credentials.cached or await credentials.current()
+    endpoint = Endpoint.from_access(access, Request("PATCH", "", None, b"", content_type, accept))
+    if endpoint is None:
+        return None
+    batch = BulkPatch(endpoint, "PATCH", requests, on_success, success_statuses, timeout_s)
+    await batch.run(connections)
+    return batch
 
 
 @dataclass
@@ -101,15 +118,15 @@ class BulkPatch(Generic[T]):
                 group.create_task(self._run_connection(_Connection(self)), name=f"bulk-patch-{number}")
 
     async def _run_connection(self, connection: _Connection[T]) -> None:
-        loop, endpoint = asyncio.get_running_loop(), self.endpoint
+        loop, address = asyncio.get_running_loop(), self.endpoint.address
         try:
             async with asyncio.timeout(self.timeout_s):
                 await loop.create_connection(
                     lambda: connection,
-                    endpoint.host,
-                    endpoint.port,
-                    ssl=endpoint.ssl,
-                    server_hostname=endpoint.server_hostname,
+                    address.host,
+                    address.port,
+                    ssl=address.tls,
+                    server_hostname=address.server_hostname,
                 )
             await connection.wait_closed(idle_timeout_s=self.timeout_s)
         except (OSError, TimeoutError):
@@ -128,7 +145,7 @@ class BulkPatch(Generic[T]):
         self.sent += 1
         return item, b"%s %s%s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
             self.method.encode(),
-            self.endpoint.path_prefix,
+            self.endpoint.address.path_prefix.encode("ascii"),
             path.encode("ascii"),
             self.endpoint.headers,
             len(body),

@@ -11,7 +11,7 @@ from airflow_provider_gangjobs.cluster.errors import UnexpectedReply
 from airflow_provider_gangjobs.cluster.http.options import ResponseFormat
 
 if TYPE_CHECKING:
-    from airflow_provider_gangjobs.cluster.http.transport import Request
+    from airflow_provider_gangjobs.cluster.http.request import Request
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
-    from airflow_provider_gangjobs.cluster.http.transport import Request, Transport
+    from airflow_provider_gangjobs.cluster.http.request import Request
+    from airflow_provider_gangjobs.cluster.http.transport import Transport
 
 T = TypeVar("T")
 

@@ -1,0 +1,22 @@
+"""The client over each of its transports."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests, for_watches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Connect = Callable[..., Client]
+
+
+@pytest.fixture(params=[for_watches, for_few_requests], ids=["aiohttp", "h11"])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    """Creates a client with the arguments of `Client`. A test that takes this runs once over each transport."""
+    return partial(Client, transport=request.param)
