@@ -50,7 +50,7 @@ test-airflow: $(SYNCED) ## Run all tests with real Airflow: on SQLite, on Postgr
 clusters: ## Build the real control planes that are missing, into a cache outside the repo (five minutes each)
 	@$(PYTHON) tests/cluster/controlplane/build.py
 
-BENCHMARKS := parse wait notice harvest submit many_pods sandbox scale_model
+BENCHMARKS := parse task_process wait notice harvest submit many_pods sandbox scale_model
 
 bench: $(SYNCED) clusters ## Measure the provider beside its peer on a real API server, quickly (some minutes)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick --out /dev/null || exit 1; done

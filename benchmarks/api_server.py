@@ -46,16 +46,16 @@ def api_server() -> Iterator[ControlPlane]:
 
 
 @contextmanager
-def control_plane() -> Iterator[ControlPlane]:
+def control_plane(release: str = RELEASE) -> Iterator[ControlPlane]:
     """Run a real API server with controllers and scheduler during the block."""
-    with _running(ControlPlane) as plane:
+    with _running(ControlPlane, release) as plane:
         yield plane
 
 
 @contextmanager
-def _running(kind: type[ControlPlane]) -> Iterator[ControlPlane]:
+def _running(kind: type[ControlPlane], release: str = RELEASE) -> Iterator[ControlPlane]:
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-        plane = kind(RELEASE, binary(RELEASE), Path(folder))
+        plane = kind(release, binary(release), Path(folder))
         try:
             plane.start()
             yield plane

@@ -54,13 +54,15 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def arguments(doc: str | None, **numbers: int) -> argparse.Namespace:
-    """Parse the command line: --quick, --out, and one option for each number."""
+def arguments(doc: str | None, *, paths: Sequence[str] = (), **numbers: int) -> argparse.Namespace:
+    """Parse the command line: --quick, --out, and one option for each number and each path."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller run, of a minute or less")
     parser.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
     for name, default in numbers.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"normally {default}")
+    for name in paths:
+        parser.add_argument(f"--{name}", type=Path, help="a checkout of another commit, measured by turns")
     return parser.parse_args()
 
 

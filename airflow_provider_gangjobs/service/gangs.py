@@ -104,15 +104,14 @@ class GangService(SubmissionService):
             InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: no new gang is left running.
             ValueError: not exactly one of `trigger_id` and `key` is given.
         """
-        from airflow_provider_gangjobs.submission.operations import submit_operation
-        from airflow_provider_gangjobs.submission.submit import submit
-
         dry_run = Validate(validate) is Validate.SERVER
         if (trigger_id is None) == (key is None):
             raise ValueError("Give either trigger_id or key")
         with self._deadline(deadline_s):
             discovered = await self._discover()
             if trigger_id is not None:
+                from airflow_provider_gangjobs.submission.operations import submit_operation
+
                 return await submit_operation(
                     self.client,
                     spec,
@@ -122,6 +121,8 @@ class GangService(SubmissionService):
                     dry_run=dry_run,
                     clock=self.client.clock,
                 )
+            from airflow_provider_gangjobs.submission.submit import submit
+
             assert key is not None
             return await submit(
                 self.client,

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.gang.outcome.disruption import disruption_of
-from airflow_provider_gangjobs.submission.adopt import LostAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.submission.adopt import LostAttempt
     from airflow_provider_gangjobs.submission.submit import Submission
 
 
@@ -39,6 +39,8 @@ def last_event(
 
 def lost_attempt(event: GangEvent, *, max_disruptions: int) -> LostAttempt:
     """Return what the attempt that follows a failed one has to know: its number and how many were lost in a row."""
+    from airflow_provider_gangjobs.submission.adopt import LostAttempt
+
     disruption = disruption_of(event, allowed=max_disruptions)
     return LostAttempt(event.attempt or 0, disruption.carried_over if disruption else 0)
 

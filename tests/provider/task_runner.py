@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -127,12 +128,21 @@ class Task:
 TaskMaker = Callable[..., Task]
 
 
+def run_serialized_trigger(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Run a trigger as the triggerer creates it, and return the payload of its event as the resumed task gets it."""
+    module, name = path.rsplit(".", 1)
+    return _run_trigger(getattr(import_module(module), name)(**kwargs))
+
+
 def run_trigger(left: TaskDeferred) -> dict[str, Any]:
     """Run the trigger of the deferral, and return the payload of its event as the resumed task gets it."""
+    return _run_trigger(left.trigger)
 
+
+def _run_trigger(trigger: Any) -> dict[str, Any]:
     async def first() -> Any:
         try:
-            return [event.payload async for event in left.trigger.run()]
+            return [event.payload async for event in trigger.run()]
         finally:
             await informers().aclose()
 

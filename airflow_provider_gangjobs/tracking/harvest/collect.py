@@ -24,7 +24,6 @@ from airflow_provider_gangjobs.gang.outcome.results import (
 )
 from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held
 from airflow_provider_gangjobs.kube.views import JobView, view
-from airflow_provider_gangjobs.tracking.harvest.harvest_task import harvest_once
 from airflow_provider_gangjobs.tracking.read.outcomes import rank_order, read_outcomes
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
@@ -122,5 +121,8 @@ async def _harvest(client: Client, ref: GangRef, pods: Sequence[PodView], *, has
     held = [pod for pod in pods if is_held(pod)]
     if not has_ledger or not held:
         return len(held), ""
+    # Pods are rarely held here, and the process of a task ends soon: it does not load the harvest for nothing.
+    from airflow_provider_gangjobs.tracking.harvest.harvest_task import harvest_once
+
     still_held, error = await harvest_once(client, ref, held)
     return still_held, "" if error is None else str(error)

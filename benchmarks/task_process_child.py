@@ -1,0 +1,96 @@
+"""One part of one try of a task in a fresh process, as Airflow's task runner calls it.
+
+The arguments are who (`ours` or `peer`), the step, and the task as JSON. The process prints one line of JSON: the
+modules that the step imported, the trigger or the value that it ended with, and the XComs. `benchmarks.task_process`
+measures the process from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import airflow.sdk.execution_time.supervisor  # noqa: F401 - the supervisor forks the process of a task
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+
+IMAGE = "registry.example/train:1"
+
+
+def operator(who: str, task: dict[str, Any]) -> Any:
+    command = ["sh", "-c", task["script"]]
+    if who == "ours":
+        from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+
+        kind, parameters = GangJobOperator, {"workers": 2, "image": IMAGE, "command": command}
+    else:
+        from airflow.providers.cncf.kubernetes.operators.job import KubernetesJobOperator
+
+        kind, parameters = KubernetesJobOperator, peer_parameters(command, task["namespace"])
+    with DAG(dag_id="bench", schedule=None):
+        return kind(task_id="train", **parameters)
+
+
+def peer_parameters(command: list[str], namespace: str) -> dict[str, Any]:
+    return {
+        "name": "peer",
+        "namespace": namespace,
+        "image": IMAGE,
+        "cmds": command,
+        "parallelism": 2,
+        "completions": 2,
+        "completion_mode": "Indexed",
+        "deferrable": True,
+        "wait_until_job_complete": True,
+        "get_logs": True,
+    }
+
+
+def context_of(task: dict[str, Any], made: Any, pushed: dict[str, Any]) -> dict[str, Any]:
+    ti = SimpleNamespace(
+        id=task["claim"],
+        dag_id="bench",
+        run_id=task["run_id"],
+        task_id="train",
+        map_index=-1,
+        try_number=1,
+        max_tries=1,
+        start_date=datetime.now(UTC),
+        task=made,
+        xcom_push=lambda key, value: pushed.__setitem__(key, value),
+        get_task_states=lambda **_: {task["run_id"]: {"train": "success"}},
+    )
+    return {"ti": ti, "task_instance": ti, "task": made, "run_id": task["run_id"], "dag": made.dag}
+
+
+def act(step: str, made: Any, context: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """Run the step, and return what the next one needs."""
+    if step == "parse":
+        return {}
+    try:
+        if step == "resume":
+            value = made.execute_complete(context, task["event"])
+        else:
+            value = made.execute(context)
+    except TaskDeferred as left:
+        path, kwargs = left.trigger.serialize()
+        return {"trigger": {"path": path, "kwargs": kwargs}}
+    for callback in made.on_success_callback or ():
+        callback(context)
+    return {"value": value}
+
+
+def main() -> None:
+    who, step, task = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    made = operator(who, task)
+    before, pushed = set(sys.modules), {}
+    ended = act(step, made, context_of(task, made, pushed), task)
+    modules = sorted(set(sys.modules) - before)
+    print(json.dumps({**ended, "modules": modules, "xcoms": sorted(pushed)}, default=str))
+
+
+if __name__ == "__main__":
+    main()
