@@ -48,12 +48,14 @@ class Task:
         self.state: str | Exception = "success"
         """The state of the task at Airflow's API server after a try has reported its success."""
         self.connection = connection
+        self.last_operator: GangJobOperator | None = None
+        """The operator that `operator` created last."""
         self.parameters = {"command": ["sh", "-c", script], "deferrable": False, **parameters}
 
     def operator(self) -> GangJobOperator:
         """Return a new operator, as each process creates it from the DAG file."""
         with DAG("d", schedule=None):
-            return self.kind(
+            self.last_operator = self.kind(
                 task_id="train",
                 image="i",
                 workers=2,
@@ -61,6 +63,14 @@ class Task:
                 kubernetes_conn_id=self.connection,
                 **self.parameters,
             )
+        return self.last_operator
+
+    @property
+    def server_ahead_s(self) -> float:
+        """How far ahead the last operator believes the clock of the API server to be, in seconds."""
+        assert self.last_operator is not None
+        assert self.last_operator._gangs is not None
+        return self.last_operator._gangs.server_ahead_s
 
     def next_try(self, *, retries_left: bool = True) -> Any:
         """Return the context of another try."""

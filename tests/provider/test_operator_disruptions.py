@@ -212,10 +212,14 @@ def test_count_of_disruptions_survives_the_deletion_of_the_job(task: TaskMaker) 
 def test_attempts_of_a_try_share_its_time_limit(task: TaskMaker) -> None:
     train = task(ENDLESS, deferrable=True, max_disruptions=1, execution_timeout=timedelta(hours=1))
     context, first = lost_once(train)
+    limits = [first.trigger.args.deadline - train.server_ahead_s]
     second = deferred_again(train, first, context)
+    limits.append(second.trigger.args.deadline - train.server_ahead_s)
 
-    # The clock of the API server has whole seconds, so its estimate may move by one second between the attempts.
-    assert second.trigger.args.deadline == pytest.approx(first.trigger.args.deadline, abs=1.1)
+    # Each attempt estimates the clock of the API server anew, from whole seconds. By the clock of the worker, the
+    # deadline is the same to the microsecond.
+    limit = (context["ti"].start_date + timedelta(hours=1)).timestamp()
+    assert limits == pytest.approx([limit, limit], abs=1e-6)
 
 
 # -- another try, or a kill ----------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ async def connected(
 async def watched(kind: type[Any], resource: Any = JOBS) -> AsyncGenerator[tuple[Cluster, Client, Informer[Any]], None]:
     async with connected() as (running, client):
         registry = InformerFactory(config=HURRIED, clock=virtual())
-        async with registry.acquired(client, resource, "default", "gang", decode=kind, index=by_name) as informer:
+        async with registry.acquire(client, resource, "default", "gang", decode=kind, index=by_name) as informer:
             assert await informer.synced(10)
             await until(lambda: informer.statistics().watches_open == 1)
             yield running, client, informer

@@ -91,7 +91,7 @@ async def watched(folder: Path) -> AsyncGenerator[Watched, None]:
         user = {"tokenFile": str(file)}
         config = ClusterConfig.from_extras("test", {"kube_config": kubeconfig(server.url, user=user)})
         try:
-            async with registry.acquired(config, JOBS, "team", decode=View, index=by_name) as informer:
+            async with registry.acquire(config, JOBS, "team", decode=View, index=by_name) as informer:
                 await until(lambda: informer.statistics().watches_open == 1)
                 yield Watched(informer, api, guard, server, file)
         finally:

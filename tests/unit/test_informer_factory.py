@@ -64,7 +64,7 @@ async def test_hundred_gangs_share_one_list_and_one_watch() -> None:
     async with cluster() as (registry, server, api):
 
         async def gang(name: str) -> None:
-            async with registry.acquired(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+            async with registry.acquire(server.config, JOBS, "team", decode=View, index=by_name) as informer:
                 await informer.synced()
                 subscription = informer.subscribe(name)
                 while not subscription.objects():
@@ -95,9 +95,9 @@ async def test_other_arguments_get_another_informer(other: dict[str, object]) ->
     async with cluster() as (registry, server, _):
         same = {"cluster": server.config, "resource": JOBS, "namespace": "team", "decode": View, "index": by_name}
         async with (
-            registry.acquired(**same),
-            registry.acquired(**{**same, **other}),
-            registry.acquired(**same),
+            registry.acquire(**same),
+            registry.acquire(**{**same, **other}),
+            registry.acquire(**same),
         ):
             assert len(registry.statistics()) == 2
 
@@ -112,8 +112,8 @@ async def test_one_client_serves_all_informers_of_a_cluster() -> None:
     async with FaultServer(ModelApi().handle) as server:
         registry = InformerFactory(connect=connect)
         async with (
-            registry.acquired(server.config, JOBS, decode=View, index=by_name) as jobs,
-            registry.acquired(Client(server.config), PODS, decode=View, index=by_name) as pods,
+            registry.acquire(server.config, JOBS, decode=View, index=by_name) as jobs,
+            registry.acquire(Client(server.config), PODS, decode=View, index=by_name) as pods,
         ):
             client = registry.acquire_client(server.config)
             await jobs.synced()
@@ -126,7 +126,7 @@ async def test_one_client_serves_all_informers_of_a_cluster() -> None:
 
 def test_lambda_as_index_is_refused() -> None:
     async def lease() -> None:
-        async with InformerFactory().acquired(
+        async with InformerFactory().acquire(
             config_for("http://x"), JOBS, decode=View, index=lambda v: v.metadata.name
         ):
             pass
@@ -138,7 +138,7 @@ def test_lambda_as_index_is_refused() -> None:
 async def test_informer_lingers_for_the_next_user() -> None:
     async with cluster() as (registry, server, _):
         for _ in range(3):
-            async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+            async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer:
                 assert await informer.synced(TIMEOUT_S)
         await until(lambda: server.count()["watch"] == 1)
         assert server.count()["list"] == 1
@@ -146,11 +146,11 @@ async def test_informer_lingers_for_the_next_user() -> None:
 
 async def test_informer_ends_after_lingering() -> None:
     async with cluster(linger_s=0.05) as (registry, server, _):
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer:
             await informer.synced()
         await until(lambda: not registry._tasks)
         assert (registry.statistics(), registry._clients) == ({}, {})
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer:
             assert await informer.synced(TIMEOUT_S)
         assert server.count()["list"] == 2
 
@@ -159,7 +159,7 @@ async def test_stopped_informer_drops_its_objects() -> None:
     async with cluster(linger_s=0.05) as (registry, server, api):
         for name in "abc":
             api.put(name)
-        async with registry.acquired(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+        async with registry.acquire(server.config, JOBS, "team", decode=View, index=by_name) as informer:
             await informer.synced()
             store = informer._shared.store
             assert store.objects("a")
@@ -169,9 +169,9 @@ async def test_stopped_informer_drops_its_objects() -> None:
 
 async def test_acquire_during_the_linger_keeps_the_informer() -> None:
     async with cluster(linger_s=0.05) as (registry, server, _):
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer:
             await informer.synced()
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer:
             began = asyncio.get_running_loop().time()
             await until(lambda: asyncio.get_running_loop().time() > began + 0.2)
             assert informer.is_synced
@@ -181,9 +181,9 @@ async def test_acquire_during_the_linger_keeps_the_informer() -> None:
 async def test_release_closes_subscriptions() -> None:
     async with (
         cluster() as (registry, server, _),
-        registry.acquired(server.config, JOBS, decode=View, index=by_name) as kept,
+        registry.acquire(server.config, JOBS, decode=View, index=by_name) as kept,
     ):
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as ended:
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as ended:
             ended.subscribe("a")
             kept.subscribe("a")
             assert kept.statistics().subscriptions == 2
@@ -193,7 +193,7 @@ async def test_release_closes_subscriptions() -> None:
 async def test_closing_notifies_all_waiters() -> None:
     async with (
         cluster() as (registry, server, _),
-        registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer,
+        registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer,
     ):
         await informer.synced()
         waiting = asyncio.create_task(informer.subscribe("a").changed())
@@ -206,7 +206,7 @@ async def test_closing_notifies_all_waiters() -> None:
 async def test_closing_before_the_first_iteration_notifies_all_waiters() -> None:
     async with (
         cluster() as (registry, server, _),
-        registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer,
+        registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer,
     ):
         subscription = informer.subscribe("a")
         await registry.aclose()
@@ -227,7 +227,7 @@ async def test_shared_task_does_not_inherit_the_context_of_a_trigger() -> None:
 
     async with FaultServer(ModelApi().handle) as server:
         registry = InformerFactory(connect=InformerLog)
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer:
             await informer.synced()
         await registry.aclose()
     assert seen == ["none"]
@@ -246,7 +246,7 @@ def test_end_of_the_loop_closes_everything() -> None:
 
     async def once() -> tuple[int, InformerFactory]:
         async with FaultServer(ModelApi().handle) as server:
-            async with informers().acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+            async with informers().acquire(server.config, JOBS, decode=View, index=by_name) as informer:
                 await informer.synced()
             return len(asyncio.all_tasks()), informers()
 
@@ -272,7 +272,7 @@ async def test_silence_of_the_server_is_logged(caplog: pytest.LogCaptureFixture)
     api = ModelApi(list_faults=[never])
     registry = InformerFactory(clock=Clock(monotonic=lambda: now, sleep=sleep), linger_s=0)
     async with FaultServer(api.handle) as server:
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name):
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name):
             while "informer is stale" not in caplog.text:
                 await asyncio.wait_for(waits.get(), 60)
         await until(lambda: not registry._tasks)
@@ -294,7 +294,7 @@ async def test_unexpected_error_is_logged_and_retried(caplog: pytest.LogCaptureF
 
     async with FaultServer(ModelApi().handle) as server:
         registry = InformerFactory(connect=Broken, clock=Clock(sleep=at_once))
-        async with registry.acquired(server.config, JOBS, decode=View, index=by_name) as informer:
+        async with registry.acquire(server.config, JOBS, decode=View, index=by_name) as informer:
             assert await informer.synced(TIMEOUT_S)
         await registry.aclose()
     assert "restarts after an unexpected error" in caplog.text

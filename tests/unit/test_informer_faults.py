@@ -79,7 +79,7 @@ async def informer_of(
     registry = InformerFactory(config=pace, clock=clock)
     async with FaultServer(api.handle) as server:
         try:
-            async with registry.acquired(server.config, JOBS, "team", decode=View, index=by_name) as informer:
+            async with registry.acquire(server.config, JOBS, "team", decode=View, index=by_name) as informer:
                 yield informer, server
         finally:
             await registry.aclose()

@@ -1,6 +1,6 @@
 """The informer: one shared watch for all waiting gangs.
 
-async with informers().acquired(config, JOBS, "team", "gangjobs.airflow/gang", decode=JobView, index=by_name) as jobs:
+async with informers().acquire(config, JOBS, "team", "gangjobs.airflow/gang", decode=JobView, index=by_name) as jobs:
     await jobs.synced()
     job = jobs.subscribe("train-k3j9x2-0")
     while not done(job.objects()):

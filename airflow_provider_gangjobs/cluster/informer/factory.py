@@ -10,9 +10,8 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
@@ -25,7 +24,7 @@ from airflow_provider_gangjobs.cluster.structured_log import log_fields
 from airflow_provider_gangjobs.kube.interning import interner_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http.options import ClientStatistics
@@ -109,6 +108,12 @@ class Informer(Generic[V]):
 
     def statistics(self) -> InformerStatistics:
         return self._shared.reflector.statistics()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Stop using the informer and close its subscriptions. Safe to repeat."""
@@ -206,27 +211,6 @@ class InformerFactory:
         self._clients: dict[str, Client] = {}
         self._client_users: Counter[str] = Counter()
 
-    @asynccontextmanager
-    async def acquired(
-        self,
-        cluster: Client | ClusterConfig,
-        resource: Resource,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        *,
-        field_selector: str | None = None,
-        decode: type[V],
-        index: Callable[[V], str | None],
-    ) -> AsyncGenerator[Informer[V], None]:
-        """Acquire an informer and release it at the end of the block. See `acquire` for the parameters."""
-        informer = self.acquire(
-            cluster, resource, namespace, label_selector, field_selector=field_selector, decode=decode, index=index
-        )
-        try:
-            yield informer
-        finally:
-            informer.release()
-
     def acquire(
         self,
         cluster: Client | ClusterConfig,
@@ -238,7 +222,9 @@ class InformerFactory:
         decode: type[V],
         index: Callable[[V], str | None],
     ) -> Informer[V]:
-        """Return a handle on the shared informer of these objects. The caller releases the handle.
+        """Return a handle on the shared informer of these objects.
+
+        The caller releases the handle, or uses it in an `async with` statement, which releases it.
 
         :param cluster: The cluster. Only the config of a Client is used, because the informer may outlive the caller.
         :param decode: The view type of the objects, such as `kube.views.JobView`.
