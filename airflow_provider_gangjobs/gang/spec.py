@@ -15,6 +15,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
 
+from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
+
 HASH_LENGTH: Final = 16
 FIELD_HASH_LENGTH: Final = 8
 PROVIDER_FILE_PREFIX: Final = "gangjobs."
@@ -95,6 +97,8 @@ class GangSpec:
 
     `manifest` is a whole batch/v1 Job, as a dict or as YAML text. Named parameters override the manifest, and apply to
     its first container. `pod_overrides` is then merged into the pod template by a strategic merge.
+
+    Models of the official Python client, such as `V1Volume`, are converted into dicts (`gang.models`).
     """
 
     image: str | None = None
@@ -160,6 +164,8 @@ class GangSpec:
         for name in ("files", "labels", "annotations", "uploads"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, () if name == "uploads" else {})
+        for name in MODELS:
+            object.__setattr__(self, name, convert_parameter(name, getattr(self, name)))
 
     @property
     def mounts_files(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
     GangPolicy,
     GangSpec,
@@ -181,6 +182,7 @@ class GangTaskParameters(BaseOperator):
         self.assemble_timeout_s = parameters.to_seconds(assemble_timeout)
         self.run_timeout_s = parameters.to_seconds(run_timeout)
         self.max_disruptions = max_disruptions
+        self._convert_models()
         self._check(results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill)
         self.results = Results(results)
         self.logs = Logs(logs)
@@ -188,6 +190,12 @@ class GangTaskParameters(BaseOperator):
         self.on_finish = OnFinish(on_finish)
         self.kill_policy = OnKill(on_kill)
         self.deferrable = default_deferrable() if deferrable is None else deferrable
+
+    def _convert_models(self) -> None:
+        """Replace models of the official Python client by dicts, so that Airflow renders the templates in them."""
+        for name in MODELS:
+            attribute = _SPEC_PARAMETERS[name]
+            setattr(self, attribute, convert_parameter(name, getattr(self, attribute)))
 
     def resolve_template_files(self) -> None:
         """Read the manifest if it is a path, so that Airflow renders its text as a template."""

@@ -59,7 +59,9 @@ def parse_manifest(manifest: object) -> UserManifest:
     if isinstance(manifest, Mapping):
         return UserManifest(_without_nulls(manifest))
     if not isinstance(manifest, str):
-        return _unreadable(f"is {type(manifest).__name__}", "Give a dict, YAML text, or the name of a .yaml file")
+        return _unreadable(
+            f"is {type(manifest).__name__}", "Give a dict, a V1Job, YAML text, or the name of a .yaml file"
+        )
     if len(manifest) > TEXT_CHARACTERS_MAX:
         return _unreadable(f"has {len(manifest)} characters", f"At most {TEXT_CHARACTERS_MAX} are accepted")
     try:

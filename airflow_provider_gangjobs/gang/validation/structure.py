@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
+from airflow_provider_gangjobs.gang.models import MODELS, is_model
 from airflow_provider_gangjobs.gang.render.manifest import UserManifest, iter_scalars
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
@@ -107,12 +109,22 @@ def _texts(path: str, value: Any) -> Iterator[Problem]:
         yield Problem(path, f"is {type(value).__name__}, not a list of texts", "Write it as a list")
     else:
         for index, item in enumerate(value):
-            if not isinstance(item, str):
+            if is_model(item):
+                yield _model(f"{path}[{index}]", item)
+            elif not isinstance(item, str):
                 yield UserManifest().not_text_problem(f"{path}[{index}]", item)
 
 
+def _model(path: str, value: Any) -> Problem:
+    """Return the problem of a model that the parameter does not accept. Accepted models are dicts by now."""
+    accepted = MODELS.get(re.split(r"[.\[]", path, maxsplit=1)[0], {})
+    return Problem(path, f"is a {type(value).__name__}", f"Give a {' or '.join([*accepted, 'dict'])}")
+
+
 def _mapping(path: str, value: Any) -> Iterator[Problem]:
-    if not isinstance(value, Mapping):
+    if is_model(value):
+        yield _model(path, value)
+    elif not isinstance(value, Mapping):
         yield Problem(path, f"is {type(value).__name__}, not a mapping", "Give a dict")
     else:
         for key in value:
@@ -121,7 +133,9 @@ def _mapping(path: str, value: Any) -> Iterator[Problem]:
 
 
 def _mappings(path: str, value: Any) -> Iterator[Problem]:
-    if not isinstance(value, (list, tuple)):
+    if is_model(value):
+        yield _model(path, value)
+    elif not isinstance(value, (list, tuple)):
         yield Problem(path, f"is {type(value).__name__}, not a list", "Give a list of dicts")
     else:
         for index, item in enumerate(value):
@@ -129,7 +143,7 @@ def _mappings(path: str, value: Any) -> Iterator[Problem]:
 
 
 def _env(path: str, value: Any) -> Iterator[Problem]:
-    if isinstance(value, (list, tuple)):
+    if is_model(value) or isinstance(value, (list, tuple)):
         yield from _mappings(path, value)
     elif not isinstance(value, Mapping):
         yield Problem(path, f"is {type(value).__name__}", "Give a dict of name to text, or a list as in Kubernetes")
