@@ -74,16 +74,6 @@ def test_orphans_stay_without_owner_reference(bench):
     assert "ownerReferences" not in find(bench, "child")["metadata"]
 
 
-def test_foreground_owner_waits_for_blocking_dependents(bench):
-    top = config_map(bench, "top")
-    config_map(bench, "child", ref(top, blocks=True), finalizers=[HOLD])
-    delete(bench, "top", "Foreground")
-    assert left(bench) == ["child", "top"]
-    assert is_deleting(find(bench, "child"))
-    release(bench, "child")
-    assert left(bench) == []
-
-
 def test_foreground_owner_does_not_wait_for_others(bench):
     top = config_map(bench, "top")
     config_map(bench, "child", ref(top), finalizers=[HOLD])
@@ -154,24 +144,6 @@ def test_owner_in_another_namespace_is_ignored(bench):
     config_map(bench, "child", ref(top))
     bench.run()
     assert left(bench) == []
-
-
-def test_object_with_finalizer_is_not_removed(bench):
-    top = config_map(bench, "top")
-    config_map(bench, "child", ref(top), finalizers=[HOLD])
-    delete(bench, "top")
-    assert left(bench) == ["child"]
-    release(bench, "child")
-    assert left(bench) == []
-
-
-def test_new_object_of_the_same_name_is_not_the_owner(bench):
-    top = config_map(bench, "top")
-    config_map(bench, "child", ref(top))
-    bench.registry.delete(CONFIGMAPS, "top", NAMESPACE)
-    config_map(bench, "top")
-    bench.run()
-    assert left(bench) == ["top"]
 
 
 @settings(max_examples=50, deadline=None)

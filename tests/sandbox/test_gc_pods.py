@@ -20,17 +20,6 @@ def pod_named(bench, name):
     return bench.registry.find("pods", NAMESPACE, name)
 
 
-def test_deleted_pod_without_node_is_failed_by_podgc(bench):
-    bench.pod("p", finalizers=[HARVEST])
-    bench.delete(pod_named(bench, "p"))
-    bench.run(5)
-    assert pod_named(bench, "p")["status"]["phase"] == "Pending"
-    bench.run(15)
-    assert pod_named(bench, "p")["status"]["phase"] == "Failed"
-    bench.release(pod_named(bench, "p"), HARVEST)
-    assert pod_named(bench, "p") is None
-
-
 def test_pods_of_a_missing_node_are_deleted_after_quarantine(bench):
     bench.node()
     bench.pod("p", spec={"nodeName": "node-1"}, finalizers=[HARVEST])
@@ -94,18 +83,6 @@ def test_finished_job_is_deleted_after_its_ttl(bench, end):
     assert bench.pods() == []
 
 
-def test_ttl_deletion_waits_for_pods_with_finalizers(bench):
-    bench.job(workers=1, ttlSecondsAfterFinished=0, pod_metadata={"finalizers": [HARVEST]})
-    bench.run()
-    bench.succeed(bench.pods()[0])
-    bench.run(5)
-    job = bench.registry.get(JOBS, "train", NAMESPACE)
-    assert job["metadata"]["finalizers"] == ["foregroundDeletion"]
-    bench.release(bench.pods()[0], HARVEST)
-    bench.run()
-    assert bench.registry.find(JOBS, NAMESPACE, "train") is None
-
-
 def test_ttl_added_later_counts_from_the_end(bench):
     bench.job(workers=1)
     bench.run()
@@ -120,12 +97,6 @@ def delete_group(bench):
     bench.registry.delete(PODGROUPS, "train", NAMESPACE)
     bench.run()
     return bench.registry.find(PODGROUPS, NAMESPACE, "train")
-
-
-def test_unused_pod_group_is_removed_at_once(bench):
-    bench.gang(suspend=True)
-    bench.run()
-    assert delete_group(bench) is None
 
 
 def test_pod_group_stays_until_its_pods_ended(bench):

@@ -2,7 +2,7 @@ import pytest
 
 from gangjobs_sandbox.errors import StatusError
 from gangjobs_sandbox.resources import JOBS, NAMESPACES
-from tests.sandbox.builders import INDEX, NAMESPACE, Bench, finalizers, index_of, is_deleting
+from tests.sandbox.builders import NAMESPACE, Bench, finalizers, index_of, is_deleting
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 HARVEST = "gangjobs.airflow/harvest"
@@ -16,39 +16,6 @@ def bench():
 def resume(bench, job="train", *, suspend=False):
     bench.registry.patch(JOBS, job, NAMESPACE, {"spec": {"suspend": suspend}})
     bench.run()
-
-
-def test_each_index_gets_one_pod(bench):
-    bench.job(workers=3)
-    bench.run()
-    assert [index_of(pod) for pod in bench.pods("train")] == [0, 1, 2]
-
-
-def test_pod_carries_index_hostname_and_owner(bench):
-    job = bench.job(workers=1)
-    bench.run()
-    (pod,) = bench.pods("train")
-    assert pod["metadata"]["name"].startswith("train-0-")
-    assert pod["metadata"]["labels"][INDEX] == "0"
-    assert pod["spec"]["hostname"] == "train-0"
-    assert pod["metadata"]["ownerReferences"] == [
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": "train",
-            "uid": job["metadata"]["uid"],
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-    ]
-
-
-def test_pod_gets_its_index_in_the_environment(bench):
-    bench.job(workers=1)
-    bench.run()
-    (variable,) = bench.pods("train")[0]["spec"]["containers"][0]["env"]
-    assert variable["name"] == "JOB_COMPLETION_INDEX"
-    assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{INDEX}']"
 
 
 def test_environment_of_the_user_is_not_replaced(bench):
@@ -75,14 +42,6 @@ def test_status_has_active_count_and_start_time(bench):
         "startTime": "2026-01-01T00:00:00Z",
         "uncountedTerminatedPods": {},
     }
-
-
-def test_ready_pods_are_counted(bench):
-    bench.job(workers=2)
-    bench.run()
-    bench.start(bench.pods("train")[1])
-    bench.run()
-    assert bench.status()["ready"] == 1
 
 
 def test_job_completes_when_each_index_succeeded(bench):
@@ -143,39 +102,6 @@ def test_first_failure_ends_gang_job(bench):
     ]
 
 
-def test_failed_follows_only_when_no_pod_terminates(bench):
-    bench.node()
-    bench.job(workers=2, pod_spec={"nodeName": "node-1"})
-    bench.run()
-    bench.fail(bench.pods("train")[0])
-    bench.run()
-    assert bench.conditions() == ["FailureTarget"]
-    assert bench.status()["terminating"] == 1
-    bench.stop_deleted()
-    bench.run()
-    assert bench.conditions() == ["FailureTarget", "Failed"]
-    assert (bench.status()["failed"], bench.status()["terminating"]) == (2, 0)
-
-
-def test_foreign_finalizer_is_copied_and_kept(bench):
-    bench.job(workers=1, pod_metadata={"finalizers": [HARVEST]})
-    bench.run()
-    assert finalizers(bench.pods("train")[0]) == [HARVEST, TRACKING]
-    bench.succeed(bench.pods("train")[0])
-    bench.run()
-    assert finalizers(bench.pods("train")[0]) == [HARVEST]
-    assert bench.conditions() == ["SuccessCriteriaMet", "Complete"]
-
-
-def test_job_created_suspended_starts_nothing(bench):
-    bench.job(suspend=True)
-    bench.run()
-    assert bench.pods("train") == []
-    assert bench.conditions() == ["Suspended"]
-    assert "startTime" not in bench.status()
-    assert bench.events("train") == [("Suspended", "Job suspended")]
-
-
 def test_resumed_job_resets_its_start_time(bench):
     bench.job(suspend=True)
     bench.run(60)
@@ -188,18 +114,6 @@ def test_resumed_job_resets_its_start_time(bench):
         "SuccessfulCreate",
         "Resumed",
     ]
-
-
-def test_suspended_job_deletes_its_pods_uncounted(bench):
-    bench.job(workers=2)
-    bench.run()
-    for pod in bench.pods("train"):
-        bench.start(pod)
-    resume(bench, suspend=True)
-    assert bench.pods("train") == []
-    assert bench.status().get("failed") is None
-    assert bench.conditions() == ["Suspended"]
-    assert [reason for reason, _ in bench.events("train")].count("SuccessfulDelete") == 2
 
 
 def test_deadline_fails_the_job_on_time(bench):

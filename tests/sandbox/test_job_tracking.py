@@ -18,23 +18,6 @@ def tracked(bench):
     return [pod for pod in bench.pods() if TRACKING in finalizers(pod)]
 
 
-def test_uid_is_listed_before_its_finalizer_is_removed(bench):
-    bench.job(workers=None, completions=2, parallelism=2)
-    bench.run()
-    seen = []
-
-    def look(event):
-        if event.resource is JOBS:
-            uncounted = event.obj["status"].get("uncountedTerminatedPods", {}).get("succeeded", [])
-            seen.append((len(uncounted), len(tracked(bench)), event.obj["status"].get("succeeded", 0)))
-
-    bench.registry.observe(look)
-    for pod in bench.pods():
-        bench.succeed(pod)
-    bench.run()
-    assert seen == [(2, 2, 0), (0, 0, 2)]
-
-
 def test_at_most_500_pods_are_listed_at_once(bench):
     bench.job(workers=None, completions=1200, parallelism=1200)
     bench.run(10)
@@ -97,51 +80,6 @@ def test_one_refused_release_keeps_the_others_counted(bench):
     assert bench.status()["succeeded"] == 3
 
 
-def test_pods_of_a_deleted_job_are_released(bench):
-    bench.job(workers=2, pod_metadata={"finalizers": [HARVEST]})
-    bench.run()
-    for pod in bench.pods():
-        bench.start(pod)
-    bench.registry.delete(JOBS, "train", NAMESPACE, propagation="Background")
-    bench.run()
-    assert [finalizers(pod) for pod in bench.pods()] == [[HARVEST], [HARVEST]]
-
-
-def test_orphaned_pods_run_on_without_finalizer(bench):
-    bench.job(workers=2)
-    bench.run()
-    bench.registry.delete(JOBS, "train", NAMESPACE, propagation="Orphan")
-    bench.run()
-    assert [finalizers(pod) for pod in bench.live_pods()] == [[], []]
-    assert all("ownerReferences" not in pod["metadata"] for pod in bench.pods())
-
-
-def test_matching_pod_without_owner_is_adopted(bench):
-    job = bench.job(workers=None, completions=4, parallelism=1)
-    bench.run()
-    labels = bench.pods()[0]["metadata"]["labels"]
-    bench.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"parallelism": 2}})
-    bench.pod("stray", labels=labels)
-    bench.run()
-    stray = bench.registry.get("pods", "stray", NAMESPACE)
-    assert stray["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-    assert finalizers(stray) == [TRACKING]
-    assert len(bench.live_pods()) == 2
-
-
-def test_pod_that_is_no_longer_selected_is_disowned(bench):
-    bench.job(workers=1)
-    bench.run()
-    (pod,) = bench.pods()
-    labels = {"batch.kubernetes.io/controller-uid": "other"}
-    bench.registry.patch("pods", pod["metadata"]["name"], NAMESPACE, {"metadata": {"labels": labels}})
-    bench.run()
-    given_up = bench.registry.get("pods", pod["metadata"]["name"], NAMESPACE)
-    assert "ownerReferences" not in given_up["metadata"]
-    assert finalizers(given_up) == []
-    assert len([pod for pod in bench.live_pods() if pod["metadata"].get("ownerReferences")]) == 1
-
-
 @pytest.mark.parametrize("what", ["the pod is deleted", "the Job changes"])
 def test_late_pod_of_a_finished_job_is_released_with_the_next_change(bench, what):
     """Kubernetes 1.36 behaves the same: the pod keeps its finalizer until then."""
@@ -177,14 +115,3 @@ def test_removed_pod_is_counted_from_the_uncounted_list(bench):
     bench.run()
     assert bench.pods() == []
     assert bench.status()["succeeded"] == 1
-
-
-def test_pod_without_its_finalizer_is_not_counted(bench):
-    """A user who removes the tracking finalizer removes the pod from the count."""
-    bench.job(workers=1, backoffLimit=6)
-    bench.run()
-    bench.release(bench.pods()[0], TRACKING)
-    bench.delete(bench.pods()[0])
-    bench.run(15)
-    assert bench.status().get("failed") is None
-    assert len(bench.live_pods()) == 1

@@ -52,15 +52,6 @@ def test_gang_is_inferred_from_the_shape(old):
     assert len(old.bound("train")) == 3
 
 
-def test_group_is_owned_by_job_and_workload(old):
-    old.job(workers=2)
-    old.run()
-    (workload,), (group,) = objects(old)
-    owners = [(ref["kind"], ref.get("controller", False)) for ref in group["metadata"]["ownerReferences"]]
-    assert owners == [("Job", True), ("Workload", False)]
-    assert [ref["kind"] for ref in workload["metadata"]["ownerReferences"]] == ["Job"]
-
-
 @pytest.mark.parametrize(
     "shape",
     [
@@ -75,17 +66,6 @@ def test_other_shapes_get_no_gang_in_136(old, shape):
     old.job(**shape)
     old.run()
     assert objects(old) == ([], [])
-
-
-def test_suspended_job_gets_its_objects_at_once(old):
-    old.job(workers=2, suspend=True)
-    old.run()
-    workloads, groups = objects(old)
-    assert (len(workloads), len(groups)) == (1, 1)
-    assert [reason for reason, _ in old.events("train")] == ["WorkloadCreated", "Suspended"]
-    old.registry.patch(JOBS, "train", NAMESPACE, {"spec": {"suspend": False}})
-    old.run()
-    assert groups_of_pods(old) == {groups[0]["metadata"]["name"]}
 
 
 def test_foreign_workload_of_the_name_disables_the_gang(old):
@@ -121,14 +101,6 @@ def test_gang_follows_the_spec_in_137(new):
     assert [reason for reason, _ in new.events("train")][:2] == ["WorkloadCreated", "PodGroupCreated"]
 
 
-def test_job_without_scheduling_is_basic_in_137(new):
-    new.job(workers=6, cpu="1")
-    new.run()
-    _, (group,) = objects(new)
-    assert group["spec"]["schedulingPolicy"] == {"basic": {}}
-    assert len(new.bound("train")) == 4
-
-
 def test_controlled_job_is_ignored_in_137(new):
     parent = {"apiVersion": "example.com/v1", "kind": "Set", "name": "p", "uid": "u", "controller": True}
     new.job(workers=2, metadata={"ownerReferences": [parent]}, scheduling=GANG)
@@ -145,23 +117,6 @@ def test_size_of_an_elastic_gang_follows_the_job(new):
     (workload,), (group,) = objects(new)
     assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 3
     assert workload["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] == 3
-
-
-def test_deleting_the_job_deletes_its_objects(new):
-    new.job(workers=2, scheduling=GANG)
-    new.run()
-    new.registry.delete(JOBS, "train", NAMESPACE, propagation="Background")
-    new.run()
-    new.stop_deleted()
-    new.run()
-    assert objects(new) == ([], [])
-
-
-def test_disabled_gate_creates_nothing():
-    bench = Bench("1.37")
-    bench.job(workers=2, scheduling=GANG)
-    bench.run()
-    assert objects(bench) == ([], [])
 
 
 @pytest.mark.parametrize(("workload", "template"), [(10, 300), (300, 10), (300, 300)], ids=str)

@@ -54,76 +54,6 @@ def test_pod_that_fits_nowhere_has_a_message(bench):
     assert bench.events("p") == [("FailedScheduling", message)]
 
 
-def test_gang_that_fits_is_bound_at_once(bench):
-    bench.gang(workers=4, cpu="1")
-    bench.run()
-    assert sorted(bench.bound("train")) == ["node-1", "node-1", "node-2", "node-2"]
-    ((_, status, reason),) = group_condition(bench)
-    assert (status, reason) == ("True", "Scheduled")
-
-
-def test_gang_that_cannot_fit_binds_nothing(bench):
-    bench.gang(workers=6, cpu="1")
-    bench.run(60)
-    assert bench.bound("train") == []
-    assert {scheduled(pod)[:2] for pod in bench.pods("train")} == {("False", "Unschedulable")}
-
-
-@pytest.mark.parametrize(
-    ("release", "kind", "message"),
-    [
-        ("1.36", "PodGroupScheduled", "pod group is unschedulable"),
-        (
-            "1.37",
-            "PodGroupInitiallyScheduled",
-            f"{LACKING}, pod group preemption: No preemption victims found for incoming preemptor",
-        ),
-    ],
-)
-def test_refused_gang_has_a_condition_on_its_group(release, kind, message):
-    bench = two_nodes(release)
-    bench.gang(workers=6, cpu="1")
-    bench.run()
-    (condition,) = bench.registry.get(PODGROUPS, "train", NAMESPACE)["status"]["conditions"]
-    assert (condition["type"], condition["status"], condition["reason"]) == (kind, "False", "Unschedulable")
-    assert condition["message"] == message
-
-
-def test_small_gang_runs_while_another_cannot_fit(bench):
-    bench.gang("big", workers=6, cpu="1")
-    bench.run(3)
-    bench.gang("small", workers=3, cpu="1")
-    bench.run(30)
-    assert bench.bound("big") == []
-    assert len(bench.bound("small")) == 3
-
-
-def test_gang_without_its_group_waits_silently(bench):
-    bench.job(workers=2, pod_spec={"schedulingGroup": {"podGroupName": "later"}})
-    bench.run(30)
-    assert [scheduled(pod) for pod in bench.pods("train")] == [None, None]
-    assert not any(bench.events(pod["metadata"]["name"]) for pod in bench.pods("train"))
-    group = {"metadata": {"name": "later"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
-    bench.registry.create(PODGROUPS, group, NAMESPACE)
-    bench.run()
-    assert len(bench.bound("train")) == 2
-
-
-def test_gang_with_too_few_pods_waits_silently(bench):
-    bench.gang(workers=2, min_count=3)
-    bench.run(30)
-    assert [scheduled(pod) for pod in bench.pods("train")] == [None, None]
-    assert group_condition(bench) == []
-
-
-def test_gang_is_bound_when_a_node_comes(bench):
-    bench.gang(workers=6, cpu="1")
-    bench.run(30)
-    bench.node("node-3", cpu="2")
-    bench.run(15)
-    assert len(bench.bound("train")) == 6
-
-
 def test_gang_is_bound_when_another_ends(bench):
     bench.gang("first", workers=4, cpu="1")
     bench.run()
@@ -149,19 +79,6 @@ def test_terminating_pod_uses_resources(bench):
     assert bench.registry.get("pods", "next", NAMESPACE)["spec"].get("nodeName")
 
 
-def test_replacement_is_never_placed_once_a_member_finished(bench):
-    """kubernetes#142330: finished members leave the group, so the group never has minCount pods again."""
-    bench.gang(workers=2, backoffLimit=6)
-    bench.run()
-    first, second = bench.pods("train")
-    bench.succeed(first)
-    bench.fail(second)
-    bench.run(600)
-    (replacement,) = bench.live_pods("train")
-    assert replacement["spec"].get("nodeName") is None
-    assert scheduled(replacement) is None
-
-
 def test_replacement_is_placed_while_the_others_run(bench):
     bench.gang(workers=2, backoffLimit=6)
     bench.run()
@@ -169,16 +86,6 @@ def test_replacement_is_placed_while_the_others_run(bench):
     bench.fail(bench.pods("train")[1])
     bench.run(30)
     assert len([pod for pod in bench.live_pods("train") if pod["spec"].get("nodeName")]) == 2
-
-
-def test_placed_group_keeps_its_condition(bench):
-    bench.gang(workers=2, cpu="2", backoffLimit=6)
-    bench.run()
-    bench.start(bench.pods("train")[0])
-    bench.registry.patch(NODES, "node-2", None, {"spec": {"unschedulable": True}})
-    bench.fail(bench.pods("train")[1])
-    bench.run(60)
-    assert [status for _, status, _ in group_condition(bench)] == ["True"]
 
 
 def test_pods_above_min_count_are_bound_later(bench):
@@ -280,23 +187,6 @@ class TestWorkloadOf135:
     def bench(self):
         return two_nodes("1.35")
 
-    def test_gang_that_fits_is_bound(self, bench):
-        bench.gang(workers=4, cpu="1")
-        bench.run()
-        assert len(bench.bound("train")) == 4
-
-    def test_gang_without_its_workload_waits_silently(self, bench):
-        bench.job(workers=2, pod_spec={"workloadRef": {"name": "later", "podGroup": "workers"}})
-        bench.run(30)
-        assert [scheduled(pod) for pod in bench.pods("train")] == [None, None]
-
-    def test_gang_that_cannot_fit_blocks_other_gangs(self, bench):
-        bench.gang("big", workers=6, cpu="1")
-        bench.run(3)
-        bench.gang("small", workers=3, cpu="1")
-        bench.run(200)
-        assert (bench.bound("big"), bench.bound("small")) == ([], [])
-
     def test_blocked_gang_runs_when_the_large_gang_is_deleted(self, bench):
         bench.gang("big", workers=6, cpu="1")
         bench.run(3)
@@ -314,14 +204,6 @@ class TestWorkloadOf135:
         bench.run(10)
         assert timeout in self.messages(bench, "big")
         assert bench.bound("big") == []
-
-    def test_suspended_gang_releases_its_reserved_resources(self, bench):
-        bench.gang("big", workers=6, cpu="1")
-        bench.run(30)
-        bench.registry.patch(JOBS, "big", NAMESPACE, {"spec": {"suspend": True}})
-        bench.gang("small", workers=3, cpu="1")
-        bench.run(15)
-        assert len(bench.bound("small")) == 3
 
     def messages(self, bench, job):
         return {message for pod in bench.pods(job) for _, message in bench.events(pod["metadata"]["name"])}

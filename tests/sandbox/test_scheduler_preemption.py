@@ -73,14 +73,6 @@ def test_no_pod_is_evicted_if_that_does_not_help(bench):
     assert leaving(bench) == []
 
 
-def test_equal_priority_is_not_preempted(bench):
-    bench.gang("first", workers=4, cpu="1")
-    bench.run()
-    bench.gang("second", workers=4, cpu="1")
-    bench.run(30)
-    assert leaving(bench) == []
-
-
 def test_class_with_policy_never_does_not_preempt(bench):
     polite = {"metadata": {"name": "polite"}, "value": 1000, "preemptionPolicy": "Never"}
     bench.registry.create(PRIORITYCLASSES, polite)
