@@ -23,6 +23,8 @@ from airflow_provider_gangjobs.service import GangService, follow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 
+    from kubernetes.client import ApiClient, BatchV1Api, CoreV1Api
+
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
@@ -182,6 +184,36 @@ class GangJobHook(BaseHook):
     delete = blocking(GangService.delete)
     release_pods = blocking(GangService.release_pods)
     release_finalizers = blocking(GangService.release_finalizers)
+
+    # The official clients, by the names of the KubernetesHook of the cncf.kubernetes provider.
+
+    def get_conn(self) -> ApiClient:
+        """Return a client of the official Python library for this connection. The caller closes the client.
+
+        The `KubernetesHook` of the cncf.kubernetes provider reads the connection for the official client.
+
+        Raises:
+            AirflowNotFoundException: the connection is missing.
+        """
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+
+        self.config()  # reports what is missing or contradictory in the connection as all other calls do
+        client: ApiClient = KubernetesHook(conn_id=self.kubernetes_conn_id).get_conn()
+        return client
+
+    @property
+    def core_v1_client(self) -> CoreV1Api:
+        """The core API (pods, ConfigMaps, events) of a new official client."""
+        from kubernetes.client import CoreV1Api
+
+        return CoreV1Api(self.get_conn())
+
+    @property
+    def batch_v1_client(self) -> BatchV1Api:
+        """The batch API (Jobs) of a new official client."""
+        from kubernetes.client import BatchV1Api
+
+        return BatchV1Api(self.get_conn())
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the cluster answers, and the version of the server or the error."""

@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
@@ -123,3 +124,18 @@ async def test_coroutines_share_one_connection(hook: GangJobHook) -> None:
         version = await gangs.client.version()
 
     assert version["gitVersion"] == found.git_version
+
+
+def test_official_clients_see_the_same_cluster(hook: GangJobHook) -> None:
+    ref = submitted(hook)
+
+    job = hook.batch_v1_client.read_namespaced_job(ref.name, ref.namespace)
+    config_maps = hook.core_v1_client.list_namespaced_config_map(ref.namespace)
+
+    assert job.metadata.uid == ref.uid
+    assert config_maps.kind == "ConfigMapList"
+
+
+def test_official_client_of_a_missing_connection_names_the_connection() -> None:
+    with pytest.raises(AirflowNotFoundException, match="astray"):
+        GangJobHook("astray").get_conn()
