@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import tempfile
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import httpx
 
 from airflow_provider_gangjobs.cluster.client import Client, PatchType
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
+from benchmarks.harness import ROOT, with_bytecode
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controlplane.build import binary
 from tests.cluster.tenant import Tenant
@@ -27,6 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 RELEASE = "1.36"
+REST_CPU = 0.25
+"""Cores that an API server uses at rest, with its controllers' leases and resyncs."""
+REST_MAX_S = 120
 WRITES_IN_FLIGHT = 24
 Json = dict[str, Any]
 
@@ -97,7 +106,7 @@ def airflow_environment(tenant: Tenant) -> dict[str, str]:
 
 def cpu_s(plane: ControlPlane, component: str = "kube-apiserver") -> float:
     """Return the CPU seconds that a component of the control plane has used."""
-    pid = plane._processes[component].pid  # noqa: SLF001 - the test's plane does not offer it
+    pid = plane.pids()[component]
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -110,6 +119,48 @@ def requests_of(tenant: Tenant, since: datetime, until: datetime) -> int:
         if event["user"]["username"] == tenant.user
     )
     return sum(since <= at <= until for at in spans)
+
+
+@contextmanager
+def hollow_nodes(plane: ControlPlane, count: int, *, lasts_s: float = 0.0, logs: bool = False) -> Iterator[int]:
+    """Hollow nodes in a process of their own; yields its id."""
+    kubeconfig = str(plane.folder / "admin.kubeconfig")
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.hollow_nodes",
+            kubeconfig,
+            str(count),
+            str(lasts_s),
+            *(["logs"] if logs else []),
+        ],
+        cwd=ROOT,
+        env=with_bytecode(os.environ),
+        stdout=subprocess.PIPE,
+    ) as nodes:
+        assert nodes.stdout is not None
+        nodes.stdout.readline()
+        try:
+            yield nodes.pid
+        finally:
+            nodes.kill()
+
+
+def clear(tenant: Tenant) -> None:
+    """Delete the Jobs and pods of a run, and wait until the API server is at rest."""
+    gives_up_at = time.monotonic() + REST_MAX_S
+    of_pods = f"/api/v1/namespaces/{tenant.namespace}/pods"
+    with tenant.plane.client() as admin:
+        admin.delete(f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs", params={"propagationPolicy": "Orphan"})
+        while admin.get(of_pods, params={"limit": 1}).json()["items"] and time.monotonic() < gives_up_at:
+            with suppress(httpx.TransportError):  # The deletion of thousands of pods may take longer than the timeout.
+                admin.delete(of_pods, params={"gracePeriodSeconds": 0}, timeout=REST_MAX_S)
+    while time.monotonic() < gives_up_at:
+        used = cpu_s(tenant.plane)
+        time.sleep(1)
+        if cpu_s(tenant.plane) - used < REST_CPU:
+            return
 
 
 async def many(work: Iterable[Callable[[], Awaitable[object]]], *, in_flight: int = WRITES_IN_FLIGHT) -> None:

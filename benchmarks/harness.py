@@ -54,8 +54,10 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def arguments(doc: str | None, *, paths: Sequence[str] = (), **numbers: int) -> argparse.Namespace:
-    """Parse the command line: --quick, --out, and one option for each number and each path."""
+def arguments(
+    doc: str | None, *, paths: Sequence[str] = (), choices: Mapping[str, Sequence[str]] = {}, **numbers: int
+) -> argparse.Namespace:
+    """Parse the command line: --quick, --out, and one option for each number, each path, and each list of names."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller run, of a minute or less")
     parser.add_argument("--out", type=Path, help="write the JSON here instead of to standard output")
@@ -63,6 +65,8 @@ def arguments(doc: str | None, *, paths: Sequence[str] = (), **numbers: int) -> 
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"normally {default}")
     for name in paths:
         parser.add_argument(f"--{name}", type=Path, help="a checkout of another commit, measured by turns")
+    for name, all_of_them in choices.items():
+        parser.add_argument(f"--{name}", nargs="+", choices=all_of_them, default=list(all_of_them))
     return parser.parse_args()
 
 

@@ -16,18 +16,25 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-
-import httpx
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
-from benchmarks.api_server import admin_config, airflow_environment, control_plane, cpu_s, job_manifest, tenant_of
+from benchmarks.api_server import (
+    admin_config,
+    airflow_environment,
+    clear,
+    control_plane,
+    cpu_s,
+    hollow_nodes,
+    job_manifest,
+    tenant_of,
+)
 from benchmarks.harness import ROOT, Report, arguments, median, with_bytecode
 
 if TYPE_CHECKING:
@@ -43,9 +50,6 @@ TURNS: Final = (("alone", "ours", "naive", "watched"), ("naive", "ours", "alone"
 OURS: Final = ("ours", "watched")
 RUN_MAX_S: Final = 600
 START_MAX_S: Final = 120
-REST_CPU: Final = 0.25
-"""Cores that an API server uses at rest, with its controllers' leases and resyncs."""
-REST_MAX_S: Final = 120
 GOALS: Final = (
     ("complete, times the Job alone", "complete_times", 1.1),
     ("last finalizer gone, times the Job alone", "released_times", 1.3),
@@ -95,7 +99,7 @@ def main() -> None:
     measured = _Measured()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with control_plane() as plane, _hollow_nodes(plane, options.nodes or NODES):
+        with control_plane() as plane, hollow_nodes(plane, options.nodes or NODES):
             for number in range(rounds):
                 measured.rounds.append({})
                 for who in TURNS[number % len(TURNS)]:
@@ -137,40 +141,7 @@ def _one(plane: ControlPlane, who: str, pods: int, within_s: float) -> dict[str,
         try:
             return asyncio.run(_run(tenant, who, pods, within_s))
         finally:
-            _clear(tenant)
-
-
-def _clear(tenant: Tenant) -> None:
-    """Nothing of this run is left to be deleted during the next one, and the server has come to rest."""
-    gives_up_at = time.monotonic() + REST_MAX_S
-    of_pods = f"/api/v1/namespaces/{tenant.namespace}/pods"
-    with tenant.plane.client() as admin:
-        admin.delete(f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs", params={"propagationPolicy": "Orphan"})
-        while admin.get(of_pods, params={"limit": 1}).json()["items"] and time.monotonic() < gives_up_at:
-            with suppress(httpx.TransportError):  # thousands of deletions may take longer than a server answers
-                admin.delete(of_pods, params={"gracePeriodSeconds": 0}, timeout=REST_MAX_S)
-    while time.monotonic() < gives_up_at:
-        used = cpu_s(tenant.plane)
-        time.sleep(1)
-        if cpu_s(tenant.plane) - used < REST_CPU:
-            return
-
-
-@contextmanager
-def _hollow_nodes(plane: ControlPlane, count: int) -> Iterator[None]:
-    kubeconfig = str(plane.folder / "admin.kubeconfig")
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.hollow_nodes", kubeconfig, str(count)],
-        cwd=ROOT,
-        env=with_bytecode(os.environ),
-        stdout=subprocess.PIPE,
-    ) as nodes:
-        assert nodes.stdout is not None
-        nodes.stdout.readline()
-        try:
-            yield
-        finally:
-            nodes.kill()
+            clear(tenant)
 
 
 async def _run(tenant: Tenant, who: str, pods: int, within_s: float) -> dict[str, Any]:

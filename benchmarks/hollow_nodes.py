@@ -1,19 +1,23 @@
 """Hollow nodes, as kubemark calls them: one program writes the pod statuses of many kubelets, and runs no container.
 
+
 A pod that is bound to a hollow node becomes Running, and Succeeded when the benchmark ends it. A pod that is deleted
 ends and is then removed.
 
-`python -m benchmarks.hollow_nodes KUBECONFIG NODES [SECONDS]`: pods end after this many seconds.
+`python -m benchmarks.hollow_nodes KUBECONFIG NODES [SECONDS [logs]]`: pods end after this many seconds. With `logs`,
+the nodes also serve logs to the API server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import aclosing
+import tempfile
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,8 +27,13 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Gone, NotFoun
 from airflow_provider_gangjobs.cluster.resources import NODES, PODS
 from benchmarks.api_server import many, running, succeeded
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 WRITERS = 12
 RESULT = '{"accuracy": 0.98}'
+LOG = b"2026-01-01T00:00:00.000000000Z step 1\n2026-01-01T00:00:01.000000000Z step 2\n"
+LOG_HOST = "127.0.0.1"
 CAPACITY = {"cpu": "256", "memory": "1Ti", "pods": "2000"}
 
 
@@ -53,6 +62,13 @@ class Stage(Enum):
     DELETED = auto()
 
 
+class _Logs:
+    """The same two lines for every container. The lines begin with times, as a client that asks for times expects."""
+
+    async def open(self, namespace: str, pod: str, container: str, **_options: object) -> AsyncIterator[bytes]:
+        yield LOG
+
+
 @dataclass
 class HollowNodes:
     """The kubelets of the nodes `names`."""
@@ -61,6 +77,8 @@ class HollowNodes:
     names: list[str]
     lasts_s: float = 0.0
     """How long a container runs."""
+    log_port: int | None = None
+    """Where all nodes serve logs."""
     _known: dict[str, Stage] = field(default_factory=dict)
     _work: asyncio.Queue[tuple[_Pod, Stage]] = field(default_factory=asyncio.Queue)
 
@@ -71,7 +89,10 @@ class HollowNodes:
     async def _join(self, name: str) -> None:
         await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "hollow"}
-        status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [ready]}
+        status: dict[str, Any] = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [ready]}
+        if self.log_port is not None:
+            status["addresses"] = [{"type": "InternalIP", "address": LOG_HOST}]
+            status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.log_port}}
         await self.client.patch(NODES, name, None, {"status": status}, subresource="status")
         await self.client.patch(NODES, name, None, {"spec": {"taints": None}})
 
@@ -139,14 +160,26 @@ class HollowNodes:
         )
 
 
-async def main(kubeconfig: str, count: int, lasts_s: float) -> None:
+async def main(kubeconfig: str, count: int, lasts_s: float, *, logs: bool) -> None:
     config = ClusterConfig.from_extras("hollow", {"kube_config_path": kubeconfig})
-    async with Client(config) as client:
-        nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], lasts_s)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(config))
+        port = await _serve_logs(stack) if logs else None
+        nodes = HollowNodes(client, [f"hollow-{number}" for number in range(count)], lasts_s, port)
         await nodes.join()
         print("ready", flush=True)
         await nodes.run()
 
 
+async def _serve_logs(stack: AsyncExitStack) -> int | None:
+    # Only the benchmarks that read logs load a server.
+    from gangjobs_sandbox.node.config import NodeConfig
+    from gangjobs_sandbox.node.log_server import serving_logs
+
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hollow-")))
+    return await stack.enter_async_context(serving_logs(NodeConfig("hollow", folder, log_port=0), _Logs()))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0))
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), seconds, logs="logs" in sys.argv[4:]))

@@ -135,9 +135,14 @@ class ControlPlane:
         trust = ssl.create_default_context(cafile=str(self.ca_file))
         return httpx.AsyncClient(base_url=self.url, verify=trust, timeout=None, limits=httpx.Limits(), trust_env=False)
 
-    def audited(self) -> Iterator[dict[str, Any]]:
-        """The audit events so far."""
+    def pids(self) -> dict[str, int]:
+        """The process id of each running component."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    def audited(self, *, from_byte: int = 0) -> Iterator[dict[str, Any]]:
+        """The audit events so far, or only the events from this position of the log."""
         with self.audit_log.open() as lines:
+            lines.seek(from_byte)
             for line in lines:
                 if line.endswith("\n"):
                     yield json.loads(line)
@@ -189,6 +194,8 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/24",
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
+            # In megabytes. The log is one file; by default it would begin anew after 100 MB.
+            "--audit-log-maxsize=100000",
             *_switched_on("runtime-config", flags.runtime_config),
             *self._gates(flags.api_gates),
         )

@@ -91,6 +91,18 @@ class Postgres:
             connection.cursor().execute(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg2://{USER}@/{name}?host={self.folder}"
 
+    def rows(self, database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with closing(self._connect(database)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            return list(cursor.fetchall())
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server, which leads a session of its own."""
+        assert self._server is not None, "the server was never started"
+        return self._server.pid
+
     def _connect(self, database: str) -> Any:
         return psycopg2.connect(host=str(self.folder), user=USER, dbname=database)
 

@@ -1,0 +1,161 @@
+"""What a pipeline of gangs costs in a real Airflow: mapped gangs of two, beside the peer and tasks that do nothing.
+
+One Airflow with LocalExecutor on PostgreSQL and one real control plane serve all variants, which run in turns. Each
+variant has a DAG file of its own. Before the first round, each variant runs once with two gangs, so that bytecode and
+caches are the same for all. Every figure is the median of the rounds; the ratios are medians of the ratios within a
+round. CPU seconds are complete also for processes that end (`processes.py`), and include everything but the programs
+that stand for nodes and the benchmark itself.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.api_server import clear
+from benchmarks.harness import Report, arguments, log_progress, median
+from benchmarks.pipeline.deployment import PODS_RUN_S, running
+from benchmarks.pipeline.run import Run, measure
+from benchmarks.pipeline.sizes import TASK_PROCESSES_PER_GANG, WARM_UP, WARM_UP_GANGS
+
+if TYPE_CHECKING:
+    from benchmarks.pipeline.deployment import Deployment
+
+OPERATOR: Final = "gang_job_operator"
+DECORATOR: Final = "gang_job_decorator"
+PEER: Final = "kubernetes_job_operator"
+EMPTY: Final = "empty"
+VARIANTS: Final = (OPERATOR, DECORATOR, PEER, EMPTY)
+"""DAG ids."""
+TITLES: Final = {
+    OPERATOR: "GangJobOperator",
+    DECORATOR: "@task.gang_job",
+    PEER: "KubernetesJobOperator",
+    EMPTY: "empty tasks",
+}
+OURS: Final = (OPERATOR, DECORATOR)
+IDLE_S: Final = 20.0
+GOALS: Final = (("cpu_s", 1 / 4), ("wall_s", 1 / 3))
+"""Figures of ours, at most so many times the figure of the peer."""
+
+
+@dataclass
+class _Measured:
+    """What was measured so far: the runs of each round, by variant."""
+
+    rounds: list[dict[str, Run]] = field(default_factory=list)
+    idle_cpu_s: dict[str, float] = field(default_factory=dict)
+    """CPU seconds a minute by kind of process, while no DAG runs."""
+
+    def of(self, variant: str) -> list[Run]:
+        return [runs[variant] for runs in self.rounds if variant in runs]
+
+    def ratio(self, variant: str, other: str, figure: str) -> float | None:
+        """The median of the ratios within a round; None if no round has both."""
+        pairs = (runs for runs in self.rounds if variant in runs and other in runs)
+        ratios = [runs[variant].figures[figure] / runs[other].figures[figure] for runs in pairs]
+        return round(median(ratios), 3) if ratios else None
+
+
+def main() -> None:
+    options = arguments(__doc__, choices={"operators": VARIANTS}, gangs=200, rounds=3, parallelism=8)
+    gangs = options.gangs or (20 if options.quick else 200)
+    rounds = options.rounds or (1 if options.quick else 3)
+    report = Report("pipeline", "the column `empty tasks`: as many task processes, which do nothing")
+    measured = _Measured()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with running(gangs, options.parallelism or 8) as deployment:
+        try:
+            _measure(deployment, measured, options.operators, gangs, rounds)
+        except (Exception, KeyboardInterrupt) as exc:
+            log_progress(f"stopped: {exc!r}")
+            report.notes.append(f"Stopped early ({type(exc).__name__}): what is shown was measured until then.")
+        _summarize(report, measured, gangs)
+        report.publish(options.out)
+
+
+def _measure(deployment: Deployment, measured: _Measured, variants: list[str], gangs: int, rounds: int) -> None:
+    for variant in variants:
+        log_progress(f"warm up: {TITLES[variant]}")
+        measure(deployment, f"{variant}_{WARM_UP}", WARM_UP_GANGS)
+    clear(deployment.tenant)
+    measured.idle_cpu_s = _idle(deployment)
+    for number in range(rounds):
+        measured.rounds.append({})
+        first = number % len(variants)
+        for variant in variants[first:] + variants[:first]:
+            log_progress(f"round {number + 1} of {rounds}: {gangs} gangs, {TITLES[variant]}")
+            run = measured.rounds[-1][variant] = measure(deployment, variant, gangs)
+            print(number + 1, variant, json.dumps(_rounded(run.figures)), file=sys.stderr, flush=True)
+            clear(deployment.tenant)
+
+
+def _idle(deployment: Deployment) -> dict[str, float]:
+    log_progress("idle")
+    before = deployment.processes.cpu_s()
+    time.sleep(IDLE_S)
+    after = deployment.processes.cpu_s()
+    return {kind: (after[kind] - before.get(kind, 0.0)) * 60 / IDLE_S for kind in sorted(after)}
+
+
+def _summarize(report: Report, measured: _Measured, gangs: int) -> None:
+    for variant in VARIANTS:
+        runs = measured.of(variant)
+        if not runs:
+            continue
+        row: dict[str, Any] = _rounded(_medians(runs))
+        for other, name in ((PEER, "peer"), (EMPTY, "empty")):
+            if variant != other:
+                row |= {
+                    f"{figure}_times_{name}": measured.ratio(variant, other, figure) for figure in ("cpu_s", "wall_s")
+                }
+        report.add(who=TITLES[variant], gangs=gangs, rounds=len(runs), **row)
+        for what, requests in (
+            ("the Kubernetes API server", runs[-1].kubernetes_requests),
+            ("Airflow", runs[-1].airflow_requests),
+        ):
+            listed = ", ".join(f"{number:g} {request}" for request, number in requests.items())
+            report.notes.append(f"{TITLES[variant]}, requests to {what} for each gang: {listed or 'none'}")
+    for variant in OURS:
+        report.notes += _goals(measured, variant)
+    report.notes += _conditions(measured, gangs)
+
+
+def _medians(runs: list[Run]) -> dict[str, float]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        for name, value in run.figures.items():
+            values[name].append(value)
+    return {name: median(seen) for name, seen in values.items()}
+
+
+def _goals(measured: _Measured, variant: str) -> list[str]:
+    notes = []
+    for figure, goal in GOALS:
+        ratio = measured.ratio(variant, PEER, figure)
+        if ratio is not None:
+            verdict = "met" if ratio <= goal else "missed"
+            notes.append(f"Goal: {TITLES[variant]}, {figure} <= {goal:.2f} times the peer: {verdict}, {ratio:.2f}")
+    return notes
+
+
+def _conditions(measured: _Measured, gangs: int) -> list[str]:
+    idle = ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in measured.idle_cpu_s.items())
+    return [
+        f"There are {gangs * TASK_PROCESSES_PER_GANG} empty tasks, as many as a run of gangs starts task processes.",
+        f"Pods run for {PODS_RUN_S:g} s. Both providers read the logs of both pods.",
+        f"CPU seconds a minute without a run: {idle or 'not measured'}",
+    ]
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
+if __name__ == "__main__":
+    main()

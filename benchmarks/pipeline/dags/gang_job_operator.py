@@ -1,0 +1,20 @@
+"""Mapped gangs of two with `GangJobOperator`."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from benchmarks.pipeline.sizes import TASK_ID, sizes
+
+for dag_id, gangs in sizes("gang_job_operator").items():
+    with DAG(dag_id, schedule=None):
+        GangJobOperator.partial(
+            task_id=TASK_ID,
+            name="g-{{ ti.map_index }}",
+            image="registry.example/train:1",
+            command=["python", "train.py"],
+            workers=2,
+            resources={"cpu": "10m", "memory": "16Mi"},
+            logs="all",
+        ).expand(env=[{"NUMBER": str(number)} for number in range(gangs)])

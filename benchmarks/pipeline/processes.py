@@ -1,0 +1,179 @@
+"""CPU seconds by kind of process, and the memory of task processes, as Linux counts them in /proc.
+
+A process that has ended is counted by its parent, because every parent here waits for its children: the LocalExecutor's
+workers for task processes, the DAG processor for its parsers, PostgreSQL for its sessions. So the CPU of a kind is the
+CPU of its live processes and of their children that ended, and no short-lived process is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+TASKS: Final = "tasks"
+"""Task processes: the children of the LocalExecutor's workers."""
+SUPERVISORS: Final = "supervisors"
+"""The LocalExecutor's workers themselves, which supervise one task process each."""
+SCHEDULER: Final = "scheduler"
+BENCHMARK: Final = "benchmark"
+WORKER_TITLE: Final = "airflow worker"
+SAMPLE_S: Final = 0.1
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class ProcessStat(NamedTuple):
+    """What /proc/PID/stat says of one process."""
+
+    parent: int
+    session: int
+    own_s: float
+    children_s: float
+    """CPU seconds of children that have ended and that the process has waited for."""
+
+
+def process_stats() -> dict[int, ProcessStat]:
+    """All processes of the machine, by id."""
+    found = {}
+    for pid in _pids():
+        with suppress(OSError):
+            found[pid] = _stat(pid)
+    return found
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds of everything in the control group of this process, or of the machine if it is in no such group."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "cpuacct" and path != "/":
+            return int(Path(f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage").read_text()) / 1e9
+        if not controllers and (used := Path(f"/sys/fs/cgroup{path}/cpu.stat")).exists():
+            return int(used.read_text().split()[1]) / 1e6
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in fields[1:8])
+    return (user + nice + system + irq + softirq) / _TICKS
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that are measured."""
+
+    leaders: Mapping[int, str]
+    """Kind by the id of a process whose session and descendants are of that kind."""
+    single: Mapping[int, str]
+    """Kind by the id of a process that shares the session of the benchmark."""
+    workers: frozenset[int]
+    """The LocalExecutor's workers."""
+
+    @classmethod
+    def of(cls, leaders: Mapping[int, str], single: Mapping[int, str]) -> Self:
+        """Find the LocalExecutor's workers among the children of the scheduler."""
+        (scheduler,) = (leader for leader, kind in leaders.items() if kind == SCHEDULER)
+        children = (pid for pid, stat in process_stats().items() if stat.parent == scheduler)
+        workers = frozenset(pid for pid in children if _title(pid).startswith(WORKER_TITLE))
+        assert workers, "the scheduler has no workers of the LocalExecutor"
+        return cls(leaders, {**single, os.getpid(): BENCHMARK}, workers)
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds that each kind has used so far."""
+        seconds: dict[str, float] = defaultdict(float)
+        stats = process_stats()
+        for pid, stat in stats.items():
+            if pid in self.workers:
+                seconds[SUPERVISORS] += stat.own_s
+                seconds[TASKS] += stat.children_s
+            elif kind := self._kind(pid, stats):
+                # The children of the benchmark itself have kinds of their own.
+                seconds[kind] += stat.own_s + (0.0 if kind == BENCHMARK else stat.children_s)
+        return dict(seconds)
+
+    def _kind(self, pid: int, stats: Mapping[int, ProcessStat]) -> str | None:
+        ancestors = tuple(_ancestors(pid, stats))
+        if not self.workers.isdisjoint(ancestors):
+            return TASKS
+        # A daemon of Airflow may have lost its parent, and a process of PostgreSQL has a session of its own.
+        leaders = (pid, stats[pid].session, *ancestors)
+        return self.single.get(pid) or next((self.leaders[each] for each in leaders if each in self.leaders), None)
+
+
+def _ancestors(pid: int, stats: Mapping[int, ProcessStat]) -> Iterator[int]:
+    while (stat := stats.get(pid)) is not None:
+        pid = stat.parent
+        yield pid
+
+
+@dataclass
+class TaskMemory:
+    """Samples the task processes while the block runs: the largest resident set of each, in MB.
+
+    A task process is forked from the process of the LocalExecutor and shares memory with it, so the resident set of a
+    task that does nothing is the base to compare with.
+    """
+
+    workers: frozenset[int]
+    peaks_mb: list[float] = field(default_factory=list)
+    """One for each process that has ended."""
+    _live: dict[int, float] = field(default_factory=dict)
+    _others: set[int] = field(default_factory=set)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self._others = set(_pids())
+        self._thread = threading.Thread(target=self._run, name="task-memory", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.peaks_mb += [peak for peak in self._live.values() if peak]
+
+    def _run(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        now = set(_pids())
+        for pid in now - self._others - self._live.keys():
+            with suppress(OSError):
+                if _stat(pid).parent in self.workers:
+                    self._live[pid] = 0.0
+                else:
+                    self._others.add(pid)
+        self._others &= now
+        for pid in self._live.keys() - now:
+            self.peaks_mb.append(self._live.pop(pid))
+        for pid, peak in self._live.items():
+            self._live[pid] = max(peak, _peak_mb(pid))
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _stat(pid: int) -> ProcessStat:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    own, children = (int(fields[at]) + int(fields[at + 1]) for at in (11, 13))
+    return ProcessStat(int(fields[1]), int(fields[3]), own / _TICKS, children / _TICKS)
+
+
+def _title(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+def _peak_mb(pid: int) -> float:
+    """The largest resident set so far; 0 for a process that has just ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return 0.0

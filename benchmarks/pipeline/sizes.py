@@ -1,0 +1,19 @@
+"""How many mapped tasks each DAG has. DAG files import this module, so it imports nothing but the standard library."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+GANGS_VARIABLE: Final = "GANGJOBS_BENCHMARK_GANGS"
+"""The environment variable that gives the number of gangs of a measured run."""
+WARM_UP: Final = "warm_up"
+WARM_UP_GANGS: Final = 2
+TASK_ID: Final = "gang"
+TASK_PROCESSES_PER_GANG: Final = 2
+"""A deferred task starts a process to submit, and another process to complete."""
+
+
+def sizes(dag_id: str) -> dict[str, int]:
+    """The number of gangs by DAG id: the measured DAG, and a small DAG that fills caches before the first round."""
+    return {dag_id: int(os.environ[GANGS_VARIABLE]), f"{dag_id}_{WARM_UP}": WARM_UP_GANGS}
