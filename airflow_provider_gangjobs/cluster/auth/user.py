@@ -86,8 +86,8 @@ def impersonation_headers(user: Section) -> tuple[tuple[str, str], ...]:
             raise user.error("as-user-extra", "has a key that is not a string", "Write each key in quotes.")
         header = f"Impersonate-Extra-{quote(key.encode('utf-8', 'replace'), safe=_HEADER_KEY_CHARACTERS)}"
         headers += [(header, value) for value in extra.texts(key)]
-    if not all(value.isprintable() for _, value in headers):
-        raise user.error("as", "or another field of the impersonation contains an unprintable character")
+    if not all(value.isascii() and value.isprintable() for _, value in headers):
+        raise user.error("as", f"or another field of the impersonation {_UNFIT}")
     return tuple(headers)
 
 
