@@ -13,6 +13,21 @@ from airflow_provider_gangjobs import __version__
 INTEGRATION = "Kubernetes gang jobs"
 
 
+_INSTALLATION_ID: dict[str, Any] = {
+    "description": (
+        "Name of this Airflow installation: at most 63 letters, digits, '-', '_' or '.'. The name tells the gangs of "
+        "this installation from those of another Airflow in the same namespace, so it must be the same for all workers "
+        "and different for each Airflow. By default, the name is derived from the host and path of [api] base_url or, "
+        "if that is not set, of [core] execution_api_server_url. Without any of them, or with a URL of the local host, "
+        "the installation has no name. A task does not find its gangs from before a change of the name.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "string",
+    "example": "airflow-production",
+    "default": None,
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -33,6 +48,12 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "gang_job", "class-name": "airflow_provider_gangjobs.decorators.gang_job.gang_job_task"}
         ],
         "triggers": [_modules("airflow_provider_gangjobs.triggers.gang_job")],
+        "config": {
+            "gangjobs": {
+                "description": "Gangs of Kubernetes pods.",
+                "options": {"installation_id": _INSTALLATION_ID},
+            }
+        },
     }
 
 

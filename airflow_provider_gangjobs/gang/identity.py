@@ -12,7 +12,10 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.spec import Policies
 
 JOB_NAME_MAX: Final = 52
 """The Job controller derives pod host names and group names (63 at most) from the Job's name."""
@@ -41,6 +44,14 @@ class SubmissionKey(Protocol):
         """Value of `LABEL_TASK`."""
 
     @property
+    def digests(self) -> tuple[str, ...]:
+        """All values of `LABEL_TASK` that Jobs of this key may have. The first one is `digest`."""
+
+    @property
+    def installation(self) -> str:
+        """Value of `LABEL_INSTALLATION`. Empty if the Job has no such label."""
+
+    @property
     def slug(self) -> str:
         """Readable start of the Job's name when the user gave none."""
 
@@ -53,17 +64,39 @@ class SubmissionKey(Protocol):
 
 @dataclass(frozen=True)
 class TaskKey:
-    """One task of one DAG run, for all its tries. `map_index` is -1 for an unmapped task."""
+    """One task of one DAG run of one Airflow installation, for all its tries.
+
+    Two installations that share a namespace may run equal DAGs, runs and tasks. The id of the installation tells the
+    gangs of these tasks apart.
+    """
 
     dag_id: str
     run_id: str
     task_id: str
     map_index: int = -1
+    """-1 for an unmapped task."""
+    installation: str = ""
+    """Id of the Airflow installation. Empty if the installation has no id."""
 
     @cached_property
     def digest(self) -> str:
         """Value of `LABEL_TASK`."""
-        return digest_of(self.dag_id, self.run_id, self.task_id, self.map_index)
+        if self.installation:
+            return digest_of("installation", self.installation, *self._parts)
+        return digest_of(*self._parts)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """All values of `LABEL_TASK` that Jobs of this task may have.
+
+        The second value is that of Jobs from before installations had ids. It can be removed when no such Job exists
+        any more, in version 0.3.
+        """
+        return (self.digest, digest_of(*self._parts)) if self.installation else (self.digest,)
+
+    @property
+    def _parts(self) -> tuple[str | int, ...]:
+        return self.dag_id, self.run_id, self.task_id, self.map_index
 
     @property
     def slug(self) -> str:
@@ -71,8 +104,20 @@ class TaskKey:
         return slug_of(self.dag_id, self.task_id)
 
     def to_json(self) -> str:
-        """Value of `ANNOTATION_TASK`."""
-        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
+        """Value of `ANNOTATION_TASK`. `LABEL_INSTALLATION` holds the installation."""
+        parts = {name: value for name, value in asdict(self).items() if name != "installation"}
+        return json.dumps(parts, ensure_ascii=False, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, *, installation: str = "") -> TaskKey | None:
+        """Return the key that `to_json` wrote. Return `None` if the text has another form."""
+        try:
+            parts = json.loads(text)
+            dag_id, run_id, task_id, map_index = (parts[name] for name in ("dag_id", "run_id", "task_id", "map_index"))
+        except (ValueError, TypeError, KeyError):
+            return None
+        is_key = all(isinstance(part, str) for part in (dag_id, run_id, task_id)) and isinstance(map_index, int)
+        return cls(dag_id, run_id, task_id, map_index, installation) if is_key else None
 
     def trigger_id(self, attempt: int) -> str:
         """Submission id of the attempt. Each attempt of a task has its own id."""
@@ -87,8 +132,18 @@ class OperationKey:
 
     @property
     def digest(self) -> str:
-        """Value of `LABEL_TASK`. It differs from the digest of every task, which is computed from four parts."""
+        """Value of `LABEL_TASK`. It differs from the digest of every task, which has more parts."""
         return digest_of("operation", self.id)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The only value of `LABEL_TASK`."""
+        return (self.digest,)
+
+    @property
+    def installation(self) -> str:
+        """An empty text, because a client that chooses the id may run anywhere."""
+        return ""
 
     @property
     def slug(self) -> str:
@@ -163,14 +218,26 @@ class Attempt:
     """The key of the submission as JSON, for people."""
     disruptions: int = 0
     """Number of consecutive attempts before this one that ended by a disruption."""
+    installation: str = ""
+    """Id of the Airflow installation that the task belongs to; empty if there is none."""
+    policies: Policies | None = None
+    """The policies of the operator; `None` if no operator submits the gang."""
 
 
 def build_attempt(
-    key: SubmissionKey, *, namespace: str, number: int, claim: str, name: str | None = None, disruptions: int = 0
+    key: SubmissionKey,
+    *,
+    namespace: str,
+    number: int,
+    claim: str,
+    name: str | None = None,
+    disruptions: int = 0,
+    policies: Policies | None = None,
 ) -> Attempt:
     """Build the attempt `number` of a task or operation.
 
     :param name: The start of the Job's name that the user chose; `None` to derive it from the key.
+    :param policies: What happens to the gang after its task has ended; `None` if no operator submits the gang.
     """
     digest = key.digest
     return Attempt(
@@ -182,4 +249,6 @@ def build_attempt(
         claim=claim,
         task=key.to_json(),
         disruptions=disruptions,
+        installation=key.installation,
+        policies=policies,
     )

@@ -20,6 +20,9 @@ LABEL_TASK: Final = metadata_keys.LABEL_TASK
 returns every attempt."""
 LABEL_ATTEMPT: Final = metadata_keys.LABEL_ATTEMPT
 """Number of the attempt, from 0. On the Job and its pods."""
+LABEL_INSTALLATION: Final = metadata_keys.LABEL_INSTALLATION
+"""Id of the Airflow installation that made the gang. On the Job and its pods. Absent if the installation has no id, and
+on gangs that were made before this label."""
 LABEL_ROLE: Final = f"{PREFIX}/role"
 """Purpose of an object, one of `Role`. Not on the Job and its pods."""
 LABEL_DROPPED: Final = metadata_keys.LABEL_DROPPED
@@ -46,6 +49,12 @@ ANNOTATION_HALTED: Final = metadata_keys.ANNOTATION_HALTED
 """Why the gang was suspended for good. On the Job."""
 ANNOTATION_TASK: Final = metadata_keys.ANNOTATION_TASK
 """The task key as JSON (dag_id, run_id, task_id, map_index), for people. On the Job."""
+ANNOTATION_ON_KILL: Final = metadata_keys.ANNOTATION_ON_KILL
+"""What happens to the live gang of a task that has ended, one of `gang.spec.OnKill`. On the Job of an operator's
+task."""
+ANNOTATION_ON_FINISH: Final = metadata_keys.ANNOTATION_ON_FINISH
+"""What happens to the Job after its outcome was delivered, one of `gang.spec.OnFinish`. On the Job of an operator's
+task."""
 ANNOTATION_GANG: Final = metadata_keys.ANNOTATION_GANG
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 

@@ -28,9 +28,12 @@ def ledger_selector(name: str, uid: str) -> str:
     return f"{gang_selector(name)},{LABEL_ROLE}={Role.LEDGER},{LABEL_JOB_UID}={uid}"
 
 
-def task_selector(digest: str) -> str:
-    """Select the Jobs of all attempts of a task or operation, also Jobs whose submission was deleted."""
-    return f"{LABEL_TASK}={digest}"
+def task_selector(*digests: str) -> str:
+    """Select the Jobs of all attempts of a task or operation, also Jobs whose submission was deleted.
+
+    :param digests: The digests of its key, see `SubmissionKey.digests`.
+    """
+    return f"{LABEL_TASK}={digests[0]}" if len(digests) == 1 else f"{LABEL_TASK} in ({','.join(digests)})"
 
 
 def submission_selector(digest: str, attempt: int | None = None) -> str:

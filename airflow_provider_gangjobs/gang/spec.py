@@ -84,6 +84,14 @@ class OnKill(StrEnum):
 
 
 @dataclass(frozen=True)
+class Policies:
+    """What happens to a gang after its task. The Job carries the policies, for whoever ends or frees it later."""
+
+    on_kill: OnKill
+    on_finish: OnFinish
+
+
+@dataclass(frozen=True)
 class Rendezvous:
     """How ranks find each other: a headless Service, and the address of rank 0 in MASTER_ADDR and MASTER_PORT."""
 

@@ -38,6 +38,7 @@ class Labels(_View, frozen=True):
 
     gang: str | None = msgspec.field(name=keys.LABEL_GANG, default=None)
     attempt: str | None = msgspec.field(name=keys.LABEL_ATTEMPT, default=None)
+    installation: str | None = msgspec.field(name=keys.LABEL_INSTALLATION, default=None)
     controller_uid: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID, default=None)
     controller_uid_before_1_27: str | None = msgspec.field(name=keys.LABEL_CONTROLLER_UID_BEFORE_1_27, default=None)
     kueue_queue: str | None = msgspec.field(name=keys.LABEL_KUEUE_QUEUE, default=None)
@@ -88,6 +89,8 @@ class JobAnnotations(Annotations, frozen=True):
     halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
     task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
     gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)
+    on_kill: str | None = msgspec.field(name=keys.ANNOTATION_ON_KILL, default=None)
+    on_finish: str | None = msgspec.field(name=keys.ANNOTATION_ON_FINISH, default=None)
 
 
 class JobMeta(Meta, frozen=True):

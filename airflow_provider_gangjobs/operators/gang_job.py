@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow_provider_gangjobs.exceptions import DeadlineExceeded
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowTaskTimeout,
     TaskDeferralError,
@@ -201,6 +201,10 @@ class GangJobOperator(GangTaskParameters):
         if self._gangs is not None and self.kill_policy is OnKill.DELETE:
             self._gangs.kill(why="the task was killed")
 
+    @property
+    def _policies(self) -> Policies:
+        return Policies(self.kill_policy, self.on_finish)
+
     def _submit(self, gangs: TaskGangs) -> Submission:
         """Submit the gang, or adopt the one that is there."""
         return self._submit_by(
@@ -211,6 +215,7 @@ class GangJobOperator(GangTaskParameters):
                 claim=gangs.claim,
                 reattach=self.reattach,
                 return_failed=self.max_disruptions > 0,
+                policies=self._policies,
             ),
         )
 
@@ -312,6 +317,7 @@ class GangJobOperator(GangTaskParameters):
                 key=gangs.key,
                 claim=gangs.claim,
                 max_disruptions=self.max_disruptions,
+                policies=self._policies,
                 delete_failed=self.on_finish is OnFinish.DELETE,
                 free_held=failed.has_held_pods,
             ),
@@ -340,6 +346,7 @@ class GangJobOperator(GangTaskParameters):
 
     def _find_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
         from airflow_provider_gangjobs.gang.render.job import requested_namespace
+        from airflow_provider_gangjobs.hooks.installation import installation_id
         from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 
         if parameters.is_manifest_file(self.manifest):
@@ -349,7 +356,7 @@ class GangJobOperator(GangTaskParameters):
         ti = context["ti"]
         self._gangs = TaskGangs.of(
             self.kubernetes_conn_id,
-            TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index),
+            TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index, installation_id()),
             claim=str(ti.id),
             namespace=requested_namespace(GangSpec(namespace=self.namespace, manifest=self.manifest)),
             log=self.log,
@@ -373,6 +380,7 @@ class GangJobOperator(GangTaskParameters):
             assemble_timeout_s=self.assemble_timeout_s,
             run_timeout_s=self.run_timeout_s,
             delete_on_kill=self.kill_policy is OnKill.DELETE,
+            installation=gangs.key.installation,
         )
 
     def _defer(self, args: TriggerArgs, started: datetime | None) -> NoReturn:

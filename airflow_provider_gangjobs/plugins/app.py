@@ -22,6 +22,7 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.hooks.installation import installation_id
 from airflow_provider_gangjobs.plugins.html import PageContext, render
 from airflow_provider_gangjobs.plugins.locator import FINISHED_TASK_STATES, GangLocator, locate
 from airflow_provider_gangjobs.plugins.snapshot_cache import SnapshotCache, SnapshotResult
@@ -61,7 +62,8 @@ async def gang_page(
     Raises:
         HTTPException: 404 if the task instance does not exist.
     """
-    record = await run_in_threadpool(read_task_record, TaskKey(dag_id, run_id, task_id, parse_map_index(map_index)))
+    key = TaskKey(dag_id, run_id, task_id, parse_map_index(map_index), installation_id())
+    record = await run_in_threadpool(read_task_record, key)
     if record is None:
         raise HTTPException(404, "Task instance not found")
     locator, now = locate(record), datetime.now(UTC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
@@ -66,7 +66,8 @@ def locate(record: TaskRecord) -> GangLocator | None:
         return None
     end = _parse_end(record.end)
     return GangLocator(
-        key=record.key,
+        # The worker that has deferred the task knows the installation, also if the API server's configuration differs.
+        key=replace(record.key, installation=args.installation) if args and args.installation else record.key,
         ref=ref,
         kubernetes_conn_id=args.kubernetes_conn_id if args else _text(record.rendered, "kubernetes_conn_id"),
         must_exist=args.must_exist if args else False,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Reattach, Validate
+from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Policies, Reattach, Validate
 from airflow_provider_gangjobs.service.submissions import SubmissionService
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class GangService(SubmissionService):
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         validate: Validate | str = Validate.CLIENT,
         return_failed: bool = False,
+        policies: Policies | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Create the gang of a submission id or of a task, or adopt the gang that exists.
@@ -98,6 +99,8 @@ class GangService(SubmissionService):
         :param validate: With `server`, the API server validates the Job in a dry run before anything is created.
         :param return_failed: Return the last attempt, once, if it has failed and no try has read how, instead of
             submitting the next attempt. Only with `key`.
+        :param policies: What happens to the gang after its task has ended. Only with `key`, and only if `key` is a task
+            of Airflow: a sweeper asks Airflow for the state of the task.
         :param deadline_s: For how many seconds from now requests are retried, in total.
 
         Raises:
@@ -134,6 +137,7 @@ class GangService(SubmissionService):
                 namespace=self.namespace,
                 dry_run=dry_run,
                 return_failed=return_failed,
+                policies=policies,
                 clock=self.client.clock,
             )
 
@@ -144,6 +148,7 @@ class GangService(SubmissionService):
         key: TaskKey,
         claim: str,
         lost: LostAttempt,
+        policies: Policies | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Submit the attempt that follows a lost one, within the same try of the task.
@@ -163,6 +168,7 @@ class GangService(SubmissionService):
                 discovered=await self._discover(),
                 namespace=self.namespace,
                 lost=lost,
+                policies=policies,
                 clock=self.client.clock,
             )
 
@@ -174,6 +180,7 @@ class GangService(SubmissionService):
         key: TaskKey,
         claim: str,
         max_disruptions: int,
+        policies: Policies | None = None,
         delete_failed: bool = False,
         free_held: bool = False,
     ) -> Submission:
@@ -194,7 +201,7 @@ class GangService(SubmissionService):
         from airflow_provider_gangjobs.submission.attempts import lost_attempt
 
         lost = lost_attempt(event, max_disruptions=max_disruptions)
-        submission = await self.submit_next_attempt(spec, key=key, claim=claim, lost=lost)
+        submission = await self.submit_next_attempt(spec, key=key, claim=claim, lost=lost, policies=policies)
         if delete_failed:
             try:
                 await self.discard(event.ref, claim, free_held=free_held)
@@ -245,7 +252,7 @@ class GangService(SubmissionService):
         """
         from airflow_provider_gangjobs.tracking.read.snapshot import read_snapshot
 
-        return await read_snapshot(self.client, namespace or self.namespace, key.digest, uid)
+        return await read_snapshot(self.client, namespace or self.namespace, key, uid)
 
     async def is_live(self, ref: GangRef) -> bool:
         """Return whether the Job of exactly this uid exists and has not ended."""

@@ -13,7 +13,8 @@ from airflow_provider_gangjobs.cluster.client import PatchType
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED, LABEL_INSTALLATION
+from airflow_provider_gangjobs.gang.render.job import policy_annotations
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Object, RetryingRequests
 
@@ -22,19 +23,20 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.spec import Policies
     from airflow_provider_gangjobs.gang.state.job import Job
 
 
-def claim_patch(job: Object, claim_id: str) -> Object:
-    """Return the merge patch that gives the Job to `claim_id`, if the Job has not changed since it was read."""
+def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies: Policies | None = None) -> Object:
+    """Return the merge patch that gives the Job to `claim_id`, if the Job has not changed since it was read.
+
+    :param installation: Id of the Airflow installation of the new owner.
+    :param policies: Policies of the new owner. By default those of the Job stay.
+    """
     metadata = job["metadata"]
-    return {
-        "metadata": {
-            "uid": metadata["uid"],
-            "resourceVersion": metadata["resourceVersion"],
-            "annotations": {ANNOTATION_CLAIM: claim_id},
-        }
-    }
+    annotations = {ANNOTATION_CLAIM: claim_id} | (policy_annotations(policies) if policies else {})
+    patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}
+    return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
 
 
 async def claim(client: Api, ref: GangRef, claim_id: str, *, clock: Clock | None = None) -> bool:

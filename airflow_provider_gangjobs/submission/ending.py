@@ -164,6 +164,6 @@ async def end_live_gangs(
 
 
 async def _live_jobs(client: Api, key: TaskKey, claim_id: str, namespace: str) -> list[Object]:
-    found = await client.list(JOBS, namespace, label_selector=task_selector(key.digest))
+    found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
     jobs = ((stored, read_job(stored)) for stored in found)
     return [stored for stored, job in jobs if job_state(job) is JobState.LIVE and is_claimed_by(job, claim_id)]

@@ -34,7 +34,7 @@ from airflow_provider_gangjobs.gang.render.job import (
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.selectors import task_selector
-from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
@@ -123,6 +123,7 @@ async def submit(
     dry_run: bool = False,
     lost: LostAttempt | None = None,
     return_failed: bool = False,
+    policies: Policies | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
@@ -133,6 +134,7 @@ async def submit(
     :param lost: The attempt that was lost, if the new attempt follows it within the same try.
     :param return_failed: Return the last attempt, once, if it has failed and no try has read how, instead of submitting
         the next attempt.
+    :param policies: What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep.
 
     Raises:
         InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
@@ -151,7 +153,9 @@ async def submit(
     return await submit_by(
         client,
         spec,
-        SubmissionRequest(key, claim, policy, dry_run=dry_run, disruptions=lost.disruptions if lost else 0),
+        SubmissionRequest(
+            key, claim, policy, dry_run=dry_run, disruptions=lost.disruptions if lost else 0, policies=policies
+        ),
         discovered=discovered,
         namespace=namespace,
         clock=clock,
@@ -176,6 +180,8 @@ class SubmissionRequest:
     """If the submission can never be completed, halt its Job with the error instead of deleting the Job."""
     disruptions: int = 0
     """How many attempts in a row were lost to disruptions before a new attempt."""
+    policies: Policies | None = None
+    """The policies of the operator; None if no operator submits the gang."""
 
 
 async def submit_by(
@@ -223,7 +229,7 @@ class _SubmissionRun:
 
     async def round(self, min_attempt: int) -> Submission:
         """List the Jobs of the task, and do what the rule decides."""
-        listed = await self.requests.list(JOBS, task_selector(self.request.key.digest))
+        listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
         stored = {job["metadata"]["uid"]: job for job in listed}
         action = self.request.decide(
             [read_job(job) for job in listed], spec_hash=self.spec.hash, min_attempt=min_attempt
@@ -266,6 +272,7 @@ class _SubmissionRun:
             claim=self.request.claim,
             name=requested_name(self.spec),
             disruptions=self.request.disruptions,
+            policies=self.request.policies,
         )
         progress = Progress(
             self.requests, self.spec, self.shape, attempt, decision, dialect, dry_run=self.request.dry_run
@@ -294,7 +301,13 @@ class _SubmissionRun:
         if read_job(job).holds_claim(self.request.claim):
             return job
         try:
-            return await self.requests.patch_job(job["metadata"]["name"], claim_patch(job, self.request.claim))
+            patch = claim_patch(
+                job,
+                self.request.claim,
+                installation=self.request.key.installation,
+                policies=self.request.policies,
+            )
+            return await self.requests.patch_job(job["metadata"]["name"], patch)
         except ClusterError as error:
             if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:
                 raise RestartSubmission(

@@ -44,6 +44,8 @@ class TriggerArgs:
         number back to the operator, even if the Job is gone.
     :param tracking_errors: How many deferrals in a row before this one ended because the trigger could not follow the
         gang. The trigger waits before it follows the gang again; see `wait.pause_after_errors_s`.
+    :param installation: Id of the Airflow installation. The triggerer sweeps the gangs of this installation in the
+        namespace. Empty if the installation has no id.
     """
 
     kubernetes_conn_id: str
@@ -61,6 +63,7 @@ class TriggerArgs:
     delete_on_kill: bool = True
     disruptions: int = 0
     tracking_errors: int = 0
+    installation: str = ""
 
     @property
     def ref(self) -> GangRef:

@@ -1,6 +1,7 @@
 """Names of gangs: the same on every machine, and never too long."""
 
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -41,11 +42,32 @@ def test_digest_is_a_label_value():
         TaskKey("etl", "manual__2026-01-02", "train"),
         TaskKey("etl", "manual__2026-01-01", "train2"),
         TaskKey("etl", "manual__2026-01-01", "train", 0),
+        TaskKey("etl", "manual__2026-01-01", "train", installation="prod"),
     ],
-    ids=["dag", "run", "task", "map index"],
+    ids=["dag", "run", "task", "map index", "installation"],
 )
 def test_every_part_of_the_key_distinguishes_tasks(other):
     assert other.digest != TRAIN.digest
+
+
+def test_two_installations_share_no_digest_with_each_other():
+    prod, staging = (replace(TRAIN, installation=name) for name in ("prod", "staging"))
+    assert set(prod.digests) & set(staging.digests) == set(TRAIN.digests)
+    assert prod.digest not in staging.digests
+
+
+def test_gangs_from_before_installations_had_ids_are_found():
+    assert TRAIN.digest in replace(TRAIN, installation="prod").digests
+
+
+def test_key_is_read_back_from_its_json():
+    key = replace(TRAIN, map_index=3, installation="prod")
+    assert TaskKey.from_json(key.to_json(), installation="prod") == key
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"dag_id": 1, "run_id": "r", "task_id": "t", "map_index": 0}'])
+def test_json_that_is_no_key_is_none(text):
+    assert TaskKey.from_json(text) is None
 
 
 def test_parts_do_not_run_into_each_other():

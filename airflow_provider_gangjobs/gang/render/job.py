@@ -13,6 +13,8 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_CLAIM,
     ANNOTATION_DISRUPTIONS,
     ANNOTATION_GANG,
+    ANNOTATION_ON_FINISH,
+    ANNOTATION_ON_KILL,
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
     ANNOTATION_TASK,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
-    from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 
 BACKSTOP_SLACK_S: Final = 600
 """activeDeadlineSeconds ends a gang that no triggerer watches. The deadlines of a triggerer must pass earlier."""
@@ -96,6 +98,11 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | Non
     return files.config_map_of(spec.files, job=attempt.name, namespace=attempt.namespace, owner=owner)
 
 
+def policy_annotations(policies: Policies) -> dict[str, str]:
+    """Return the annotations that hold the policies of the gang's task."""
+    return {ANNOTATION_ON_KILL: policies.on_kill.value, ANNOTATION_ON_FINISH: policies.on_finish.value}
+
+
 def requested_name(spec: GangSpec) -> str | None:
     """Return the start of the Job's name that the user gave, as a parameter or in the manifest."""
     return spec.name or manifest_of(spec).get("metadata", {}).get("name")
@@ -119,6 +126,8 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Plac
         annotations[ANNOTATION_TASK] = attempt.task
     if attempt.disruptions:
         annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
+    if attempt.policies:
+        annotations |= policy_annotations(attempt.policies)
     return {
         **in_manifest,
         "name": attempt.name,
@@ -157,6 +166,7 @@ def _active_deadline_s(spec: GangSpec) -> int | None:
 __all__ = [
     "group_of",
     "manifest_of",
+    "policy_annotations",
     "render_files",
     "render_job",
     "render_service",

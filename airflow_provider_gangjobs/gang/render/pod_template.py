@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.gang.labels import (
     FINALIZER_HARVEST,
     LABEL_ATTEMPT,
     LABEL_GANG,
+    LABEL_INSTALLATION,
     LABEL_TASK,
     MAIN_CONTAINER,
     RESULT_PATH,
@@ -110,7 +111,8 @@ def gang_template(spec: GangSpec, manifest: Mapping[str, Any], shape: Shape, att
 
 def labels_of(attempt: Attempt) -> dict[str, str]:
     """Return the provider's labels of the Job and of its pods."""
-    return {LABEL_GANG: attempt.name, LABEL_TASK: attempt.digest, LABEL_ATTEMPT: str(attempt.number)}
+    labels = {LABEL_GANG: attempt.name, LABEL_TASK: attempt.digest, LABEL_ATTEMPT: str(attempt.number)}
+    return labels | ({LABEL_INSTALLATION: attempt.installation} if attempt.installation else {})
 
 
 def env_list(env: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[Object]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, view
 
@@ -74,6 +75,28 @@ class Job:
     def task(self) -> str | None:
         """The task key as JSON; `None` for a submission by an id that its client chose."""
         return self._annotations.task
+
+    @property
+    def installation(self) -> str:
+        """Id of the Airflow installation that made the gang; empty if the Job does not say."""
+        return self.view.metadata.labels.installation or ""
+
+    @property
+    def task_key(self) -> TaskKey | None:
+        """The task of the gang; `None` for a submission by an id that its client chose."""
+        return TaskKey.from_json(self.task, installation=self.installation) if self.task else None
+
+    @property
+    def on_kill(self) -> OnKill | None:
+        """What happens to the live gang of a task that has ended; `None` if the Job does not say."""
+        text = self._annotations.on_kill
+        return OnKill(text) if text in set(OnKill) else None
+
+    @property
+    def on_finish(self) -> OnFinish | None:
+        """What happens to the Job after its outcome was delivered; `None` if the Job does not say."""
+        text = self._annotations.on_finish
+        return OnFinish(text) if text in set(OnFinish) else None
 
     @property
     def spec_hash(self) -> str | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.resources import Resource
+    from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.kube.views import EventView
 
@@ -71,16 +72,16 @@ class GangSnapshot:
 
 
 async def read_snapshot(
-    client: Client, namespace: str, digest: str, uid: str | None = None, *, limits: SnapshotLimits = DEFAULT_LIMITS
+    client: Client, namespace: str, key: TaskKey, uid: str | None = None, *, limits: SnapshotLimits = DEFAULT_LIMITS
 ) -> GangSnapshot:
     """Read the attempts of a task, and pods and outcomes of the attempt with this uid, by default of the latest.
 
-    :param digest: The digest of the task's key. No gang of another task can be found by it.
+    :param key: The task. Its digests find no gang of another task.
 
     Raises:
         ClusterError: The Jobs could not be read.
     """
-    found = await client.list(JOBS, namespace, label_selector=task_selector(digest))
+    found = await client.list(JOBS, namespace, label_selector=task_selector(*key.digests))
     jobs = sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True)
     chosen = [job for job in jobs if uid in (None, job["metadata"]["uid"])]
     if not chosen:

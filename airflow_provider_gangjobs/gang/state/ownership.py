@@ -1,0 +1,195 @@
+"""Ownership: whether somebody is responsible for a gang, and what a sweep does with a gang that nobody owns. Pure.
+
+A gang belongs to the Airflow installation that its label names, and there to one task instance, the claim. While the
+task is running or deferred, a worker or a trigger follows the gang. If the task ends while neither of them does, nobody
+ends the gang. A sweep finds such gangs by two answers:
+
+* Nobody has followed the gang for `GRACE`, as far as the sweep knows. This answer costs nothing, and selects the gangs
+  about which Airflow is asked.
+* Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. Only this answer ends a live gang. While
+  all triggerers are down the tasks stay deferred, so their gangs are safe.
+
+Whatever is not known leaves the gang as it is: a wrong deletion costs hours of work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.job import Job
+
+GRACE: Final = timedelta(minutes=15)
+"""How long nobody may follow a gang before a sweep acts. A triggerer that restarts, and a worker that waits for a slot
+of a pool, take less."""
+CONFIRM_AFTER: Final = timedelta(minutes=1)
+"""The time between the two answers of Airflow. A task that is cleared or restarted has no end state after it."""
+
+
+class TaskEnd(StrEnum):
+    """What is known about the end of a gang's task."""
+
+    NOT_ASKED = "not asked"
+    UNKNOWN = "unknown"
+    """Airflow could not be asked."""
+    NOT_ENDED = "not ended"
+    ENDED_ONCE = "ended once"
+    """The task has ended by the last answer, and the answer is not confirmed yet."""
+    ENDED = "ended"
+    """Airflow has confirmed that the task has ended."""
+
+
+class SweepAction(StrEnum):
+    """What a sweep does with a gang."""
+
+    LEAVE = "leave"
+    ASK = "ask Airflow"
+    """Ask Airflow for the state of the task, and decide again."""
+    RELEASE = "release"
+    """Record the outcomes of the pods that have ended, and release the pods."""
+    DELETE_LIVE = "end"
+    """Delete the live gang and release its pods, if it is still live and its claim has not changed."""
+    DELETE_DELIVERED = "delete"
+    """Delete the Job, whose outcome was delivered."""
+
+
+@dataclass(frozen=True)
+class SweepDecision:
+    """An action, and the reason for it as a sentence for people."""
+
+    action: SweepAction
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFacts:
+    """What a sweep knows about a gang, besides its Job."""
+
+    installation: str
+    """Id of the sweep's own installation."""
+    unowned_for: timedelta | None
+    """How long nobody has followed the gang. `None` if somebody follows the gang."""
+    held_pods: int
+    """How many pods of the gang the finalizer holds."""
+    task: TaskEnd = TaskEnd.NOT_ASKED
+    grace: timedelta = GRACE
+
+
+def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
+    """Return what a sweep does with a gang. The first rule that fits decides.
+
+    | the gang | action |
+    |---|---|
+    | is of another installation, or its installation or the own one has no id | leave |
+    | is followed, or was followed within the grace | leave |
+    | has ended, was halted, or is being deleted, and its pods are held | release |
+    | was delivered, and its policy deletes the Job | delete |
+    | has ended, was halted, or is being deleted | leave |
+    | has no task or no policy, or its policy keeps it after a kill | leave |
+    | is live, and Airflow was not asked | ask |
+    | is live, and its task has ended, as Airflow has confirmed | end |
+    | is live | leave |
+    """
+    if not facts.installation or job.installation != facts.installation:
+        return _leave(f"the gang belongs to {_name(job.installation)}, and this is {_name(facts.installation)}")
+    if facts.unowned_for is None:
+        return _leave("the gang is followed")
+    if facts.unowned_for < facts.grace:
+        return _leave(f"nobody has followed the gang for {_minutes(facts.unowned_for)}, less than the grace")
+    unowned = f"nobody has followed the gang for {_minutes(facts.unowned_for)}"
+    if job.is_ended or job.is_halted or job.is_being_deleted or job.is_dropped:
+        return _decide_ended(job, facts, unowned)
+    return _decide_live(job, facts, unowned)
+
+
+def _decide_ended(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
+    if facts.held_pods:
+        return SweepDecision(SweepAction.RELEASE, f"the gang is over, its pods are held, and {unowned}")
+    if job.is_delivered and not job.is_being_deleted and not job.is_dropped and _deletes_delivered(job):
+        return SweepDecision(
+            SweepAction.DELETE_DELIVERED, f"its outcome was delivered, and on_finish is {job.on_finish}"
+        )
+    return _leave("the gang is over, and its time to live removes the Job")
+
+
+def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
+    if job.task_key is None or not job.claim:
+        return _leave("the gang belongs to no task")
+    if job.on_kill is not OnKill.DELETE:
+        return _leave("on_kill is keep" if job.on_kill is OnKill.KEEP else "the Job does not name the policy on_kill")
+    match facts.task:
+        case TaskEnd.ENDED:
+            return SweepDecision(SweepAction.DELETE_LIVE, f"its task has ended, and {unowned}")
+        case TaskEnd.NOT_ASKED:
+            return SweepDecision(SweepAction.ASK, unowned)
+        case TaskEnd.ENDED_ONCE:
+            return _leave("its task has ended, which is confirmed by a second answer of Airflow")
+        case TaskEnd.NOT_ENDED:
+            return _leave("its task has not ended")
+        case TaskEnd.UNKNOWN:
+            return _leave("it is not known whether its task has ended")
+
+
+def decide_vanished(*, pod_installation: str, installation: str, unowned_for: timedelta, grace: timedelta) -> bool:
+    """Return whether a sweep releases held pods whose Job does not exist.
+
+    Nobody can record their outcomes any more, because the ledger is deleted with the Job. So pods that name no
+    installation are released by everybody.
+
+    :param pod_installation: The installation that the pods name; empty if they name none.
+    :param installation: The installation of the sweep; empty if it has none.
+    :param unowned_for: How long the Job has been gone while nobody followed the gang.
+    """
+    return pod_installation in {"", installation} and unowned_for >= grace
+
+
+def confirm_end(ended_since_s: float | None, *, has_ended: bool | None, now_s: float) -> tuple[TaskEnd, float | None]:
+    """Return what one more answer of Airflow proves, and since when Airflow has answered that the task has ended.
+
+    :param ended_since_s: Since when the answers before this one said so; `None` if the last one did not.
+    :param has_ended: The answer; `None` if Airflow could not be asked, which neither confirms nor refutes.
+    :param now_s: The time of the answer, by the same monotonic clock.
+    """
+    if has_ended is None:
+        return TaskEnd.UNKNOWN, ended_since_s
+    if not has_ended:
+        return TaskEnd.NOT_ENDED, None
+    if ended_since_s is None:
+        return TaskEnd.ENDED_ONCE, now_s
+    is_confirmed = now_s - ended_since_s >= CONFIRM_AFTER.total_seconds()
+    return (TaskEnd.ENDED if is_confirmed else TaskEnd.ENDED_ONCE), ended_since_s
+
+
+def _deletes_delivered(job: Job) -> bool:
+    is_success = job.complete is not None
+    return job.on_finish is OnFinish.DELETE or (job.on_finish is OnFinish.DELETE_SUCCEEDED and is_success)
+
+
+def _leave(reason: str) -> SweepDecision:
+    return SweepDecision(SweepAction.LEAVE, reason)
+
+
+def _name(installation: str) -> str:
+    return f"installation {installation}" if installation else "no named installation"
+
+
+def _minutes(duration: timedelta) -> str:
+    return f"{duration.total_seconds() / 60:.0f} min"
+
+
+__all__ = [
+    "CONFIRM_AFTER",
+    "GRACE",
+    "SweepAction",
+    "SweepDecision",
+    "SweepFacts",
+    "TaskEnd",
+    "confirm_end",
+    "decide_sweep",
+    "decide_vanished",
+]

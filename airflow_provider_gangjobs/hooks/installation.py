@@ -1,0 +1,74 @@
+"""The id of this Airflow installation, which tells its gangs from those of another Airflow in the same namespace.
+
+All workers must compute the same id, without the database and in each try, or a retry would not find the gang of the
+try before it. The URL by which users or workers reach Airflow meets this: it belongs to one Airflow, every process may
+know it, and it changes rarely. The keys of the configuration (`fernet_key`, `jwt_secret`) do not: they are rotated,
+Airflow generates them anew in each process if they are not set, and a worker needs none of them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
+
+from airflow_provider_gangjobs.gang.identity import digest_of, slug_of
+from airflow_provider_gangjobs.kube.names import problem_with_label_value
+
+if TYPE_CHECKING:
+    import configparser
+
+SECTION: Final = "gangjobs"
+OPTION: Final = "installation_id"
+URL_OPTIONS: Final = (("api", "base_url"), ("core", "execution_api_server_url"))
+"""The options from which the id is derived, in the order in which they are tried."""
+EXECUTION_PATH: Final = "/execution"
+DIGEST_CHARACTERS: Final = 10
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def installation_id(config: configparser.ConfigParser = conf) -> str:
+    """Return the id of this installation, a label value. Return an empty text if the installation has no id.
+
+    Raises:
+        ValueError: `[gangjobs] installation_id` is not a valid label value.
+    """
+    chosen = str(config.get(SECTION, OPTION, fallback="") or "").strip()
+    if chosen:
+        if problem := problem_with_label_value(chosen):
+            raise ValueError(f"[{SECTION}] {OPTION} {chosen!r} {problem}. Correct it in the configuration of Airflow")
+        return chosen
+    urls = (str(config.get(section, option, fallback="") or "") for section, option in URL_OPTIONS)
+    return next((derived for derived in map(id_of_url, urls) if derived), "")
+
+
+def id_of_url(url: str) -> str:
+    """Return the id that is derived from a URL, such as `airflow-example-com-k3oeyqz65w`.
+
+    Host, port and path count. The scheme does not: many installations change from `http` to `https`. The id has no
+    credential of the URL. A URL without a host, or with the local host, which every machine has, gives an empty text.
+    """
+    parts = urlsplit(url.strip())
+    host = (parts.hostname or "").rstrip(".")
+    if not host or _is_local(host):
+        return ""
+    try:
+        port = None if parts.port == _DEFAULT_PORTS.get(parts.scheme) else parts.port
+    except ValueError:  # not a number
+        return ""
+    path = parts.path.rstrip("/").removesuffix(EXECUTION_PATH).rstrip("/")
+    digest = digest_of("installation", host, port or "", path)[:DIGEST_CHARACTERS]
+    return f"{slug_of(host, path)}-{digest}"
+
+
+def _is_local(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+__all__ = ["installation_id"]

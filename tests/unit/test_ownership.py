@@ -1,0 +1,168 @@
+"""What a sweep does with a gang that nobody owns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang import labels
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.state.ownership import (
+    CONFIRM_AFTER,
+    GRACE,
+    SweepAction,
+    SweepFacts,
+    TaskEnd,
+    confirm_end,
+    decide_sweep,
+    decide_vanished,
+)
+from tests.unit.builders import JobBuilder, job
+
+LEAVE, ASK, RELEASE = SweepAction.LEAVE, SweepAction.ASK, SweepAction.RELEASE
+TASK = TaskKey("etl", "run", "train", installation="prod")
+UNOWNED = SweepFacts(installation="prod", unowned_for=GRACE, held_pods=0)
+HELD = replace(UNOWNED, held_pods=3)
+ENDED = replace(UNOWNED, task=TaskEnd.ENDED)
+
+
+def gang(*, installation: str = "prod", on_kill: str = "delete", on_finish: str = "delete_succeeded") -> JobBuilder:
+    made = job().resumed(3).annotation(labels.ANNOTATION_TASK, TASK.to_json()).annotation(labels.ANNOTATION_CLAIM, "ti")
+    made.annotation(labels.ANNOTATION_ON_KILL, on_kill).annotation(labels.ANNOTATION_ON_FINISH, on_finish)
+    return made.label(labels.LABEL_INSTALLATION, installation)
+
+
+def delivered(made: JobBuilder) -> JobBuilder:
+    return made.annotation(labels.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
+
+
+def halted(made: JobBuilder) -> JobBuilder:
+    return made.suspended(9).annotation(labels.ANNOTATION_HALTED, "Halted: by hand")
+
+
+NAMELESS = job().resumed(3).annotation(labels.ANNOTATION_TASK, TASK.to_json())
+WITHOUT_POLICY = gang().annotation(labels.ANNOTATION_ON_KILL, "explode")
+WITHOUT_TASK = gang().annotation(labels.ANNOTATION_TASK, "no JSON")
+CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
+    "live, of another installation": (gang(installation="staging"), ENDED, LEAVE),
+    "live, made before installations had ids": (NAMELESS, ENDED, LEAVE),
+    "live, and the sweep has no id": (NAMELESS, replace(ENDED, installation=""), LEAVE),
+    "held, of another installation": (gang(installation="staging").complete(9), HELD, LEAVE),
+    "live and followed": (gang(), replace(ENDED, unowned_for=None), LEAVE),
+    "live, within the grace": (gang(), replace(ENDED, unowned_for=GRACE / 2), LEAVE),
+    "live, nobody has asked": (gang(), UNOWNED, ASK),
+    "live, Airflow is down": (gang(), replace(UNOWNED, task=TaskEnd.UNKNOWN), LEAVE),
+    "live, its task is deferred": (gang(), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
+    "live, its task has ended once": (gang(), replace(UNOWNED, task=TaskEnd.ENDED_ONCE), LEAVE),
+    "live, its task has ended": (gang(), ENDED, SweepAction.DELETE_LIVE),
+    "half submitted, its task has ended": (gang().suspended(), ENDED, SweepAction.DELETE_LIVE),
+    "live, its end is announced, its task has ended": (
+        gang().decided("FailureTarget", 9),
+        ENDED,
+        SweepAction.DELETE_LIVE,
+    ),
+    "live, kept after a kill": (gang(on_kill="keep"), ENDED, LEAVE),
+    "live, without a policy": (WITHOUT_POLICY, ENDED, LEAVE),
+    "live, without a task": (WITHOUT_TASK, ENDED, LEAVE),
+    "live, without a claim": (gang().annotation(labels.ANNOTATION_CLAIM, ""), ENDED, LEAVE),
+    "complete": (gang().complete(9), ENDED, LEAVE),
+    "complete and held": (gang().complete(9), HELD, RELEASE),
+    "failed and held": (gang().failed(9), HELD, RELEASE),
+    "halted and held": (halted(gang()), HELD, RELEASE),
+    "halted": (halted(gang()), ENDED, LEAVE),
+    "being deleted and held": (gang().deleted(9), HELD, RELEASE),
+    "being deleted": (gang().deleted(9), ENDED, LEAVE),
+    "kept for people, and held": (gang(on_kill="keep").complete(9), HELD, RELEASE),
+    "delivered": (delivered(gang().complete(9)), UNOWNED, SweepAction.DELETE_DELIVERED),
+    "delivered and held": (delivered(gang().complete(9)), HELD, RELEASE),
+    "delivered and kept": (delivered(gang(on_finish="keep").complete(9)), UNOWNED, LEAVE),
+    "failed and delivered": (delivered(gang().failed(9)), UNOWNED, LEAVE),
+    "failed, delivered, to be deleted": (
+        delivered(gang(on_finish="delete").failed(9)),
+        UNOWNED,
+        SweepAction.DELETE_DELIVERED,
+    ),
+    "delivered, its submission was dropped": (
+        delivered(gang().complete(9)).label(labels.LABEL_DROPPED, "true"),
+        UNOWNED,
+        LEAVE,
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "facts", "action"), CASES.values(), ids=CASES)
+def test_a_sweep_does_what_state_owner_and_policy_allow(
+    made: JobBuilder, facts: SweepFacts, action: SweepAction
+) -> None:
+    assert decide_sweep(made.read(), facts).action is action
+
+
+def test_every_decision_has_a_reason() -> None:
+    assert all(decide_sweep(made.read(), facts).reason for made, facts, _ in CASES.values())
+
+
+FACTS: Any = st.builds(
+    SweepFacts,
+    installation=st.sampled_from(["", "prod", "staging"]),
+    unowned_for=st.none() | st.timedeltas(timedelta(0), timedelta(days=9)),
+    held_pods=st.integers(0, 3),
+    task=st.sampled_from(TaskEnd),
+    grace=st.timedeltas(timedelta(0), timedelta(days=9)),
+)
+
+
+@given(st.sampled_from([made for made, _, _ in CASES.values()]), FACTS)
+def test_only_a_confirmed_end_of_the_own_task_ends_a_live_gang(made: JobBuilder, facts: SweepFacts) -> None:
+    read = made.read()
+    if decide_sweep(read, facts).action is SweepAction.DELETE_LIVE:
+        assert facts.task is TaskEnd.ENDED
+        assert facts.installation == read.installation != ""
+        assert facts.unowned_for is not None
+        assert facts.unowned_for >= facts.grace
+        assert not any((read.is_ended, read.is_halted, read.is_being_deleted))
+        assert read.on_kill == "delete"
+
+
+@given(st.sampled_from([made for made, _, _ in CASES.values()]), FACTS)
+def test_nothing_is_done_to_a_gang_that_is_followed_or_of_another_installation(
+    made: JobBuilder, facts: SweepFacts
+) -> None:
+    read = made.read()
+    if facts.unowned_for is None or read.installation != facts.installation:
+        assert decide_sweep(read, facts).action is LEAVE
+
+
+@pytest.mark.parametrize(("pods", "own"), list(product(["", "prod", "staging"], ["", "prod"])))
+def test_held_pods_of_a_vanished_job_are_released_by_their_installation(pods: str, own: str) -> None:
+    is_released = decide_vanished(pod_installation=pods, installation=own, unowned_for=GRACE, grace=GRACE)
+    assert is_released is (pods in {"", own})
+
+
+def test_held_pods_of_a_vanished_job_stay_within_the_grace() -> None:
+    assert not decide_vanished(pod_installation="", installation="prod", unowned_for=GRACE / 2, grace=GRACE)
+
+
+MINUTE = CONFIRM_AFTER.total_seconds()
+ANSWERS: dict[str, tuple[list[tuple[float, bool | None]], TaskEnd]] = {
+    "one end": ([(0, True)], TaskEnd.ENDED_ONCE),
+    "two ends in one second": ([(0, True), (1, True)], TaskEnd.ENDED_ONCE),
+    "two ends a minute apart": ([(0, True), (MINUTE, True)], TaskEnd.ENDED),
+    "an end that was revoked": ([(0, True), (30, False), (MINUTE, True)], TaskEnd.ENDED_ONCE),
+    "no answer between two ends": ([(0, True), (30, None), (MINUTE, True)], TaskEnd.ENDED),
+    "no answer after an end": ([(0, True), (MINUTE, None)], TaskEnd.UNKNOWN),
+    "no end": ([(0, False)], TaskEnd.NOT_ENDED),
+}
+
+
+@pytest.mark.parametrize(("answers", "end"), ANSWERS.values(), ids=ANSWERS)
+def test_an_end_counts_when_airflow_has_confirmed_it(answers: list[tuple[float, bool | None]], end: TaskEnd) -> None:
+    known, since = TaskEnd.NOT_ASKED, None
+    for now, has_ended in answers:
+        known, since = confirm_end(since, has_ended=has_ended, now_s=now)
+    assert known is end
