@@ -121,7 +121,8 @@ class SubmissionService:
         from airflow_provider_gangjobs.submission.cleanup import tidy
 
         where = None if everywhere else namespace or self.namespace
-        return await tidy(self.client, namespace=where, older_than=older_than, dry_run=dry_run)
+        now = self.client.server_clock.now
+        return await tidy(self.client, namespace=where, older_than=older_than, now=now, dry_run=dry_run)
 
     async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
         """Store files that many gangs share. Returns their content id, for `GangSpec(uploads=[...])`."""

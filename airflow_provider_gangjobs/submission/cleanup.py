@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +29,8 @@ from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from datetime import datetime, timedelta
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -99,21 +99,22 @@ async def tidy(
     *,
     namespace: str | None,
     older_than: timedelta,
+    now: Callable[[], datetime],
     dry_run: bool = False,
-    now: datetime | None = None,
     clock: Clock | None = None,
 ) -> CleanupReport:
     """Complete or remove the half-submitted gangs of a namespace. Safe to repeat.
 
     :param namespace: The namespace. None means the whole cluster.
     :param older_than: Gangs whose Job was created more recently than this are left alone.
+    :param now: The time of the API server, which writes the creation times. It is read after the list.
     :param dry_run: Only report what would be done.
 
     Raises:
         ClusterError: the Jobs could not be listed.
     """
     jobs = await client.list(JOBS, namespace, label_selector=ALL_GANGS)
-    at = now or datetime.now(UTC)
+    at = now()
     report = CleanupReport(looked_at=len(jobs))
     for stored in jobs:
         job = read_job(stored)

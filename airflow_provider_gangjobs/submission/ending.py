@@ -118,6 +118,17 @@ async def delete_claimed(
     return removal.kept is None
 
 
+async def delete_if(client: Api, ref: GangRef, judge: Callable[[Job], bool], *, clock: Clock | None = None) -> bool:
+    """Delete the Job of this uid in exactly the version for which `judge` holds. Returns whether it was deleted.
+
+    Raises:
+        ClusterError: it is unknown whether the Job is deleted.
+    """
+    requests = RetryingRequests(client, ref.namespace, clock=clock)
+    removal = await requests.remove_if(JOBS, ref.name, ref.uid, lambda stored: judge(read_job(stored)))
+    return removal.deleted
+
+
 async def is_live(client: Api, ref: GangRef) -> bool:
     """Return whether the Job of exactly this uid exists and has not ended.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -11,6 +12,7 @@ from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.kill import kill_shielded
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
 from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
+from airflow_provider_gangjobs.triggers.sweeping import following
 from airflow_provider_gangjobs.triggers.wait import wait_for_event
 
 if TYPE_CHECKING:
@@ -42,9 +44,11 @@ class _GangTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
         started = asyncio.get_running_loop().time()
-        with report_metrics():
+        # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
+        sweeping = following(self.args) if self.task_instance is not None else nullcontext()
+        with report_metrics(), sweeping:
             event = await wait_for_event(self.args, self.until, self.log)
-        if self.task_instance is not None:  # `dag.test()` sets no task instance, and no worker has to end first
+        if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
         self._has_yielded = True
         yield TriggerEvent(event.to_payload())  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, dis
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import LABEL_TASK
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
+from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.submit import Submission, submit
@@ -94,6 +94,7 @@ class SubmissionCluster:
         claim: str = "ti-1",
         key: TaskKey = KEY,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        policies: Policies | None = None,
         api: Api | None = None,
     ) -> Submission:
         return await submit(
@@ -103,6 +104,7 @@ class SubmissionCluster:
             claim=claim,
             discovered=self.discovered,
             reattach=reattach,
+            policies=policies,
             clock=self.time.clock(),
         )
 

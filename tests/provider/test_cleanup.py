@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import JobDeleted
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
 from airflow_provider_gangjobs.submission.cleanup import CleanupAction, CleanupReport, tidy
 from gangjobs_sandbox.api import Fault, FaultKind
@@ -51,7 +52,9 @@ async def tidied(
     """As seen when all that is there is this old."""
     now = cluster.bench.clock.now() + age
     options = {"older_than": HOUR, **options}
-    return await tidy(api or cluster.client, namespace=NAMESPACE, now=now, clock=cluster.time.clock(), **options)
+    return await tidy(
+        api or cluster.client, namespace=NAMESPACE, now=lambda: now, clock=cluster.time.clock(), **options
+    )
 
 
 def actions(result: CleanupReport) -> list[CleanupAction]:
@@ -153,3 +156,11 @@ async def test_a_submitter_that_comes_back_meanwhile_ends_with_one_gang(turns, b
             assert submission.retryable
             submission = await submit(cluster, cluster.client)
         cluster.check_one_live_gang(submission)
+
+
+@pytest.mark.parametrize(("age", "left"), [(HOUR / 2, 1), (2 * HOUR, 0)], ids=["young", "old"])
+async def test_age_is_judged_by_the_clock_of_the_api_server(cluster, age: timedelta, left: int):
+    await half_submitted(cluster)
+    cluster.bench.run(age.total_seconds())
+    await GangService(cluster.client).tidy(namespace=NAMESPACE, older_than=HOUR)
+    assert len(cluster.jobs()) == left

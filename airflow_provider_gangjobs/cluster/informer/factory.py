@@ -88,6 +88,10 @@ class Informer(Generic[V]):
         """Return the current objects of a key, by uid."""
         return self._shared.store.objects(key)
 
+    def keys(self) -> list[str]:
+        """Return the keys that have objects now."""
+        return self._shared.store.keys()
+
     def subscribe(self, key: str, notification: Notification | None = None) -> Subscription[V]:
         """Subscribe to changes of the objects of one key, until the subscription is closed or `release` is called."""
         if self._subscriptions is None:

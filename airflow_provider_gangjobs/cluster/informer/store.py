@@ -214,6 +214,10 @@ class Store(Generic[V]):
         """Return the objects of a key without a copy: a gang may have 100,000. Do not keep it across an await."""
         return self._objects.get(key, _NOTHING)
 
+    def keys(self) -> list[str]:
+        """Return the keys that have objects now."""
+        return list(self._objects)
+
     def subscribe(self, key: str, notification: Notification | None = None) -> Subscription[V]:
         if self.closed:
             raise InformerClosedError("the informer was closed")

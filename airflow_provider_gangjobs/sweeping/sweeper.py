@@ -1,0 +1,118 @@
+"""Sweeper: the task that sweeps one namespace while gangs are followed there, from the informers of the followers.
+
+A look sends no request unless there is something to do: the watches of Jobs and pods exist for the followers anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.clock import Clock
+from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.kube.views import JobView, PodView
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.sweeping.sweep import Sweep, log_swept
+from airflow_provider_gangjobs.tracking.gang_watch import gang_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.cluster.informer import Informer
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 60.0
+LOOKS_PER_CONNECTION: Final = 10
+"""After so many looks the connection is read again, because its credentials may have changed."""
+
+
+@dataclass(frozen=True)
+class InformerView:
+    """The gangs of a namespace, as the shared informers show them."""
+
+    job_informer: Informer[JobView]
+    pod_informer: Informer[PodView]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the Jobs are all Jobs of the server at one moment."""
+        return self.job_informer.is_complete_snapshot and self.job_informer.problem is None
+
+    def gangs(self) -> Collection[str]:
+        """Return the names of the gangs of which there are Jobs or pods."""
+        return {*self.job_informer.keys(), *self.pod_informer.keys()}
+
+    def jobs(self, gang: str) -> Iterable[JobView]:
+        """Return the Jobs of this name."""
+        return self.job_informer.objects(gang).values()
+
+    def pods(self, gang: str) -> Iterable[PodView]:
+        """Return the pods of the gang of this name."""
+        return self.pod_informer.objects(gang).values()
+
+
+class NamespaceSweeper:
+    """Sweeps one namespace until nobody follows a gang there and no gang is left that nobody follows."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        namespace: str,
+        *,
+        read_config: Callable[[], Awaitable[ClusterConfig]],
+        is_needed: Callable[[], bool],
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        :param read_config: Reads the connection.
+        :param is_needed: Whether gangs are followed in the namespace.
+        """
+        self._sweep = sweep
+        self._namespace = namespace
+        self._read_config = read_config
+        self._is_needed = is_needed
+        self._clock = clock or Clock()
+
+    async def run(self) -> None:
+        """Sweep until there is nothing to do. Raises what `read_config` raises."""
+        while True:
+            config = await self._read_config()
+            client = informers().acquire_client(config)
+            try:
+                if await self._sweep_over(GangService(client)):
+                    return
+            finally:
+                await informers().release_client(config.key)
+
+    async def _sweep_over(self, gangs: GangService) -> bool:
+        """Look `LOOKS_PER_CONNECTION` times over this client. Returns whether there is nothing left to do."""
+        client, namespace = gangs.client, self._namespace
+        async with (
+            informers().acquired(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=gang_of) as jobs,
+            informers().acquired(client, PODS, namespace, LABEL_GANG, decode=PodView, index=gang_of) as pods,
+        ):
+            view = InformerView(jobs, pods)
+            for _ in range(LOOKS_PER_CONNECTION):
+                await self._clock.sleep(LOOK_EVERY_S)
+                try:
+                    is_synced = await jobs.synced(0) and await pods.synced(0)
+                except InformerClosedError:
+                    return False
+                if not is_synced:
+                    continue
+                try:
+                    log_swept(await self._sweep.look(gangs, view))
+                except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
+                    log.exception("The sweep of namespace %s failed, and is repeated", namespace)
+                    continue
+                if not self._is_needed() and not self._sweep.has_more:
+                    return True
+        return False
+
+
+__all__ = ["InformerView", "NamespaceSweeper"]

@@ -1,0 +1,127 @@
+"""The sweepers of a triggerer: one for each connection, namespace and installation, started by the first gang there.
+
+A triggerer sweeps with the connections of the gangs that it follows, so the triggerers that have a gang in a namespace
+sweep it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from asgiref.sync import sync_to_async
+
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.triggers.args import TriggerArgs
+
+K = TypeVar("K")
+
+log = logging.getLogger(__name__)
+
+CONNECTION_READ_FOR_S: Final = 300.0
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What one sweeper sweeps."""
+
+    conn_id: str
+    must_exist: bool
+    namespace: str
+    installation: str
+
+
+class _Sweepers:
+    """The sweepers of one event loop, and the gangs that the triggers of the loop follow."""
+
+    def __init__(self) -> None:
+        self._followed: Counter[GangRef] = Counter()
+        self._followers: Counter[_Place] = Counter()
+        self._tasks: dict[_Place, asyncio.Task[None]] = {}
+
+    @contextmanager
+    def following(self, args: TriggerArgs) -> Iterator[None]:
+        """Count a trigger as the follower of its gang during the block, and sweep the namespace of the gang."""
+        place = _Place(args.kubernetes_conn_id, args.must_exist, args.namespace, args.installation)
+        self._followed[args.ref] += 1
+        self._followers[place] += 1
+        if place not in self._tasks:
+            # The task outlives the trigger, so it gets a context of its own: a triggerer routes log lines by the
+            # context of the trigger.
+            task = asyncio.get_running_loop().create_task(
+                self._sweep(place), name=f"sweeper of {place.namespace}", context=contextvars.Context()
+            )
+            self._tasks[place] = task
+        try:
+            yield
+        finally:
+            _count_down(self._followed, args.ref)
+            _count_down(self._followers, place)
+
+    async def _sweep(self, place: _Place) -> None:
+        from airflow_provider_gangjobs.cluster.clock import Clock
+        from airflow_provider_gangjobs.service import follow
+        from airflow_provider_gangjobs.sweeping.sweep import Sweep
+        from airflow_provider_gangjobs.sweeping.sweeper import NamespaceSweeper
+
+        hook = GangJobHook(place.conn_id, must_exist=place.must_exist)
+
+        async def release(ref: GangRef) -> None:
+            await follow(await hook.aconfig(), ref)
+
+        sweep = Sweep(
+            place.installation,
+            is_followed=lambda ref: ref in self._followed,
+            has_ended=has_ended,
+            release=release,
+            clock=Clock(monotonic=asyncio.get_running_loop().time),
+        )
+        sweeper = NamespaceSweeper(
+            sweep,
+            place.namespace,
+            read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
+            is_needed=lambda: place in self._followers,
+        )
+        try:
+            await sweeper.run()
+        except Exception as error:  # a secrets backend may raise anything, and its text may hold a credential
+            log.warning(
+                "Namespace %s is not swept any more until its next gang: %s", place.namespace, type(error).__name__
+            )
+            log.debug("The sweeper failed", exc_info=True)
+        finally:
+            del self._tasks[place]
+
+
+def following(args: TriggerArgs) -> AbstractContextManager[None]:
+    """Return a context manager that counts a trigger as the follower of its gang, and sweeps the gang's namespace."""
+    return loop_local(_Sweepers).following(args)
+
+
+async def has_ended(key: TaskKey) -> bool | None:
+    """Return whether a task has ended and no try of it continues with its gang. `None` if Airflow cannot be asked."""
+    task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
+    state = await sync_to_async(read_state)(task, RuntimeTaskInstance.get_task_states, log)
+    return None if state == AbsentState.UNKNOWN else is_kill(state)
+
+
+def _count_down(counter: Counter[K], key: K) -> None:
+    """Remove one. A key that has reached 0 is removed, so the counter does not grow for ever."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

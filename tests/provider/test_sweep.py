@@ -1,0 +1,266 @@
+"""A sweep ends the gang of a task that has ended, and touches nothing that somebody wants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
+from airflow_provider_gangjobs.submission.ending import kill
+from airflow_provider_gangjobs.sweeping.sweep import ListedView, Sweep, SweptGang
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import PODS
+from tests.provider.submission_cluster import KEY, InterleavingClient, SubmissionCluster, running_cluster
+from tests.provider.test_submission_endings import NOW
+from tests.provider.test_submission_races import Gate, interleaved
+from tests.sandbox.builders import NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+PROD, STAGING = (replace(KEY, installation=name) for name in ("prod", "staging"))
+DELETE = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)
+GRACE_S, MINUTE_S = GRACE.total_seconds(), CONFIRM_AFTER.total_seconds()
+
+
+class Sweeper:
+    """A sweep of one installation, with the answers of its Airflow."""
+
+    def __init__(self, cluster: SubmissionCluster, *answers: bool | None, installation: str = "prod") -> None:
+        self.cluster = cluster
+        self.answers = list(answers or [True])
+        self.asked = 0
+        self.followed: set[GangRef] = set()
+        self.released: list[GangRef] = []
+        self.sweep = Sweep(
+            installation,
+            is_followed=self.followed.__contains__,
+            has_ended=self._answer,
+            release=self._release,
+            clock=cluster.time.clock(),
+        )
+
+    async def look(self, *, after_s: float = 0.0, api: Any = None) -> list[SweepAction]:
+        return [swept.decision.action for swept in await self.swept(after_s=after_s, api=api) if not swept.error]
+
+    async def swept(self, *, after_s: float = 0.0, api: Any = None) -> list[SweptGang]:
+        self.cluster.time.now += after_s
+        view = await ListedView.read(self.cluster.client, NAMESPACE)
+        return await self.sweep.look(GangService(api or self.cluster.client), view)
+
+    async def until_confirmed(self, *, api: Any = None) -> list[SweepAction]:
+        """The three looks that end a gang: it is not followed, its task has ended once, and twice."""
+        looks = [await self.look(), await self.look(after_s=GRACE_S), await self.look(after_s=MINUTE_S, api=api)]
+        return [action for look in looks for action in look]
+
+    async def _answer(self, key: Any) -> bool | None:
+        self.asked += 1
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def _release(self, ref: GangRef) -> None:
+        self.released.append(ref)
+
+
+def uids(cluster: SubmissionCluster) -> list[str]:
+    return [job["metadata"]["uid"] for job in cluster.live_jobs()]
+
+
+def held_pods(cluster: SubmissionCluster) -> list[Any]:
+    return [pod for pod in cluster.objects(PODS) if FINALIZER_HARVEST in (pod["metadata"].get("finalizers") or ())]
+
+
+async def test_gang_of_an_ended_task_is_deleted_after_grace_and_confirmation(cluster):
+    await cluster.submit(key=PROD, policies=DELETE)
+    cluster.bench.run()
+    assert await Sweeper(cluster).until_confirmed() == [SweepAction.DELETE_LIVE]
+    assert cluster.jobs() == []
+    assert held_pods(cluster) == []
+
+
+ANSWERS: dict[str, tuple[bool | None, ...]] = {
+    "deferred": (False,),
+    "Airflow is down": (None,),
+    "ended, then cleared": (True, False),
+    "ended, then Airflow is down": (True, None),
+}
+
+
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
+async def test_gang_of_a_task_that_may_want_it_stays(cluster, answers: tuple[bool | None, ...]):
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    sweeper = Sweeper(cluster, *answers)
+    assert await sweeper.until_confirmed() == []
+    assert uids(cluster) == [ref.uid]
+    assert sweeper.asked > 0
+
+
+UNTOUCHED: dict[str, dict[str, Any]] = {
+    "kept on kill": {"key": PROD, "policies": Policies(OnKill.KEEP, OnFinish.KEEP)},
+    "submitted by a hook": {"key": PROD},
+    "of another installation": {"key": STAGING, "policies": DELETE},
+    "made before installations had ids": {"key": KEY, "policies": DELETE},
+}
+
+
+@pytest.mark.parametrize("submitted", UNTOUCHED.values(), ids=UNTOUCHED)
+async def test_airflow_is_not_even_asked_about_a_gang_that_a_sweep_may_not_end(cluster, submitted: dict[str, Any]):
+    ref = (await cluster.submit(**submitted)).ref
+    sweeper = Sweeper(cluster)
+    assert await sweeper.until_confirmed() == []
+    assert (uids(cluster), sweeper.asked) == ([ref.uid], 0)
+
+
+async def test_gang_that_is_followed_stays_and_the_grace_begins_when_nobody_follows_it(cluster):
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    sweeper = Sweeper(cluster)
+    sweeper.followed.add(ref)
+    assert await sweeper.until_confirmed() == []
+    sweeper.followed.clear()
+    assert await sweeper.look(after_s=GRACE_S) == []
+    assert (await sweeper.look(after_s=GRACE_S - 1), sweeper.asked) == ([], 0)
+    assert uids(cluster) == [ref.uid]
+
+
+async def test_two_installations_in_one_namespace_have_a_gang_each_and_sweep_their_own(cluster):
+    staging = (await cluster.submit(key=STAGING, policies=DELETE)).ref
+    prod = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    assert staging.name != prod.name
+    assert await Sweeper(cluster, installation="prod").until_confirmed() == [SweepAction.DELETE_LIVE]
+    assert uids(cluster) == [staging.uid]
+
+
+async def test_gang_from_before_the_installation_had_an_id_is_adopted_and_then_swept(cluster):
+    old = (await cluster.submit(key=KEY, claim="ti-1")).ref
+    adopted = await cluster.submit(key=PROD, claim="ti-2", policies=DELETE)
+    assert (adopted.ref, adopted.adopted) == (old, True)
+    assert await Sweeper(cluster).until_confirmed() == [SweepAction.DELETE_LIVE]
+
+
+async def test_gang_of_another_installation_is_not_adopted(cluster):
+    staging = await cluster.submit(key=STAGING, claim="ti-1")
+    assert (await cluster.submit(key=PROD, claim="ti-2")).adopted is False
+    assert len(uids(cluster)) == 2
+    assert read_job(cluster.live_jobs()[0]).claim in {"ti-1", "ti-2"}
+    assert staging.ref.uid in uids(cluster)
+
+
+@pytest.mark.parametrize("at", ["get jobs", "delete jobs"])
+async def test_gang_that_a_try_adopts_meanwhile_is_spared(cluster, at: str):
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    api = InterleavingClient(cluster.client, at, lambda: claim(cluster.client, ref, "ti-2"))
+    assert await Sweeper(cluster).until_confirmed(api=api) == []
+    assert (uids(cluster), api.happened) == ([ref.uid], 1)
+
+
+async def test_adoption_makes_what_was_known_about_the_task_void(cluster):
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    sweeper = Sweeper(cluster)
+    assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], []]
+    await claim(cluster.client, ref, "ti-2")
+    assert await sweeper.look(after_s=MINUTE_S) == []
+    assert (uids(cluster), sweeper.asked) == ([ref.uid], 1)
+
+
+async def test_delivered_gang_whose_deletion_failed_is_deleted(cluster):
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    cluster.finish_job(ref.name)
+    await mark_delivered_by(cluster.client, ref, "ti-1", at=NOW)
+    assert [await Sweeper(cluster).look(), cluster.jobs() == []] == [[], False]
+    sweeper = Sweeper(cluster)
+    assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], [SweepAction.DELETE_DELIVERED]]
+    assert (cluster.jobs(), sweeper.asked) == ([], 0)
+
+
+async def test_held_pods_of_an_ended_gang_are_harvested_once_in_each_grace(cluster):
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    cluster.bench.run()
+    for pod in cluster.bench.live_pods(ref.name):
+        cluster.bench.succeed(pod)
+    cluster.bench.run()
+    sweeper = Sweeper(cluster)
+    looks = [await sweeper.look(after_s=GRACE_S) for _ in range(3)]
+    assert looks == [[], [SweepAction.RELEASE], [SweepAction.RELEASE]]
+    assert sweeper.released == [ref, ref]
+
+
+async def vanished(cluster: SubmissionCluster, **submitted: Any) -> GangRef:
+    ref = (await cluster.submit(**submitted)).ref
+    cluster.bench.run()
+    await GangService(cluster.client).delete(ref)
+    cluster.bench.run()
+    assert len(held_pods(cluster)) == 4
+    return ref
+
+
+@pytest.mark.parametrize(
+    ("key", "held"), [(PROD, 0), (STAGING, 4), (KEY, 0)], ids=["own", "of another installation", "of none"]
+)
+async def test_held_pods_of_a_vanished_job_are_released_after_the_grace(cluster, key: Any, held: int):
+    await vanished(cluster, key=key)
+    sweeper = Sweeper(cluster)
+    assert [await sweeper.look(), len(held_pods(cluster))] == [[], 4]
+    await sweeper.look(after_s=GRACE_S)
+    assert len(held_pods(cluster)) == held
+
+
+async def test_pods_stay_held_while_their_follower_handles_the_deletion(cluster):
+    sweeper = Sweeper(cluster)
+    sweeper.followed.add(await vanished(cluster, key=PROD))
+    assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], []]
+    assert len(held_pods(cluster)) == 4
+
+
+async def test_refused_deletion_is_reported_and_repeated(cluster):
+    await cluster.submit(key=PROD, policies=DELETE)
+    cluster.faults.add(Fault(FaultKind.STATUS, method="DELETE", code=403, times=1))
+    sweeper = Sweeper(cluster)
+    assert await sweeper.until_confirmed() == []
+    assert await sweeper.look() == [SweepAction.DELETE_LIVE]
+
+
+class PagesUngated:
+    """The client of a process that waits for its turn before each request, except for pages of a list."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gate._api if name == "list_views" else self._gate, name)
+
+
+OTHERS: dict[str, Callable[[SubmissionCluster, GangRef], Callable[[Any], Awaitable[Any]]]] = {
+    "kill": lambda cluster, ref: lambda api: kill(api, ref, "ti-1", clock=cluster.time.clock()),
+    "deliver": lambda cluster, ref: lambda api: mark_delivered_by(api, ref, "ti-1", at=NOW, clock=cluster.time.clock()),
+}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(turns=st.lists(st.integers(0, 2), max_size=24), other=st.sampled_from(sorted(OTHERS)))
+async def test_a_try_that_adopts_or_submits_has_one_live_gang_whoever_sweeps_kills_or_delivers(turns, other):
+    async with running_cluster() as cluster:
+        ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+        sweeper = Sweeper(cluster)
+        assert [await sweeper.look(), await sweeper.look(after_s=GRACE_S)] == [[], []]
+        cluster.time.now += MINUTE_S
+        order: Iterator[int] = iter(turns)
+        _, submission, _ = await interleaved(
+            cluster.client,
+            order,
+            lambda api: sweeper.look(api=PagesUngated(api)),
+            lambda api: cluster.submit(key=PROD, claim="ti-2", policies=DELETE, api=api),
+            OTHERS[other](cluster, ref),
+        )
+        assert not isinstance(submission, BaseException), submission
+        (job,) = cluster.live_jobs()
+        assert (job["metadata"]["uid"], read_job(job).claim) == (submission.ref.uid, "ti-2")

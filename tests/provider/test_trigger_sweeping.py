@@ -1,0 +1,134 @@
+"""A triggerer that has a gang in a namespace ends the gangs there whose tasks ended while no triggerer had them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_ON_FINISH,
+    ANNOTATION_ON_KILL,
+    ANNOTATION_TASK,
+    LABEL_INSTALLATION,
+)
+from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.sweeping.sweeper import LOOK_EVERY_S
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
+from tests.provider.virtual_control_plane import NAMESPACE
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.provider.virtual_control_plane import VirtualControlPlane
+
+pytestmark = in_virtual_time
+WITHIN_S = GRACE.total_seconds() + 4 * LOOK_EVERY_S
+
+
+class Airflow:
+    """Answers for the states of tasks, by task id."""
+
+    def __init__(self, **states: str) -> None:
+        self.states = states
+
+    def send(self, msg: Any) -> Any:
+        assert isinstance(msg, GetTaskStates)
+        (task,), (run,) = msg.task_ids or [], msg.run_ids or []
+        return TaskStatesResult(task_states={run: {task: self.states[task]}})
+
+
+@pytest.fixture
+def airflow(plane: VirtualControlPlane, monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    answers = Airflow(followed="deferred", orphan="failed", waiting="deferred")
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", answers, raising=False)
+    described = {"conn_type": "kubernetes", "extra": {"kube_config": dict(plane.config.kube_config or {})}}
+    monkeypatch.setenv("AIRFLOW_CONN_PLANE", json.dumps(described))
+    return answers
+
+
+def submit(plane: VirtualControlPlane, name: str, installation: str = "prod") -> GangRef:
+    ref = plane.submit(name, workers=2)
+    annotations = {
+        ANNOTATION_TASK: TaskKey("d", "r", name).to_json(),
+        ANNOTATION_CLAIM: name,
+        ANNOTATION_ON_KILL: "delete",
+        ANNOTATION_ON_FINISH: "keep",
+    }
+    metadata = {"annotations": annotations, "labels": {LABEL_INSTALLATION: installation}}
+    plane.registry.patch(JOBS, name, NAMESPACE, {"metadata": metadata}, PatchKind.MERGE)
+    return ref
+
+
+@asynccontextmanager
+async def triggerer(*refs: GangRef) -> AsyncIterator[None]:
+    """A triggerer with a trigger for each gang."""
+    tasks = [asyncio.create_task(run(ref)) for ref in refs]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run(ref: GangRef) -> None:
+    known = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "claim": ref.name}
+    trigger = GangJobTrigger(kubernetes_conn_id="plane", installation="prod", **known)
+    trigger.task_instance = SimpleNamespace(dag_id="d", run_id="r", task_id=ref.name, map_index=-1)
+    async for _ in trigger.run():
+        pass
+
+
+async def test_gang_whose_task_ended_without_a_triggerer_is_swept_within_the_grace(plane, airflow):
+    followed, _ = submit(plane, "followed"), submit(plane, "orphan")
+    async with triggerer(followed):
+        await plane.until(lambda: plane.job("orphan") is None, within_s=WITHIN_S)
+        await plane.until(lambda: plane.pods("orphan") == [])
+    assert plane.running_ranks("followed") == 2
+
+
+@pytest.mark.parametrize(
+    "other", [("waiting", "prod"), ("orphan", "staging")], ids=["still deferred", "of another installation"]
+)
+async def test_gang_that_is_deferred_or_of_another_installation_runs_on(plane, airflow, other: tuple[str, str]):
+    followed, _ = submit(plane, "followed"), submit(plane, *other)
+    async with triggerer(followed):
+        await asyncio.sleep(WITHIN_S)
+    assert [plane.running_ranks(name) for name in ("followed", other[0])] == [2, 2]
+
+
+async def test_pods_of_a_gang_that_ended_without_a_triggerer_are_recorded_and_released(plane, airflow):
+    followed, _ = submit(plane, "followed"), submit(plane, "orphan")
+    await plane.until(lambda: plane.running_ranks("orphan") == 2)
+    async with triggerer(followed):
+        plane.finish_all("orphan")
+        await plane.until(lambda: not plane.held("orphan"), within_s=WITHIN_S)
+    assert len(plane.ledger("orphan")) == 2
+    assert plane.job("orphan") is not None
+
+
+async def test_a_look_that_finds_nothing_sends_no_request(plane, airflow):
+    async with triggerer(submit(plane, "followed")):
+        await asyncio.sleep(LOOK_EVERY_S / 2)
+        before = requests()
+        await asyncio.sleep(4 * LOOK_EVERY_S)
+        assert requests() == before
+
+
+def requests() -> int:
+    """Requests of the triggerer, without watches, which the server ends after some minutes."""
+    statistics = informers().client_statistics().values()
+    return sum(count for client in statistics for verb, count in client.requests.items() if verb != "watch")
