@@ -58,6 +58,9 @@ task."""
 ANNOTATION_GANG: Final = metadata_keys.ANNOTATION_GANG
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 
+ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
+"""The gangs that a process follows, in the format of `gang.state.lease`. On a Lease."""
+
 ANNOTATION_DEFAULT_CONTAINER: Final = metadata_keys.ANNOTATION_DEFAULT_CONTAINER
 """Name of the container whose exit code and termination message are those of the rank. On the pods."""
 ANNOTATION_COMPLETION_INDEX: Final = metadata_keys.ANNOTATION_COMPLETION_INDEX
@@ -91,5 +94,7 @@ class Role(StrEnum):
     LEDGER = "ledger"
     UPLOAD = "upload"
     RENDEZVOUS = "rendezvous"
+    FOLLOWER = "follower"
+    """A Lease in which a process names the gangs that it follows."""
     WORKLOAD = "workload"
     PODGROUP = "podgroup"

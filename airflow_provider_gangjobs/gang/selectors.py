@@ -18,6 +18,10 @@ ALL_GANGS: Final = f"{LABEL_TASK},!{LABEL_DROPPED}"
 """Selects the Jobs of all submissions that still exist."""
 
 
+FOLLOWERS: Final = f"{LABEL_ROLE}={Role.FOLLOWER}"
+"""Selects the Leases in which processes name the gangs that they follow."""
+
+
 def gang_selector(name: str) -> str:
     """Select all objects of the gang whose Job has this name."""
     return f"{LABEL_GANG}={name}"

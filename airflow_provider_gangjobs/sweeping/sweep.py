@@ -143,6 +143,8 @@ class Sweep:
     """Asks Airflow whether a task has ended and no try continues with its gang. `None` if that is not known."""
     release: Callable[[GangRef], Awaitable[object]]
     """Records the outcomes of a gang that is over, and releases its pods."""
+    others: Callable[[], Awaitable[Callable[[GangRef], bool] | None]] | None = None
+    """Reads which gangs other processes follow; the result is `None` if that cannot be read."""
     clock: Clock = field(default_factory=Clock)
     grace: timedelta = GRACE
     _memory: dict[GangRef, _Memory] = field(default_factory=dict, init=False)
@@ -152,6 +154,10 @@ class Sweep:
         """Look at all gangs once. Returns what was done, with the errors of requests that failed."""
         unowned, vanished = await self._find_unowned(view)
         decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
+        if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
+            follows = await self._read_others()
+            decided = [each for each in decided if not follows(each[0].ref)]
+            vanished = [ref for ref in vanished if not follows(ref)]
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
         decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
         slots = asyncio.Semaphore(RELEASES_AT_ONCE)
@@ -229,6 +235,19 @@ class Sweep:
             )
             for pod in pods
         )
+
+    async def _read_others(self) -> Callable[[GangRef], bool]:
+        """Return a function that says whether another process follows a gang. The grace of such a gang begins anew."""
+        follows = await self.others() if self.others is not None else None
+        now_s = self.clock.monotonic()
+
+        def is_followed(ref: GangRef) -> bool:
+            if follows is None or not follows(ref):
+                return False
+            self._memory[ref] = replace(self._memory[ref], unowned_since_s=now_s)
+            return True
+
+        return is_followed
 
     # -- questions to Airflow --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.sweeping.leases import Leases
 from airflow_provider_gangjobs.sweeping.sweep import Sweep, log_swept
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.informer import Informer
+    from airflow_provider_gangjobs.gang.identity import GangRef
 
 log = logging.getLogger(__name__)
 
@@ -65,18 +67,19 @@ class NamespaceSweeper:
         namespace: str,
         *,
         read_config: Callable[[], Awaitable[ClusterConfig]],
-        is_needed: Callable[[], bool],
+        followed: Callable[[], Collection[GangRef]],
         clock: Clock | None = None,
     ) -> None:
         """
         :param read_config: Reads the connection.
-        :param is_needed: Whether gangs are followed in the namespace.
+        :param followed: Returns the gangs that this process follows in the namespace.
         """
         self._sweep = sweep
         self._namespace = namespace
         self._read_config = read_config
-        self._is_needed = is_needed
+        self._followed = followed
         self._clock = clock or Clock()
+        self._leases = Leases(namespace, sweep.installation, clock=sweep.clock)
 
     async def run(self) -> None:
         """Sweep until there is nothing to do. Raises what `read_config` raises."""
@@ -92,6 +95,7 @@ class NamespaceSweeper:
     async def _sweep_over(self, gangs: GangService) -> bool:
         """Look `LOOKS_PER_CONNECTION` times over this client. Returns whether there is nothing left to do."""
         client, namespace = gangs.client, self._namespace
+        self._sweep.others = lambda: self._leases.others(client)
         async with (
             informers().acquired(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=gang_of) as jobs,
             informers().acquired(client, PODS, namespace, LABEL_GANG, decode=PodView, index=gang_of) as pods,
@@ -105,12 +109,14 @@ class NamespaceSweeper:
                     return False
                 if not is_synced:
                     continue
+                await self._leases.renew(client, self._followed())
                 try:
                     log_swept(await self._sweep.look(gangs, view))
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
                     log.exception("The sweep of namespace %s failed, and is repeated", namespace)
                     continue
-                if not self._is_needed() and not self._sweep.has_more:
+                if not self._followed() and not self._sweep.has_more:
+                    await self._leases.remove(client)
                     return True
         return False
 

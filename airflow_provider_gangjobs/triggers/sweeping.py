@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
-
-K = TypeVar("K")
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +48,15 @@ class _Sweepers:
     """The sweepers of one event loop, and the gangs that the triggers of the loop follow."""
 
     def __init__(self) -> None:
-        self._followed: Counter[GangRef] = Counter()
-        self._followers: Counter[_Place] = Counter()
+        self._followed: defaultdict[_Place, Counter[GangRef]] = defaultdict(Counter)
         self._tasks: dict[_Place, asyncio.Task[None]] = {}
 
     @contextmanager
     def following(self, args: TriggerArgs) -> Iterator[None]:
         """Count a trigger as the follower of its gang during the block, and sweep the namespace of the gang."""
         place = _Place(args.kubernetes_conn_id, args.must_exist, args.namespace, args.installation)
-        self._followed[args.ref] += 1
-        self._followers[place] += 1
+        followed = self._followed[place]
+        followed[args.ref] += 1
         if place not in self._tasks:
             # The task outlives the trigger, so it gets a context of its own: a triggerer routes log lines by the
             # context of the trigger.
@@ -70,8 +67,13 @@ class _Sweepers:
         try:
             yield
         finally:
-            _count_down(self._followed, args.ref)
-            _count_down(self._followers, place)
+            followed[args.ref] -= 1
+            if not followed[args.ref]:
+                del followed[args.ref]
+
+    def _is_followed(self, ref: GangRef) -> bool:
+        """Return whether a trigger of this loop follows the gang, whatever its connection is."""
+        return any(ref in followed for followed in self._followed.values())
 
     async def _sweep(self, place: _Place) -> None:
         from airflow_provider_gangjobs.cluster.clock import Clock
@@ -86,7 +88,7 @@ class _Sweepers:
 
         sweep = Sweep(
             place.installation,
-            is_followed=lambda ref: ref in self._followed,
+            is_followed=self._is_followed,
             has_ended=has_ended,
             release=release,
             clock=Clock(monotonic=asyncio.get_running_loop().time),
@@ -95,7 +97,7 @@ class _Sweepers:
             sweep,
             place.namespace,
             read_config=lambda: hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S),
-            is_needed=lambda: place in self._followers,
+            followed=lambda: self._followed[place].keys(),
         )
         try:
             await sweeper.run()
@@ -106,6 +108,8 @@ class _Sweepers:
             log.debug("The sweeper failed", exc_info=True)
         finally:
             del self._tasks[place]
+            if not self._followed[place]:
+                del self._followed[place]
 
 
 def following(args: TriggerArgs) -> AbstractContextManager[None]:
@@ -118,10 +122,3 @@ async def has_ended(key: TaskKey) -> bool | None:
     task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
     state = await sync_to_async(read_state)(task, RuntimeTaskInstance.get_task_states, log)
     return None if state == AbsentState.UNKNOWN else is_kill(state)
-
-
-def _count_down(counter: Counter[K], key: K) -> None:
-    """Remove one. A key that has reached 0 is removed, so the counter does not grow for ever."""
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]

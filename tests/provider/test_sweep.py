@@ -132,6 +132,18 @@ async def test_gang_that_is_followed_stays_and_the_grace_begins_when_nobody_foll
     assert uids(cluster) == [ref.uid]
 
 
+async def test_gang_that_another_triggerer_follows_is_not_asked_about(cluster):
+    ref = (await cluster.submit(key=PROD, policies=DELETE)).ref
+    sweeper = Sweeper(cluster)
+
+    async def others() -> Callable[[GangRef], bool]:
+        return {ref}.__contains__
+
+    sweeper.sweep.others = others
+    assert await sweeper.until_confirmed() == []
+    assert (uids(cluster), sweeper.asked) == ([ref.uid], 0)
+
+
 async def test_two_installations_in_one_namespace_have_a_gang_each_and_sweep_their_own(cluster):
     staging = (await cluster.submit(key=STAGING, policies=DELETE)).ref
     prod = (await cluster.submit(key=PROD, policies=DELETE)).ref

@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_INSTALLATION,
 )
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
 from airflow_provider_gangjobs.sweeping.sweeper import LOOK_EVERY_S
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from gangjobs_sandbox.registry import PatchKind
@@ -120,12 +121,14 @@ async def test_pods_of_a_gang_that_ended_without_a_triggerer_are_recorded_and_re
     assert plane.job("orphan") is not None
 
 
-async def test_a_look_that_finds_nothing_sends_no_request(plane, airflow):
-    async with triggerer(submit(plane, "followed")):
-        await asyncio.sleep(LOOK_EVERY_S / 2)
+@pytest.mark.parametrize("gangs", [1, 20])
+async def test_gangs_that_wait_cost_one_write_of_the_lease_in_five_minutes(plane, airflow, gangs: int):
+    refs = [submit(plane, f"gang-{number}") for number in range(gangs)]
+    async with triggerer(*refs):
+        await asyncio.sleep(RENEW_EVERY_S + LOOK_EVERY_S)
         before = requests()
-        await asyncio.sleep(4 * LOOK_EVERY_S)
-        assert requests() == before
+        await asyncio.sleep(4 * RENEW_EVERY_S)
+        assert requests() - before == 4
 
 
 def requests() -> int:

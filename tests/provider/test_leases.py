@@ -1,0 +1,92 @@
+"""A triggerer's Lease saves other triggerers the questions about its gangs, and nothing depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.lease import DURATION
+from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.sweeping.leases import MISSING_RULE, REMOVE_AFTER, RENEW_EVERY_S, Leases
+from gangjobs_sandbox.api import Fault, FaultKind
+from gangjobs_sandbox.resources import LEASES
+from tests.provider.virtual_control_plane import NAMESPACE, loop_clock
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.provider.virtual_control_plane import VirtualControlPlane
+
+pytestmark = in_virtual_time
+OURS, THEIRS = GangRef(NAMESPACE, "ours", "uid-ours"), GangRef(NAMESPACE, "theirs", "uid-theirs")
+
+
+def leases() -> Leases:
+    return Leases(NAMESPACE, "prod", clock=loop_clock())
+
+
+def stored(plane: VirtualControlPlane) -> list[dict[str, Any]]:
+    return plane.registry.list(LEASES, NAMESPACE)
+
+
+async def followed_by_others(plane: VirtualControlPlane, one: Leases) -> list[bool] | None:
+    follows = await one.others(plane.client)
+    return None if follows is None else [follows(OURS), follows(THEIRS)]
+
+
+async def test_another_process_sees_what_a_process_follows_until_the_lease_expires(plane):
+    ours, theirs = leases(), leases()
+    await ours.renew(plane.client, [OURS])
+    await theirs.renew(plane.client, [THEIRS])
+    assert await followed_by_others(plane, ours) == [False, True]
+    await asyncio.sleep(DURATION.total_seconds() + 2)
+    assert await followed_by_others(plane, ours) == [False, False]
+
+
+async def test_lease_is_written_once_in_each_interval_however_often_it_is_renewed(plane):
+    ours, interval = leases(), int(RENEW_EVERY_S)
+    for _ in range(0, 3 * interval, 60):
+        await ours.renew(plane.client, [OURS])
+        await asyncio.sleep(60)
+    assert len([event for event in plane.history if event.resource is LEASES]) == 3
+    assert len(stored(plane)) == 1
+
+
+async def test_renewal_follows_what_is_followed_and_survives_the_deletion_of_the_lease(plane):
+    ours, other = leases(), leases()
+    await ours.renew(plane.client, [OURS])
+    plane.registry.delete(LEASES, stored(plane)[0]["metadata"]["name"], NAMESPACE)
+    await asyncio.sleep(RENEW_EVERY_S)
+    await ours.renew(plane.client, [THEIRS])
+    assert await followed_by_others(plane, other) == [False, True]
+
+
+async def test_lease_whose_creation_was_not_answered_is_not_created_twice(plane):
+    plane.arm(FaultKind.DROP_AFTER, method="POST", path="leases")
+    ours = leases()
+    await ours.renew(plane.client, [OURS])
+    await ours.renew(plane.client, [OURS])
+    assert len(stored(plane)) == 1
+    assert await followed_by_others(plane, leases()) == [True, False]
+
+
+async def test_role_without_leases_is_reported_once_with_the_missing_rule(plane, caplog: pytest.LogCaptureFixture):
+    plane.faults.add(Fault(FaultKind.STATUS, path="leases", code=403, times=None))
+    ours = leases()
+    for _ in range(3):
+        await ours.renew(plane.client, [OURS])
+        assert await followed_by_others(plane, ours) is None
+    assert [MISSING_RULE in record.message for record in caplog.records if record.name == Leases.__module__] == [True]
+
+
+async def test_process_that_stops_removes_its_lease_and_others_remove_what_a_crash_left(plane):
+    ours, crashed = leases(), leases()
+    await crashed.renew(plane.client, [THEIRS])
+    await asyncio.sleep(REMOVE_AFTER.total_seconds() + GRACE.total_seconds())
+    await ours.renew(plane.client, [OURS])
+    await ours.others(plane.client)
+    assert len(stored(plane)) == 1
+    await ours.remove(plane.client)
+    assert stored(plane) == []
