@@ -1,4 +1,7 @@
-"""`gangjobs tidy`: complete or remove incomplete submissions. A cron job or a person runs this command."""
+"""`gangjobs tidy`: complete or remove incomplete submissions, and release what nobody follows any more.
+
+A cron job or a person runs this command.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,15 @@ import argparse
 import re
 import sys
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cli.cluster import add_cluster_options, run_on_cluster, selected_namespace
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.service import GangService
+    from airflow_provider_gangjobs.submission.cleanup import CleanupReport
+    from airflow_provider_gangjobs.sweeping.actions import SweptGang
 
 __all__ = ["configure", "run"]
 
@@ -23,26 +33,55 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="AGE",
         help="minimum age, such as 30m, 2h or 1d; default: 1h",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only print what the command would do")
+    parser.add_argument(
+        "--end-unowned",
+        type=_parse_age,
+        metavar="AGE",
+        help="also end gangs that run, are at least this old, and that no triggerer has followed for this long. "
+        "Airflow is not asked whether their tasks still want them: use it only while the triggerers run, or when "
+        "Airflow is gone, and not where tasks with deferrable=False wait for gangs",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only print what the command would do with each gang, and why"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tidy once and return 0, or 1 if a gang could not be completed or removed."""
-    namespace = selected_namespace(options)
-    tidied = run_on_cluster(
-        options,
-        lambda gangs: gangs.tidy(
-            namespace=namespace, everywhere=namespace is None, older_than=options.older_than, dry_run=options.dry_run
-        ),
-    )
+    """Tidy once and return 0, or 1 if something could not be done."""
+    tidied, swept = run_on_cluster(options, lambda gangs: _tidy(gangs, options))
     would = "would " if options.dry_run else ""
     for ref, verdict in tidied.gangs.items():
-        print(f"{ref}: {would}{verdict}")
-    for ref, failure in tidied.failures.items():
-        print(f"{ref}: {failure}", file=sys.stderr)
-    print(f"{tidied.looked_at} gangs checked, {len(tidied.gangs) + len(tidied.failures)} incomplete")
-    return 1 if tidied.failures else 0
+        print(f"{ref}: {would}{verdict}, because its submission is incomplete")
+    for gang in swept:
+        if not gang.error and gang.ref not in tidied.gangs:
+            of = f" of installation {gang.installation}" if gang.installation else ""
+            print(f"{gang.ref}{of}: {would}{gang.decision.action}, because {gang.decision.reason}")
+    failures = {str(ref): failure for ref, failure in tidied.failures.items()}
+    failures |= {str(gang.ref): gang.error for gang in swept if gang.error}
+    for name, failure in failures.items():
+        print(f"{name}: {failure}", file=sys.stderr)
+    incomplete = len(tidied.gangs) + len(tidied.failures)
+    acted = sum(not gang.error and gang.decision.action is not SweepAction.LEAVE for gang in swept)
+    print(f"{tidied.looked_at} gangs checked, {incomplete} incomplete, {acted} ended or released")
+    return 1 if failures else 0
+
+
+async def _tidy(gangs: GangService, options: argparse.Namespace) -> tuple[CleanupReport, list[SweptGang]]:
+    from airflow_provider_gangjobs.cluster.informer import informers
+    from airflow_provider_gangjobs.sweeping.once import sweep_once
+
+    namespace = selected_namespace(options)
+    tidied = await gangs.tidy(
+        namespace=namespace, everywhere=namespace is None, older_than=options.older_than, dry_run=options.dry_run
+    )
+    try:
+        swept = await sweep_once(
+            gangs, namespace, older_than=options.older_than, end_unowned=options.end_unowned, dry_run=options.dry_run
+        )
+    finally:
+        await informers().aclose()
+    return tidied, swept
 
 
 def _parse_age(text: str) -> timedelta:

@@ -242,6 +242,7 @@ def _details(record: SubmissionRecord, requests: str, ranks: int) -> list[tuple[
         ("Ranks", str(ranks)),
         ("Requests of each rank", requests),
         ("Placement", describe_placement(record.decision) if record.decision else ""),
+        ("Airflow installation", record.installation),
         ("Delivered to Airflow", f"{record.delivered_at:%Y-%m-%d %H:%M:%S} UTC" if record.delivered_at else ""),
     ]
     return [(name, value) for name, value in details if value]

@@ -55,6 +55,8 @@ class SubmissionRecord:
     ready: int
     """The number of ranks that run and are ready."""
     submitted_at: datetime
+    installation: str = ""
+    """Id of the Airflow installation that made the gang. Empty if the Job does not name it."""
     started_at: datetime | None = None
     """When the Job was started."""
     ended_at: datetime | None = None
@@ -77,6 +79,7 @@ def record_of(job: Job) -> SubmissionRecord:
         workers=job.workers,
         ready=job.status.ready,
         submitted_at=job.created_at,
+        installation=job.installation,
         started_at=job.started_at,
         ended_at=job.ended_at,
         delivered_at=job.delivered_at,

@@ -122,8 +122,8 @@ class Leases:
         )
 
 
-async def read_leases(client: Client, namespace: str) -> list[FollowerLease]:
-    """Return the Leases of all processes that follow gangs in a namespace.
+async def read_leases(client: Client, namespace: str | None) -> list[FollowerLease]:
+    """Return the Leases of all processes that follow gangs in a namespace, or in the cluster if it is None.
 
     Raises:
         ClusterError: they could not be listed.

@@ -12,37 +12,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import starmap
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import GangRef
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
     SweepAction,
-    SweepDecision,
     SweepFacts,
     TaskEnd,
     confirm_end,
     decide_sweep,
     decide_vanished,
 )
-from airflow_provider_gangjobs.gang.state.pods import is_held, owner_uid
-from airflow_provider_gangjobs.kube.views import JobView, PodView
-from airflow_provider_gangjobs.submission.ending import delete_if
+from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
+from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.service import GangService
 
 log = logging.getLogger(__name__)
@@ -51,74 +45,6 @@ QUESTIONS_PER_LOOK: Final = 20
 """About how many gangs Airflow is asked at each look. Each question is a request to Airflow's API."""
 ASK_AGAIN_AFTER_S: Final = 600.0
 """How long an answer holds that a task has not ended."""
-RELEASES_AT_ONCE: Final = 8
-RELEASE_TIMEOUT_S: Final = 300.0
-"""A release that takes longer is tried again after the next grace."""
-
-
-class NamespaceView(Protocol):
-    """The gangs of a namespace, as informers or a list show them."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the view has all Jobs, so that a Job that is missing does not exist."""
-
-    def gangs(self) -> Collection[str]:
-        """Return the names of the gangs of which the view has Jobs or pods."""
-
-    def jobs(self, gang: str) -> Iterable[JobView]:
-        """Return the Jobs of this name."""
-
-    def pods(self, gang: str) -> Iterable[PodView]:
-        """Return the pods of the gang of this name."""
-
-
-@dataclass(frozen=True)
-class ListedView:
-    """The gangs of a namespace, as one list showed them. The pods were listed first: a pod is made after its Job."""
-
-    by_gang: Mapping[str, tuple[list[JobView], list[PodView]]]
-    is_complete: bool = True
-
-    @classmethod
-    async def read(cls, client: Client, namespace: str) -> ListedView:
-        """List the Jobs and the held pods of a namespace.
-
-        Raises:
-            ClusterError: they could not be listed.
-        """
-        by_gang: dict[str, tuple[list[JobView], list[PodView]]] = {}
-        async with aclosing(client.list_views(PodView, PODS, namespace, label_selector=LABEL_GANG)) as pod_pages:
-            async for pods in pod_pages:
-                for pod in filter(is_held, pods):
-                    by_gang.setdefault(pod.metadata.labels.gang or "", ([], []))[1].append(pod)
-        async with aclosing(client.list_views(JobView, JOBS, namespace, label_selector=LABEL_GANG)) as job_pages:
-            async for jobs in job_pages:
-                for job in jobs:
-                    by_gang.setdefault(job.metadata.labels.gang or "", ([], []))[0].append(job)
-        return cls(by_gang)
-
-    def gangs(self) -> Collection[str]:
-        """Return the names of the gangs of which there are Jobs or held pods."""
-        return self.by_gang.keys()
-
-    def jobs(self, gang: str) -> Iterable[JobView]:
-        """Return the Jobs of this name."""
-        return self.by_gang[gang][0]
-
-    def pods(self, gang: str) -> Iterable[PodView]:
-        """Return the held pods of the gang of this name."""
-        return self.by_gang[gang][1]
-
-
-@dataclass(frozen=True)
-class SweptGang:
-    """What a look has done with a gang, or would do."""
-
-    ref: GangRef
-    decision: SweepDecision
-    error: str = ""
-    """Why it could not be done. The next look tries again."""
 
 
 @dataclass
@@ -160,13 +86,13 @@ class Sweep:
             vanished = [ref for ref in vanished if not follows(ref)]
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
         decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
-        slots = asyncio.Semaphore(RELEASES_AT_ONCE)
+        actions = SweepActions(gangs, release=self._release, is_followed=self.is_followed, clock=self.clock)
         acts = [
-            self._act(gangs, job, facts, decision, slots)
+            actions.act(job, facts, decision)
             for job, facts, decision in decided
             if decision.action not in {SweepAction.LEAVE, SweepAction.ASK}
         ]
-        acts += [self._release_vanished(gangs, ref, slots) for ref in vanished]
+        acts += [actions.release_vanished(ref) for ref in vanished]
         return [swept for swept in await asyncio.gather(*acts) if swept is not None]
 
     @property
@@ -187,7 +113,7 @@ class Sweep:
             jobs = [read_job(job) for job in view.jobs(gang)]
             if any(map(self.is_followed, (job.ref for job in jobs))):
                 continue
-            held = _held_by_owner(view.pods(gang))
+            held = held_by_owner(view.pods(gang))
             for job in jobs:
                 seen.add(job.ref)
                 memory = self._remember(job.ref, job.claim)
@@ -276,67 +202,10 @@ class Sweep:
         known, memory.ended_since_s = confirm_end(memory.ended_since_s, has_ended=has_ended, now_s=now_s)
         return known
 
-    # -- actions ---------------------------------------------------------------------------------------------
-
-    async def _act(
-        self, gangs: GangService, job: Job, facts: SweepFacts, decision: SweepDecision, slots: asyncio.Semaphore
-    ) -> SweptGang | None:
-        """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
-
-        def is_still_so(stored: Job) -> bool:
-            return stored.claim == job.claim and decide_sweep(stored, facts).action is decision.action
-
-        ref = job.ref
-        try:
-            async with slots:
-                if decision.action is SweepAction.RELEASE:
-                    await self._release(ref)
-                elif self.is_followed(ref) or not await delete_if(gangs.client, ref, is_still_so, clock=self.clock):
-                    return None
-                else:
-                    await gangs.release_pods(ref)
-        except (ClusterError, TimeoutError) as error:
-            return SweptGang(ref, decision, str(error) or type(error).__name__)
-        return SweptGang(ref, decision)
-
     async def _release(self, ref: GangRef) -> None:
         """Release the pods of a gang that is over. A release that fails is repeated after the next grace."""
         self._memory[ref].unowned_since_s = self.clock.monotonic()
-        async with asyncio.timeout(RELEASE_TIMEOUT_S):
-            await self.release(ref)
-
-    async def _release_vanished(self, gangs: GangService, ref: GangRef, slots: asyncio.Semaphore) -> SweptGang | None:
-        decision = SweepDecision(SweepAction.RELEASE, "its Job is gone, and nobody can record the outcomes any more")
-        try:
-            async with slots:
-                if self.is_followed(ref) or not await is_gone(gangs, ref):
-                    return None
-                await gangs.release_pods(ref)
-        except ClusterError as error:
-            return SweptGang(ref, decision, str(error))
-        return SweptGang(ref, decision)
-
-
-async def is_gone(gangs: GangService, ref: GangRef) -> bool:
-    """Return whether the API server has no Job of this uid.
-
-    Raises:
-        ClusterError: this is unknown.
-    """
-    try:
-        stored = await gangs.client.get(JOBS, ref.name, ref.namespace)
-    except NotFound:
-        return True
-    return bool(stored["metadata"]["uid"] != ref.uid)
-
-
-def _held_by_owner(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
-    """Return the held pods by the uid of their Job. A pod that does not say which Job made it is left out."""
-    held: dict[str, list[PodView]] = {}
-    for pod in pods:
-        if is_held(pod) and (owner := owner_uid(pod)) is not None:
-            held.setdefault(owner, []).append(pod)
-    return held
+        await self.release(ref)
 
 
 def log_swept(swept: Iterable[SweptGang]) -> Counter[SweepAction]:
@@ -351,4 +220,4 @@ def log_swept(swept: Iterable[SweptGang]) -> Counter[SweepAction]:
     return done
 
 
-__all__ = ["NamespaceView", "Sweep", "SweptGang", "log_swept"]
+__all__ = ["Sweep", "log_swept"]

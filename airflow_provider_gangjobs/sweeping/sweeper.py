@@ -6,7 +6,6 @@ A look sends no request unless there is something to do: the watches of Jobs and
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock
@@ -17,13 +16,13 @@ from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.sweeping.leases import Leases
 from airflow_provider_gangjobs.sweeping.sweep import Sweep, log_swept
+from airflow_provider_gangjobs.sweeping.views import InformerView
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
-    from airflow_provider_gangjobs.cluster.informer import Informer
     from airflow_provider_gangjobs.gang.identity import GangRef
 
 log = logging.getLogger(__name__)
@@ -31,31 +30,6 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 60.0
 LOOKS_PER_CONNECTION: Final = 10
 """After so many looks the connection is read again, because its credentials may have changed."""
-
-
-@dataclass(frozen=True)
-class InformerView:
-    """The gangs of a namespace, as the shared informers show them."""
-
-    job_informer: Informer[JobView]
-    pod_informer: Informer[PodView]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the Jobs are all Jobs of the server at one moment."""
-        return self.job_informer.is_complete_snapshot and self.job_informer.problem is None
-
-    def gangs(self) -> Collection[str]:
-        """Return the names of the gangs of which there are Jobs or pods."""
-        return {*self.job_informer.keys(), *self.pod_informer.keys()}
-
-    def jobs(self, gang: str) -> Iterable[JobView]:
-        """Return the Jobs of this name."""
-        return self.job_informer.objects(gang).values()
-
-    def pods(self, gang: str) -> Iterable[PodView]:
-        """Return the pods of the gang of this name."""
-        return self.pod_informer.objects(gang).values()
 
 
 class NamespaceSweeper:
@@ -121,4 +95,4 @@ class NamespaceSweeper:
         return False
 
 
-__all__ = ["InformerView", "NamespaceSweeper"]
+__all__ = ["NamespaceSweeper"]

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.submit import submit
 from tests.crashes import Crash, CrashingClient, ProcessDied
@@ -53,6 +53,24 @@ def test_tidy_prints_its_actions(embedded: SandboxThread, capsys):
     assert f"default/{name}: remove" in capsys.readouterr().out
     assert main(["tidy", KUBECONFIG, kubeconfig, "--older-than", "0s"]) == 0
     assert name not in capsys.readouterr().out
+
+
+def test_tidy_shows_the_decision_and_the_installation_of_each_gang(embedded: SandboxThread, capsys):
+    kubeconfig = str(embedded.kubeconfig_path)
+    config = ClusterConfig.from_extras("test", {"kube_config_path": kubeconfig})
+    policies = Policies(OnKill.DELETE, OnFinish.KEEP)
+
+    async def submit_gang() -> str:
+        async with GangService.connect(config) as gangs:
+            key = TaskKey("dag", uuid.uuid4().hex, "task", installation="prod")
+            spec = GangSpec(image="a", keep_suspended=True)
+            return str((await gangs.submit(spec, key=key, claim="x", policies=policies)).ref)
+
+    gang = asyncio.run(submit_gang())
+    assert main(["tidy", KUBECONFIG, kubeconfig, "--dry-run"]) == 0
+    assert f"{gang} of installation prod: would leave, because" in capsys.readouterr().out
+    assert main(["tidy", KUBECONFIG, kubeconfig, "--end-unowned", "0s"]) == 0
+    assert f"{gang} of installation prod: end, because nobody has followed" in capsys.readouterr().out
 
 
 def test_release_removes_every_finalizer(embedded: SandboxThread, capsys):

@@ -16,7 +16,8 @@ from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE,
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.claim import claim, mark_delivered_by
 from airflow_provider_gangjobs.submission.ending import kill
-from airflow_provider_gangjobs.sweeping.sweep import ListedView, Sweep, SweptGang
+from airflow_provider_gangjobs.sweeping.sweep import Sweep
+from airflow_provider_gangjobs.sweeping.views import ListedView
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import PODS
 from tests.provider.submission_cluster import KEY, InterleavingClient, SubmissionCluster, running_cluster
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.sweeping.actions import SweptGang
 
 PROD, STAGING = (replace(KEY, installation=name) for name in ("prod", "staging"))
 DELETE = Policies(OnKill.DELETE, OnFinish.DELETE_SUCCEEDED)

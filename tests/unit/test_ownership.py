@@ -61,6 +61,7 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, its task is deferred": (gang(), replace(UNOWNED, task=TaskEnd.NOT_ENDED), LEAVE),
     "live, its task has ended once": (gang(), replace(UNOWNED, task=TaskEnd.ENDED_ONCE), LEAVE),
     "live, its task has ended": (gang(), ENDED, SweepAction.DELETE_LIVE),
+    "live, and a person says so": (gang(), replace(UNOWNED, task=TaskEnd.ASSUMED), SweepAction.DELETE_LIVE),
     "half submitted, its task has ended": (gang().suspended(), ENDED, SweepAction.DELETE_LIVE),
     "live, its end is announced, its task has ended": (
         gang().decided("FailureTarget", 9),
@@ -121,7 +122,7 @@ FACTS: Any = st.builds(
 def test_only_a_confirmed_end_of_the_own_task_ends_a_live_gang(made: JobBuilder, facts: SweepFacts) -> None:
     read = made.read()
     if decide_sweep(read, facts).action is SweepAction.DELETE_LIVE:
-        assert facts.task is TaskEnd.ENDED
+        assert facts.task in {TaskEnd.ENDED, TaskEnd.ASSUMED}
         assert facts.installation == read.installation != ""
         assert facts.unowned_for is not None
         assert facts.unowned_for >= facts.grace

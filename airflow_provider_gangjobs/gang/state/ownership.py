@@ -6,8 +6,8 @@ ends the gang. A sweep finds such gangs by two answers:
 
 * Nobody has followed the gang for `GRACE`, as far as the sweep knows. This answer costs nothing, and selects the gangs
   about which Airflow is asked.
-* Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. Only this answer ends a live gang. While
-  all triggerers are down the tasks stay deferred, so their gangs are safe.
+* Airflow says twice, at least `CONFIRM_AFTER` apart, that the task has ended. Without this answer, a triggerer ends no
+  live gang. While all triggerers are down the tasks stay deferred, so their gangs are safe.
 
 Whatever is not known leaves the gang as it is: a wrong deletion costs hours of work.
 """
@@ -42,6 +42,8 @@ class TaskEnd(StrEnum):
     """The task has ended by the last answer, and the answer is not confirmed yet."""
     ENDED = "ended"
     """Airflow has confirmed that the task has ended."""
+    ASSUMED = "assumed"
+    """A person has asked to end gangs that nobody follows, whatever Airflow says."""
 
 
 class SweepAction(StrEnum):
@@ -92,7 +94,7 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     | has ended, was halted, or is being deleted | leave |
     | has no task or no policy, or its policy keeps it after a kill | leave |
     | is live, and Airflow was not asked | ask |
-    | is live, and its task has ended, as Airflow has confirmed | end |
+    | is live, and its task has ended, as Airflow has confirmed, or is assumed to have ended | end |
     | is live | leave |
     """
     if not facts.installation or job.installation != facts.installation:
@@ -125,6 +127,8 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
     match facts.task:
         case TaskEnd.ENDED:
             return SweepDecision(SweepAction.DELETE_LIVE, f"its task has ended, and {unowned}")
+        case TaskEnd.ASSUMED:
+            return SweepDecision(SweepAction.DELETE_LIVE, unowned)
         case TaskEnd.NOT_ASKED:
             return SweepDecision(SweepAction.ASK, unowned)
         case TaskEnd.ENDED_ONCE:

@@ -1,0 +1,106 @@
+"""The actions of a sweep. Each deletion applies only to the version of the Job for which the rules were judged."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
+from airflow_provider_gangjobs.submission.ending import delete_if
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.service import GangService
+
+AT_ONCE_MAX: Final = 8
+RELEASE_TIMEOUT_S: Final = 300.0
+VANISHED: Final = SweepDecision(
+    SweepAction.RELEASE, "its Job is gone with its ledger, so nobody can record the outcomes of its pods any more"
+)
+
+
+@dataclass(frozen=True)
+class SweptGang:
+    """What a sweep has done with a gang, or would do."""
+
+    ref: GangRef
+    decision: SweepDecision
+    installation: str = ""
+    error: str = ""
+    """Why it could not be done. The next sweep tries again."""
+
+
+class SweepActions:
+    """The actions of one look. At most `AT_ONCE_MAX` run at once."""
+
+    def __init__(
+        self,
+        gangs: GangService,
+        *,
+        release: Callable[[GangRef], Awaitable[object]],
+        is_followed: Callable[[GangRef], bool],
+        clock: Clock,
+    ) -> None:
+        """
+        :param release: Records the outcomes of a gang that is over, and releases its pods.
+        :param is_followed: Whether this process has begun to follow the gang since the decision.
+        """
+        self._gangs = gangs
+        self._release = release
+        self._is_followed = is_followed
+        self._clock = clock
+        self._slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def act(self, job: Job, facts: SweepFacts, decision: SweepDecision) -> SweptGang | None:
+        """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
+        return await self._attempt(job.ref, decision, job.installation, lambda: self._do(job, facts, decision))
+
+    async def release_vanished(self, ref: GangRef) -> SweptGang | None:
+        """Release the pods of a Job that does not exist. Returns None if the Job exists."""
+        return await self._attempt(ref, VANISHED, "", lambda: self._release_if_gone(ref))
+
+    async def _attempt(
+        self, ref: GangRef, decision: SweepDecision, installation: str, action: Callable[[], Awaitable[bool]]
+    ) -> SweptGang | None:
+        try:
+            async with self._slots:
+                is_done = not self._is_followed(ref) and await action()
+        except (ClusterError, TimeoutError) as error:
+            return SweptGang(ref, decision, installation, str(error) or type(error).__name__)
+        return SweptGang(ref, decision, installation) if is_done else None
+
+    async def _do(self, job: Job, facts: SweepFacts, decision: SweepDecision) -> bool:
+        def is_still_so(stored: Job) -> bool:
+            return stored.claim == job.claim and decide_sweep(stored, facts).action is decision.action
+
+        if decision.action is SweepAction.RELEASE:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await self._release(job.ref)
+            return True
+        if not await delete_if(self._gangs.client, job.ref, is_still_so, clock=self._clock):
+            return False
+        await self._gangs.release_pods(job.ref)
+        return True
+
+    async def _release_if_gone(self, ref: GangRef) -> bool:
+        if not await self._is_gone(ref):
+            return False
+        await self._gangs.release_pods(ref)
+        return True
+
+    async def _is_gone(self, ref: GangRef) -> bool:
+        try:
+            stored = await self._gangs.client.get(JOBS, ref.name, ref.namespace)
+        except NotFound:
+            return True
+        return bool(stored["metadata"]["uid"] != ref.uid)
+
+
+__all__ = ["SweepActions", "SweptGang"]

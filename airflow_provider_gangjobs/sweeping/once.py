@@ -1,0 +1,122 @@
+"""One sweep without Airflow, for the command line: what may be done without the states of the tasks.
+
+Held pods of gangs that are over, and of Jobs that are gone, are released whatever Airflow says. A live gang that no
+Lease names is ended only if the caller asks for it with an age: its task may still be deferred, for example while all
+triggerers are down, and a worker that waits itself (`deferrable=False`) has no Lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.state.ownership import (
+    SweepAction,
+    SweepDecision,
+    SweepFacts,
+    TaskEnd,
+    decide_sweep,
+)
+from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
+from airflow_provider_gangjobs.service import follow
+from airflow_provider_gangjobs.sweeping.actions import VANISHED, SweepActions, SweptGang
+from airflow_provider_gangjobs.sweeping.leases import read_leases
+from airflow_provider_gangjobs.sweeping.views import ListedView, held_by_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime, timedelta
+
+    from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.service import GangService
+
+
+@dataclass(frozen=True)
+class _Planned:
+    ref: GangRef
+    decision: SweepDecision
+    installation: str
+    job: Job | None = None
+    facts: SweepFacts | None = None
+
+
+async def sweep_once(
+    gangs: GangService,
+    namespace: str | None,
+    *,
+    older_than: timedelta,
+    end_unowned: timedelta | None = None,
+    dry_run: bool = False,
+) -> list[SweptGang]:
+    """Sweep all installations of a namespace, or of the cluster, once. Safe to repeat and to run concurrently.
+
+    :param older_than: Pods are released if their gang has been over, or their Job gone, for this long.
+    :param end_unowned: End live gangs that are older than this and that no Lease has named for this long. By default no
+        live gang is ended.
+    :param dry_run: Only return what would be done, and also the gangs that would be left, each with its reason.
+
+    Raises:
+        ClusterError: the gangs or the Leases could not be listed.
+    """
+    view = await ListedView.read(gangs.client, namespace)
+    leases = await read_leases(gangs.client, namespace) if end_unowned is not None else []
+    now = gangs.client.server_clock.now()
+
+    def is_followed(ref: GangRef) -> bool:
+        valid = (lease for lease in leases if end_unowned and lease.is_valid(now, within=end_unowned))
+        return any(lease.names(ref) for lease in valid)
+
+    planned = list(_plan(view, now, is_followed, older_than=older_than, end_unowned=end_unowned))
+    if dry_run:
+        return [SweptGang(one.ref, one.decision, one.installation) for one in planned]
+
+    async def release(ref: GangRef) -> None:
+        await follow(gangs.client.config, ref)
+
+    actions = SweepActions(gangs, release=release, is_followed=lambda ref: False, clock=gangs.client.clock)
+    done = []
+    for one in planned:
+        if one.job is None or one.facts is None:
+            done.append(await actions.release_vanished(one.ref))
+        elif one.decision.action is not SweepAction.LEAVE:
+            done.append(await actions.act(one.job, one.facts, one.decision))
+    return [swept for swept in done if swept is not None]
+
+
+def _plan(
+    view: ListedView,
+    now: datetime,
+    is_followed: Callable[[GangRef], bool],
+    *,
+    older_than: timedelta,
+    end_unowned: timedelta | None,
+) -> Iterator[_Planned]:
+    for gang in view.gangs():
+        held = held_by_owner(view.pods(gang))
+        for job in map(read_job, view.jobs(gang)):
+            is_over = job.is_ended or job.is_halted or job.is_being_deleted
+            facts = SweepFacts(
+                installation=job.installation,
+                unowned_for=None if is_followed(job.ref) else now - (job.ended_at or job.created_at or now),
+                held_pods=len(held.pop(job.ref.uid, ())),
+                task=TaskEnd.UNKNOWN if end_unowned is None else TaskEnd.ASSUMED,
+                grace=older_than if is_over or end_unowned is None else end_unowned,
+            )
+            yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
+        for uid, pods in held.items():
+            first = pods[0].metadata
+            ref = GangRef(first.namespace, first.labels.gang or "", uid)
+            installation = first.labels.installation or ""
+            gone_for = now - max(_last_sign(pod, now) for pod in pods)
+            if gone_for >= older_than:
+                yield _Planned(ref, VANISHED, installation)
+
+
+def _last_sign(pod: PodView, now: datetime) -> datetime:
+    """Return when the pod was deleted, as happens soon after its Job, or else when it was created."""
+    return deletion_requested_at(pod.metadata) or pod.metadata.creation_timestamp or now
+
+
+__all__ = ["sweep_once"]
