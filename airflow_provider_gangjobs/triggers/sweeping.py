@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
@@ -25,6 +25,8 @@ from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, rea
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+
+    from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
@@ -120,5 +122,5 @@ def following(args: TriggerArgs) -> AbstractContextManager[None]:
 async def has_ended(key: TaskKey) -> bool | None:
     """Return whether a task has ended and no try of it continues with its gang. `None` if Airflow cannot be asked."""
     task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
-    state = await sync_to_async(read_state)(task, RuntimeTaskInstance.get_task_states, log)
+    state = await sync_to_async(read_state)(task, RuntimeTaskInstance.get_task_states, cast("Logger", log))
     return None if state == AbsentState.UNKNOWN else is_kill(state)

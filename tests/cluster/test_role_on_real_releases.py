@@ -11,11 +11,14 @@ import yaml
 
 from airflow_provider_gangjobs.cluster.errors import Forbidden
 from airflow_provider_gangjobs.cluster.resources import SECRETS
+from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.outcome.event import Status
-from airflow_provider_gangjobs.gang.spec import Logs, Validate
+from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Policies, Validate
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission.ending import KillResult
+from airflow_provider_gangjobs.sweeping.leases import Leases
+from airflow_provider_gangjobs.sweeping.once import sweep_once
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
 from tests.cluster.tenant import ROLE
 
@@ -86,6 +89,24 @@ async def test_gangs_that_are_killed(tenant: Tenant, gangs: GangService) -> None
     assert (await follow_gang(tenant, deleted)).status is Status.DELETED
     await gangs.release_finalizers(namespace=tenant.namespace)
     await gangs.tidy(older_than=timedelta(0))
+    assert_within_role(tenant)
+
+
+async def test_gangs_that_nobody_follows_are_swept(tenant: Tenant, gangs: GangService) -> None:
+    policies = Policies(OnKill.DELETE, OnFinish.KEEP)
+    key = TaskKey("dag", "orphan", "task", installation="prod")
+    spec = gang_spec(2, code=SLEEP, cpu=SMALL)
+    orphan = (await gangs.submit(spec, key=key, claim="somebody", policies=policies)).ref
+    triggerer, other = (Leases(tenant.namespace, "prod", clock=gangs.client.clock) for _ in range(2))
+    await other.renew(gangs.client, [orphan])
+
+    follows = await triggerer.others(gangs.client)
+    assert follows is not None
+    assert follows(orphan)
+    await other.remove(gangs.client)
+    swept = await sweep_once(gangs, tenant.namespace, older_than=timedelta(0), end_unowned=timedelta(0))
+    assert [(gang.ref, gang.error) for gang in swept] == [(orphan, "")]
+    assert ("coordination.k8s.io", "leases", "list") in tenant.used_permissions()
     assert_within_role(tenant)
 
 

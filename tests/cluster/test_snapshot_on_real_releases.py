@@ -53,10 +53,10 @@ async def looked_at(
     limits: SnapshotLimits = DEFAULT_LIMITS,
 ) -> GangSnapshot:
     """Return the first snapshot that the viewer reads and for which `until` holds."""
-    digest, ref = TaskKey("dag", run, "task", -1).digest, submission.ref
+    key, ref = TaskKey("dag", run, "task", -1), submission.ref
     async with asyncio.timeout(TIMEOUT_S), GangService.connect(viewer.config) as gangs:
         while True:
-            seen = await read_snapshot(gangs.client, ref.namespace, digest, ref.uid, limits=limits)
+            seen = await read_snapshot(gangs.client, ref.namespace, key, ref.uid, limits=limits)
             if until(seen):
                 return seen
             await asyncio.sleep(LOOK_AGAIN_S)

@@ -125,7 +125,7 @@ async def test_pods_of_a_gang_that_ended_without_a_triggerer_are_recorded_and_re
 async def test_gangs_that_wait_cost_one_write_of_the_lease_in_five_minutes(plane, airflow, gangs: int):
     refs = [submit(plane, f"gang-{number}") for number in range(gangs)]
     async with triggerer(*refs):
-        await asyncio.sleep(RENEW_EVERY_S + LOOK_EVERY_S)
+        await asyncio.sleep(RENEW_EVERY_S + 1.5 * LOOK_EVERY_S)
         before = requests()
         await asyncio.sleep(4 * RENEW_EVERY_S)
         assert requests() - before == 4
