@@ -26,6 +26,7 @@ FULL = REQUIRED | {
     "delete_on_kill": False,
     "disruptions": 1,
     "tracking_errors": 2,
+    "installation": "prod",
 }
 TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
 
