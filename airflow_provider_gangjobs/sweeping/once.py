@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.ownership import (
     SweepAction,
@@ -23,12 +22,13 @@ from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.service import follow
 from airflow_provider_gangjobs.sweeping.actions import VANISHED, SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.leases import read_leases
-from airflow_provider_gangjobs.sweeping.views import ListedView, held_by_owner
+from airflow_provider_gangjobs.sweeping.views import ListedView, held_by_owner, job_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime, timedelta
 
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.service import GangService
 
@@ -106,12 +106,9 @@ def _plan(
             )
             yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
         for uid, pods in held.items():
-            first = pods[0].metadata
-            ref = GangRef(first.namespace, first.labels.gang or "", uid)
-            installation = first.labels.installation or ""
             gone_for = now - max(_last_sign(pod, now) for pod in pods)
             if gone_for >= older_than:
-                yield _Planned(ref, VANISHED, installation)
+                yield _Planned(job_of(pods[0], uid), VANISHED, pods[0].metadata.labels.installation or "")
 
 
 def _last_sign(pod: PodView, now: datetime) -> datetime:

@@ -18,7 +18,6 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock, TimeSlice
-from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.ownership import (
     GRACE,
@@ -30,12 +29,12 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     decide_vanished,
 )
 from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
-from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_owner
+from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_owner, job_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.service import GangService
 
@@ -119,7 +118,7 @@ class Sweep:
                 memory = self._remember(job.ref, job.claim)
                 unowned.append((job, self._facts(memory, len(held.pop(job.ref.uid, ())))))
             if view.is_complete and held:
-                for ref, pods in self._vanished(gang, held).items():
+                for ref, pods in self._vanished(held).items():
                     seen.add(ref)
                     if self._is_abandoned(ref, pods):
                         vanished.append(ref)
@@ -145,8 +144,8 @@ class Sweep:
             grace=self.grace,
         )
 
-    def _vanished(self, gang: str, held: Mapping[str, list[PodView]]) -> dict[GangRef, list[PodView]]:
-        refs = {uid: GangRef(pods[0].metadata.namespace, gang, uid) for uid, pods in held.items()}
+    def _vanished(self, held: Mapping[str, list[PodView]]) -> dict[GangRef, list[PodView]]:
+        refs = {uid: job_of(pods[0], uid) for uid, pods in held.items()}
         return {refs[uid]: pods for uid, pods in held.items() if not self.is_followed(refs[uid])}
 
     def _is_abandoned(self, ref: GangRef, pods: Iterable[PodView]) -> bool:

@@ -71,8 +71,8 @@ class NamespaceSweeper:
         client, namespace = gangs.client, self._namespace
         self._sweep.others = lambda: self._leases.others(client)
         async with (
-            informers().acquired(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=gang_of) as jobs,
-            informers().acquired(client, PODS, namespace, LABEL_GANG, decode=PodView, index=gang_of) as pods,
+            informers().acquire(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=gang_of) as jobs,
+            informers().acquire(client, PODS, namespace, LABEL_GANG, decode=PodView, index=gang_of) as pods,
         ):
             view = InformerView(jobs, pods)
             for _ in range(LOOKS_PER_CONNECTION):

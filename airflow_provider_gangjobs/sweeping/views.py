@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.gang.state.pods import is_held, owner_uid
 from airflow_provider_gangjobs.kube.views import JobView, PodView
@@ -116,4 +117,9 @@ def held_by_owner(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
     return held
 
 
-__all__ = ["InformerView", "ListedView", "NamespaceView", "held_by_owner"]
+def job_of(pod: PodView, uid: str) -> GangRef:
+    """Return the reference to the Job of a pod, which has this uid and may be gone."""
+    return GangRef(pod.metadata.namespace, pod.metadata.labels.gang or "", uid)
+
+
+__all__ = ["InformerView", "ListedView", "NamespaceView", "held_by_owner", "job_of"]

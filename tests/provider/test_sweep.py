@@ -20,9 +20,9 @@ from airflow_provider_gangjobs.sweeping.sweep import Sweep
 from airflow_provider_gangjobs.sweeping.views import ListedView
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import PODS
+from tests.interleaving import Gate, interleaved
 from tests.provider.submission_cluster import KEY, InterleavingClient, SubmissionCluster, running_cluster
 from tests.provider.test_submission_endings import NOW
-from tests.provider.test_submission_races import Gate, interleaved
 from tests.sandbox.builders import NAMESPACE
 
 if TYPE_CHECKING:
@@ -224,7 +224,8 @@ async def test_held_pods_of_a_vanished_job_are_released_after_the_grace(cluster,
     await vanished(cluster, key=key)
     sweeper = Sweeper(cluster)
     assert [await sweeper.look(), len(held_pods(cluster))] == [[], 4]
-    await sweeper.look(after_s=GRACE_S)
+    swept = await sweeper.swept(after_s=GRACE_S)
+    assert [gang.error for gang in swept] == [""] * len(swept)
     assert len(held_pods(cluster)) == held
 
 

@@ -103,10 +103,10 @@ async def test_dry_run_decides_about_each_gang_and_changes_nothing(plane):
     await vanish(plane, "gone")
     plane.finish_all("over")
     await asyncio.sleep(HOUR_S)
-    changes = len(plane.history)
+    changes = len(plane.history.changes)
     assert await sweep(plane, dry_run=True) == {
         "live": SweepAction.LEAVE,
         "over": SweepAction.RELEASE,
         "gone": SweepAction.RELEASE,
     }
-    assert len(plane.history) == changes
+    assert len(plane.history.changes) == changes
