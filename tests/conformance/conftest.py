@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a control plane in one worker of pytest-xdist, so that each control plane starts once.
 
-    What is the same in all releases is slow on all sandboxes but the newest.
+    Tests of what is the same in all releases, and tests that wait long, are slow on all sandboxes but the newest.
     """
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if target := parameters.get("target_name"):
             item.add_marker(pytest.mark.xdist_group(target))
-            if "server" in getattr(item, "fixturenames", ()) and target in SANDBOXES and target != NEWEST_SANDBOX:
+            is_older_sandbox = target in SANDBOXES and target != NEWEST_SANDBOX
+            is_same_in_all = "server" in getattr(item, "fixturenames", ())
+            if is_older_sandbox and (is_same_in_all or item.get_closest_marker("long_wait")):
                 item.add_marker(pytest.mark.slow)
 
 

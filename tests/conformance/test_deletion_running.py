@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.conformance.manifests import indexed, owner_reference
 from tests.conformance.namespace import FOREIGN
 
@@ -55,6 +57,7 @@ def test_pods_without_a_node_are_gone_with_their_job(namespace: Namespace) -> No
     namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
 
 
+@pytest.mark.long_wait
 def test_held_pods_without_a_node_become_failed(namespace: Namespace) -> None:
     """No node will ever say how they ended; the pod collector does, within its round of 20 seconds."""
     namespace.create("jobs", indexed(finalizers=(FOREIGN,)))

@@ -91,6 +91,7 @@ def test_link_to_the_group_is_kept_in_the_pods(namespace: Namespace) -> None:
         assert {field: pod["spec"].get(field) for field in wanted} == wanted
 
 
+@pytest.mark.long_wait
 def test_replacement_waits_for_ever_once_a_rank_has_ended(namespace: Namespace) -> None:
     """kubernetes#142330: the scheduler forgets members that have ended, so a lost rank cannot be replaced."""
     gang(namespace, "g", 2, backoffLimitPerIndex=1, backoffLimit=None)

@@ -105,6 +105,7 @@ def test_failure_waits_for_pods_that_still_run(namespace: Namespace) -> None:
     assert counted(namespace.wait_job("Failed")) == {"failed": 2}
 
 
+@pytest.mark.long_wait
 def test_failed_pod_is_replaced_after_a_while(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=1, backoffLimit=1))
     (first,) = namespace.wait_pods(1)
@@ -158,6 +159,7 @@ def test_rule_about_an_exit_code_fails_the_job(namespace: Namespace) -> None:
     )
 
 
+@pytest.mark.long_wait
 def test_ignored_disruption_is_no_failure(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=1, podFailurePolicy={"rules": [IGNORE]}))
     (pod,) = namespace.wait_pods(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
@@ -24,6 +25,10 @@ from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
+
+
+_DAG_CONTEXT = threading.Lock()
+"""Airflow keeps the DAG of a `with` statement in a list that all threads share."""
 
 
 class OperatorWithTime(GangJobOperator):
@@ -54,7 +59,7 @@ class Task:
 
     def operator(self) -> GangJobOperator:
         """Return a new operator, as each process creates it from the DAG file."""
-        with DAG("d", schedule=None):
+        with _DAG_CONTEXT, DAG("d", schedule=None):
             self.last_operator = self.kind(
                 task_id="train",
                 image="i",

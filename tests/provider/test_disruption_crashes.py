@@ -5,6 +5,7 @@ Always: the work is one gang, and the disruption is counted once. Or it is the l
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,13 @@ from tests.provider.virtual_control_plane import loop_clock
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from tests.provider.task_runner import Task, TaskMaker
 
 ENDLESS = "sleep 600"
+TASKS_AT_A_TIME = 4
 pytestmark = pytest.mark.timeout(AIRFLOW_TIMEOUT_S)
 
 
@@ -119,6 +121,12 @@ def crashes_at(verbs: tuple[str, ...], requests: list[str]) -> list[Crash]:
     return found
 
 
+def check_each(crashes: list[Crash], check: Callable[[Crash], None]) -> None:
+    """Check each crash with a task of its own. Several tasks run at a time: a task mostly waits for its gang."""
+    with ThreadPoolExecutor(TASKS_AT_A_TIME) as threads:
+        list(threads.map(check, crashes))
+
+
 @AT_WRITES_OR_READS
 @pytest.mark.parametrize("on_finish", ["delete_succeeded", pytest.param("delete", marks=pytest.mark.slow)])
 def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_counted_once(
@@ -132,7 +140,7 @@ def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_coun
     remove(train)
     assert {request.partition(" ")[0] for request in whole.life.requests} <= {"GET", "LIST", "POST", "PATCH", "DELETE"}
 
-    for crash in crashes_at(verbs, whole.life.requests):
+    def check(crash: Crash) -> None:
         train, context, event = disrupted(task, on_finish=on_finish)
         with pytest.raises(ProcessDied):
             worker(train, crash).execute_complete(context, event)
@@ -141,6 +149,8 @@ def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_coun
 
         check_counted_once(train, last)
         remove(train)
+
+    check_each(crashes_at(verbs, whole.life.requests), check)
 
 
 @AT_WRITES_OR_READS
@@ -154,7 +164,7 @@ def test_worker_that_dies_after_an_end_that_nobody_observed_leaves_one_gang_coun
     check_counted_once(train, left.value)
     remove(train)
 
-    for crash in crashes_at(verbs, whole.life.requests):
+    def check(crash: Crash) -> None:
         train, _, _ = disrupted(task)
         with pytest.raises(ProcessDied):
             worker(train, crash).execute(train.next_try())
@@ -163,6 +173,8 @@ def test_worker_that_dies_after_an_end_that_nobody_observed_leaves_one_gang_coun
 
         check_counted_once(train, last)
         remove(train)
+
+    check_each(crashes_at(verbs, whole.life.requests), check)
 
 
 @AT_WRITES_OR_READS
@@ -174,7 +186,7 @@ def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: Tas
         whole.execute_complete(context, event)
     remove(train)
 
-    for kill in crashes_at(verbs, whole.life.requests):
+    def check(kill: Crash) -> None:
         train, context, event = disrupted(task)
         killed = worker(train, kill)
         with pytest.raises(ProcessDied):
@@ -185,3 +197,5 @@ def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: Tas
 
         assert [job for job in train.jobs if job_state(read_job(job)) is JobState.LIVE] == [], kill
         remove(train)
+
+    check_each(crashes_at(verbs, whole.life.requests), check)

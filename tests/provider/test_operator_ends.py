@@ -23,6 +23,8 @@ from tests.provider.task_runner import run_trigger
 from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.provider.task_runner import Task, TaskMaker
 
 ENDLESS = "sleep 600"
@@ -57,10 +59,17 @@ def end_state(train: Task) -> str:
     return ("halted" if train.halted else "running") if train.jobs else "deleted"
 
 
-@pytest.mark.parametrize(
-    ("policies", "expected"), END_STATES.items(), ids=map("on_kill {0[0]}, on_finish {0[1]}".format, END_STATES)
-)
-@pytest.mark.parametrize("way", ["deferred", "in the worker", "by the alarm"])
+def time_limit_cases() -> Iterator[Any]:
+    """Yield each policy with each way to the limit. Of the ways that wait for the limit, one policy each is quick."""
+    quick = {("deferred", ("delete", "keep")), ("in the worker", ("keep", "delete"))}
+    for way in ("deferred", "in the worker", "by the alarm"):
+        for policies, expected in END_STATES.items():
+            is_quick = way == "by the alarm" or (way, policies) in quick
+            name = f"{way}-on_kill {policies[0]}, on_finish {policies[1]}"
+            yield pytest.param(way, policies, expected, id=name, marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("way", "policies", "expected"), [*time_limit_cases()])
 def test_time_limit_ends_the_gang_by_its_policy(
     task: TaskMaker, policies: tuple[str, str], expected: str, way: str
 ) -> None:
