@@ -1,14 +1,15 @@
 """One part of one try of a task in a fresh process, as Airflow's task runner calls it.
 
 The arguments are who (`ours` or `peer`), the step, and the task as JSON. The process prints one line of JSON: the
-modules that the step imported, the trigger or the value that it ended with, and the XComs. `benchmarks.task_process`
-measures the process from outside.
+modules that the step imported, its CPU time, the trigger or the value that it ended with, and the XComs.
+`benchmarks.task_process` measures the process from outside.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -87,9 +88,10 @@ def main() -> None:
     who, step, task = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     made = operator(who, task)
     before, pushed = set(sys.modules), {}
-    ended = act(step, made, context_of(task, made, pushed), task)
-    modules = sorted(set(sys.modules) - before)
-    print(json.dumps({**ended, "modules": modules, "xcoms": sorted(pushed)}, default=str))
+    context, began_s = context_of(task, made, pushed), time.process_time()
+    ended = act(step, made, context, task)
+    measured = {"cpu_s": time.process_time() - began_s, "modules": sorted(set(sys.modules) - before)}
+    print(json.dumps({**ended, **measured, "xcoms": sorted(pushed)}, default=str))
 
 
 if __name__ == "__main__":
