@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 if TYPE_CHECKING:
     import ssl
@@ -48,6 +48,11 @@ class ConnectionServer:
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.sleep(0)
+
+    def stop_reading(self) -> None:
+        """Leave what arrives on the open connections unread, also the end of a connection."""
+        for writer in self._writers:
+            cast("asyncio.Transport", writer.transport).pause_reading()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)

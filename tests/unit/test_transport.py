@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, Unexp
 from airflow_provider_gangjobs.cluster.http.choose_transport import for_few_requests
 from airflow_provider_gangjobs.cluster.http.h11_transport import REQUEST_CONNECTIONS_MAX
 from airflow_provider_gangjobs.cluster.http.request import Request
+from airflow_provider_gangjobs.cluster.http.transport import CLOSE_TIMEOUT_S
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from gangjobs_sandbox.tls import issue
 from tests.provider.virtual_time import in_virtual_time
@@ -235,12 +236,22 @@ async def test_request_that_the_proxy_refused_was_never_sent(connect: Connect) -
     assert "pass" not in str(caught.value)
 
 
+def over_tls(server: ConnectionServer) -> ClusterConfig:
+    return connection_to(server.url, authority=CERTIFICATE.certificate, cluster={"tls-server-name": "api.example.org"})
+
+
 async def test_one_handshake_serves_all_requests(connect: Connect) -> None:
-    async with ConnectionServer(tls=CERTIFICATE.server_context()) as server:
-        config = connection_to(
-            server.url, authority=CERTIFICATE.certificate, cluster={"tls-server-name": "api.example.org"}
-        )
-        async with connect(config) as client:
-            for _ in range(5):
-                await client.version()
+    async with ConnectionServer(tls=CERTIFICATE.server_context()) as server, connect(over_tls(server)) as client:
+        for _ in range(5):
+            await client.version()
     assert (len(server.heads), server.connections) == (5, 1)
+
+
+@in_virtual_time
+async def test_close_gives_up_on_a_server_that_does_not_answer(connect: Connect) -> None:
+    async with ConnectionServer(tls=CERTIFICATE.server_context()) as server, connect(over_tls(server)) as client:
+        await client.version()
+        server.stop_reading()
+        began = asyncio.get_running_loop().time()
+        await client.aclose()
+        assert asyncio.get_running_loop().time() - began <= 2 * CLOSE_TIMEOUT_S

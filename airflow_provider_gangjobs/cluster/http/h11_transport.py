@@ -52,13 +52,12 @@ class H11Transport(Transport):
 
     async def aclose(self) -> None:
         self._idle.clear()
-        connections = list(self._open)
-        for connection in connections:
-            connection.close()
-        if connections:
-            await asyncio.wait([connection.closed for connection in connections], timeout=CLOSE_TIMEOUT_S)
-        for connection in self._open:
-            connection.abort()
+        for end in (H11Connection.close, H11Connection.abort):
+            connections = list(self._open)
+            for connection in connections:
+                end(connection)
+            if connections:
+                await asyncio.wait([connection.closed for connection in connections], timeout=CLOSE_TIMEOUT_S)
 
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> _Response:
         """Send the request over a connection that is free, or over a new one."""
