@@ -71,6 +71,9 @@ LABEL_KUEUE_QUEUE: Final = metadata_keys.LABEL_KUEUE_QUEUE
 FINALIZER_HARVEST: Final = f"{PREFIX}/harvest"
 """Keeps a pod until its outcome is in the ledger. In the pod template."""
 
+FINALIZER_JOB_TRACKING: Final = "batch.kubernetes.io/job-tracking"
+"""Of the Job controller. Keeps a pod until the Job controller has counted it, or has seen the deletion of its Job."""
+
 ENV_RESULT_PATH: Final = "GANG_RESULT_PATH"
 RESULT_PATH: Final = "/dev/termination-log"
 RESULT_BYTES_MAX: Final = 4096

@@ -147,15 +147,25 @@ class TaskGangs:
         """
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
+        delete = on_finish is OnFinish.DELETE
+        ended: list[GangRef] = []
+
+        def note(ref: GangRef) -> None:
+            ended.append(ref)
+            self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "halted", why)
+
         async def act(service: GangService) -> None:
             async with asyncio.timeout(timeout_s):
-                delete = on_finish is OnFinish.DELETE
-                for ref in await service.end_live_gangs(
-                    self.key, self.claim, namespace=self.namespace, delete=delete, reason=why
-                ):
-                    self.log.info("Gang %s is %s: %s", ref, "deleted" if delete else "halted", why)
+                await service.end_live_gangs(
+                    self.key, self.claim, namespace=self.namespace, delete=delete, reason=why, on_ended=note
+                )
 
         try:
             self._send(act)
         except (ClusterError, GangJobError, TimeoutError) as error:
-            self.log.warning("The gang could not be ended and may still run: %s", str(error) or type(error).__name__)
+            what = (
+                f"Some pods of gang {ended[0]} may still be held by their finalizer"
+                if ended
+                else "The gang could not be ended and may still run"
+            )
+            self.log.warning("%s: %s", what, str(error) or type(error).__name__)

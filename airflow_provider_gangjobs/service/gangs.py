@@ -9,6 +9,7 @@ A DAG file may import this module, so the module imports no client library. Each
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, Policies, Reatta
 from airflow_provider_gangjobs.service.submissions import SubmissionService
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from airflow_provider_gangjobs.submission.ending import KillResult
+    from airflow_provider_gangjobs.submission.requests import Removal
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
@@ -300,14 +302,17 @@ class GangService(SubmissionService):
     async def discard(self, ref: GangRef, claim: str, *, free_held: bool = False) -> bool:
         """Delete the gang, ended or not, if `claim` is responsible for it. Returns false if the gang was left alone.
 
-        :param free_held: Then release the gang's pods.
-        """
-        from airflow_provider_gangjobs.submission.ending import delete_claimed
+        The pods of a gang that had not ended are released.
 
-        is_gone = await delete_claimed(self.client, ref, claim)
-        if is_gone and free_held:
-            await self.release_pods(ref)
-        return is_gone
+        :param free_held: Also release the pods of a gang that has ended.
+        """
+        from airflow_provider_gangjobs.submission.ending import remove_claimed
+
+        removal = await remove_claimed(self.client, ref, claim, foreground=free_held)
+        if removal.kept is not None:
+            return False
+        await self._drain_removed(ref, removal, drain_ended=free_held)
+        return True
 
     async def kill(self, ref: GangRef, claim: str) -> KillResult:
         """Delete the gang if it is live and `claim` is responsible for it. Otherwise leave the gang alone.
@@ -315,15 +320,22 @@ class GangService(SubmissionService):
         The pods are released, since nobody follows the gang any more who would record their outcomes. A gang that has
         ended keeps its pods: their outcomes are still to be recorded.
         """
-        from airflow_provider_gangjobs.submission import ending
+        from airflow_provider_gangjobs.submission.ending import remove_live, result_of
 
-        killed = await ending.kill(self.client, ref, claim)
-        if killed is ending.KillResult.DELETED:
-            await self.release_pods(ref)
-        return killed
+        removal = await remove_live(self.client, ref, claim)
+        if removal.kept is None:
+            await self._drain_removed(ref, removal)
+        return result_of(removal, claim)
 
     async def end_live_gangs(
-        self, key: TaskKey, claim: str, *, namespace: str | None = None, delete: bool, reason: str
+        self,
+        key: TaskKey,
+        claim: str,
+        *,
+        namespace: str | None = None,
+        delete: bool,
+        reason: str,
+        on_ended: Callable[[GangRef], None] = lambda ref: None,
     ) -> list[GangRef]:
         """Delete or halt the task's live gangs that `claim` is responsible for. Returns these gangs.
 
@@ -331,18 +343,18 @@ class GangService(SubmissionService):
         ran are not recorded.
 
         :param delete: Delete the gangs. Otherwise they are halted with `reason`, and their Jobs stay.
+        :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
         """
         from airflow_provider_gangjobs.submission.ending import end_live_gangs
+        from airflow_provider_gangjobs.tracking.release import drain_pods
 
-        return await end_live_gangs(
-            self.client,
-            key,
-            claim,
-            namespace=namespace or self.namespace,
-            delete=delete,
-            reason=reason,
-            release=self.release_pods,
+        ended = await end_live_gangs(
+            self.client, key, claim, namespace=namespace or self.namespace, delete=delete, reason=reason
         )
+        for gang in ended:
+            on_ended(gang.ref)
+        await asyncio.gather(*(drain_pods(self.client, gang.ref, may_get_pods=gang.may_get_pods) for gang in ended))
+        return [gang.ref for gang in ended]
 
     async def halt(self, ref: GangRef, *, reason: str) -> bool:
         """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
@@ -351,10 +363,28 @@ class GangService(SubmissionService):
         return await ending.halt(self.client, ref, reason=reason)
 
     async def delete(self, ref: GangRef) -> bool:
-        """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone."""
-        from airflow_provider_gangjobs.submission import ending
+        """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone.
 
-        return await ending.delete(self.client, ref)
+        The pods of the gang are released, also if the Job was gone. Outcomes that are not recorded yet are lost.
+        """
+        from airflow_provider_gangjobs.submission.ending import remove
+
+        removal = await remove(self.client, ref)
+        await self._drain_removed(ref, removal, drain_ended=True)
+        return removal.deleted
+
+    async def _drain_removed(self, ref: GangRef, removal: Removal, *, drain_ended: bool = False) -> None:
+        """Release the pods of a gang whose Job was deleted, or was gone.
+
+        :param drain_ended: Also release the pods of a gang that had ended.
+        """
+        from airflow_provider_gangjobs.gang.state.job import read_job
+        from airflow_provider_gangjobs.submission.ending import may_get_pods
+        from airflow_provider_gangjobs.tracking.release import drain_pods
+
+        job = read_job(removal.removed) if removal.removed is not None else None
+        if job is None or not (job.never_ran or (job.is_ended and not drain_ended)):
+            await drain_pods(self.client, ref, may_get_pods=job is not None and may_get_pods(job))
 
     async def release_pods(self, ref: GangRef) -> None:
         """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""

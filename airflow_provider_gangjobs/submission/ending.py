@@ -7,6 +7,7 @@ judged.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,9 @@ from airflow_provider_gangjobs.gang.state.halt import halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
-from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
+from airflow_provider_gangjobs.submission.requests import Api, Object, Removal, RetryingRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
@@ -59,8 +58,15 @@ async def halt(
 
 
 async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:
-    """Delete the Job of exactly this uid, and in the background all that it owns. Returns false if the Job was gone."""
-    return await RetryingRequests(client, ref.namespace, clock=clock).remove_job(ref)
+    """Delete the Job of exactly this uid, and all that it owns. Returns false if the Job was gone."""
+    return (await remove(client, ref, clock=clock)).deleted
+
+
+async def remove(client: Api, ref: GangRef, *, clock: Clock | None = None) -> Removal:
+    """Delete the Job of exactly this uid as `delete` does. Returns what was deleted."""
+    return await RetryingRequests(client, ref.namespace, clock=clock).remove_if(
+        JOBS, ref.name, ref.uid, lambda stored: True
+    )
 
 
 class KillResult(StrEnum):
@@ -85,15 +91,28 @@ async def kill(
 ) -> KillResult:
     """Delete the gang if it is live and `claim_id` is responsible for it, by the rule of `kill_result`.
 
+    The pods of the gang are not released, see `remove_live`.
+
     :param seen: The Job as it was just read.
 
     Raises:
         ClusterError: it is unknown whether the gang is deleted.
     """
+    return result_of(await remove_live(client, ref, claim_id, seen=seen, clock=clock), claim_id)
+
+
+async def remove_live(
+    client: Api, ref: GangRef, claim_id: str, *, seen: Object | None = None, clock: Clock | None = None
+) -> Removal:
+    """Delete the gang as `kill` does. Returns what was deleted. The caller releases the pods of the gang."""
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    removal = await requests.remove_if(
+    return await requests.remove_if(
         JOBS, ref.name, ref.uid, lambda stored: kill_result(read_job(stored), claim_id) is KillResult.DELETED, seen=seen
     )
+
+
+def result_of(removal: Removal, claim_id: str) -> KillResult:
+    """Return the result of a kill by what `remove_live` has returned. Pure."""
     if removal.deleted:
         return KillResult.DELETED
     return KillResult.LEFT_ALONE if removal.kept is None else kill_result(read_job(removal.kept), claim_id)
@@ -111,11 +130,36 @@ async def delete_claimed(
     Raises:
         ClusterError: it is unknown whether the gang is deleted.
     """
+    return (await remove_claimed(client, ref, claim_id, seen=seen, clock=clock)).kept is None
+
+
+async def remove_claimed(
+    client: Api,
+    ref: GangRef,
+    claim_id: str,
+    *,
+    seen: Object | None = None,
+    foreground: bool = False,
+    clock: Clock | None = None,
+) -> Removal:
+    """Delete the Job as `delete_claimed` does. Returns what was deleted.
+
+    :param foreground: Keep the Job in the API server until its pods are released, even if the gang has ended.
+    """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    removal = await requests.remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: is_claimed_by(read_job(stored), claim_id), seen=seen
+    return await requests.remove_if(
+        JOBS,
+        ref.name,
+        ref.uid,
+        lambda stored: is_claimed_by(read_job(stored), claim_id),
+        seen=seen,
+        foreground=foreground,
     )
-    return removal.kept is None
+
+
+def may_get_pods(job: Job) -> bool:
+    """Return whether the Job controller may be about to create pods of a Job that was deleted in this version. Pure."""
+    return not job.is_suspended and not job.is_ended
 
 
 async def delete_if(client: Api, ref: GangRef, judge: Callable[[Job], bool], *, clock: Clock | None = None) -> bool:
@@ -147,19 +191,21 @@ async def live_gangs(client: Api, key: TaskKey, claim_id: str, *, namespace: str
     return [read_job(stored).ref for stored in await _live_jobs(client, key, claim_id, namespace)]
 
 
+@dataclass(frozen=True)
+class EndedGang:
+    """A gang that was deleted or halted while it was live. Its pods are still held."""
+
+    ref: GangRef
+    may_get_pods: bool
+    """The Job controller may be about to create pods of the gang."""
+
+
 async def end_live_gangs(
-    client: Api,
-    key: TaskKey,
-    claim_id: str,
-    *,
-    namespace: str,
-    delete: bool,
-    reason: str,
-    release: Callable[[GangRef], Awaitable[object]],
-) -> list[GangRef]:
+    client: Api, key: TaskKey, claim_id: str, *, namespace: str, delete: bool, reason: str
+) -> list[EndedGang]:
     """Delete or halt the task's live gangs that `claim_id` is responsible for. Returns these gangs.
 
-    :param release: Removes the finalizer from the pods of a gang that this function has deleted or halted.
+    The caller releases the pods of the gangs.
     """
     ended = []
     for stored in await _live_jobs(client, key, claim_id, namespace):
@@ -169,8 +215,7 @@ async def end_live_gangs(
         else:
             has_ended = await halt(client, job.ref, reason=reason, claim_id=claim_id, seen=stored)
         if has_ended:
-            await release(job.ref)
-            ended.append(job.ref)
+            ended.append(EndedGang(job.ref, may_get_pods(job)))
     return ended
 
 

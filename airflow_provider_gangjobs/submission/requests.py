@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
+from airflow_provider_gangjobs.gang.state.job import read_job
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -89,6 +90,8 @@ class Removal:
     deleted: bool
     kept: Object | None = None
     """The object as it was last judged, if it was kept. None if the object is deleted or was gone."""
+    removed: Object | None = None
+    """The version that was deleted. None if the object was kept or was gone."""
 
 
 class RetryingRequests:
@@ -203,42 +206,46 @@ class RetryingRequests:
         judge: Callable[[Object], bool],
         *,
         seen: Object | None = None,
+        foreground: bool = False,
     ) -> Removal:
         """Delete the object of this uid in exactly the version for which `judge` holds.
 
         The DELETE carries the uid and the resourceVersion of the judged object as preconditions. After a conflict, and
-        after an answer that was lost, the object is read and judged again before the next DELETE.
+        after an answer that was lost, the object is read and judged again before the next DELETE. A Job whose pods may
+        still exist is deleted in the foreground, see `propagation_of`.
 
         :param seen: The object as it was just read, which saves the first read.
+        :param foreground: Delete in the foreground in any case.
 
         Raises:
             Conflict: others changed the object before each of `TRIES_MAX` deletions.
             ClusterError: it is unknown whether the object is deleted.
         """
         backoff = self.backoff()
-        may_be_deleted = False
+        may_be_deleted: Object | None = None
         for tries_left in reversed(range(TRIES_MAX)):
             stored = seen or await self.retry(lambda: self.find(resource, name))
             seen = None
             if stored is None or stored["metadata"]["uid"] != uid:
-                return Removal(deleted=may_be_deleted)
+                return Removal(deleted=may_be_deleted is not None, removed=may_be_deleted)
             if not judge(stored):
-                return Removal(deleted=may_be_deleted and "deletionTimestamp" in stored["metadata"], kept=stored)
+                is_deleted = may_be_deleted is not None and "deletionTimestamp" in stored["metadata"]
+                return Removal(deleted=is_deleted, kept=stored, removed=may_be_deleted if is_deleted else None)
             try:
-                await self._remove_as_seen(resource, stored)
+                await self._remove_as_seen(resource, stored, foreground=foreground)
             except NotFound:
-                return Removal(deleted=may_be_deleted)
+                return Removal(deleted=may_be_deleted is not None, removed=may_be_deleted)
             except ClusterError as error:
                 if not tries_left or not (isinstance(error, Conflict) or error.transient or error.may_have_applied):
                     raise
-                may_be_deleted = may_be_deleted or error.may_have_applied
+                may_be_deleted = may_be_deleted or (stored if error.may_have_applied else None)
                 if not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     raise
             else:
-                return Removal(deleted=True)
+                return Removal(deleted=True, removed=stored)
         raise AssertionError("the last try returns or raises")
 
-    async def _remove_as_seen(self, resource: Resource, stored: Object) -> None:
+    async def _remove_as_seen(self, resource: Resource, stored: Object, *, foreground: bool) -> None:
         metadata = stored["metadata"]
         self.sent += 1
         await self._client.delete(
@@ -247,7 +254,7 @@ class RetryingRequests:
             self.namespace,
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
-            propagation_policy=PropagationPolicy.BACKGROUND,
+            propagation_policy=PropagationPolicy.FOREGROUND if foreground else propagation_of(resource, stored),
         )
 
     async def _retry_unless_gone(
@@ -285,3 +292,16 @@ class RetryingRequests:
                 if not await self.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     raise
         return await action()
+
+
+def propagation_of(resource: Resource, stored: Object) -> PropagationPolicy:
+    """Return how an object is deleted: in the foreground if it is a Job whose pods may still exist.
+
+    In the foreground, the API server keeps the Job until its pods are gone, and pods that the harvest finalizer holds
+    are not gone. So whoever releases the pods of a deleted gang can die at any time: the Job stays, and shows the next
+    process that pods are to be released, that the number of the attempt is used, and that ranks may still run.
+    """
+    if resource is not JOBS:
+        return PropagationPolicy.BACKGROUND
+    job = read_job(stored)
+    return PropagationPolicy.BACKGROUND if job.is_ended or job.never_ran else PropagationPolicy.FOREGROUND

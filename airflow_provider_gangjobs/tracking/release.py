@@ -1,26 +1,44 @@
 """Release: removes the harvest finalizer from pods, without recording their outcomes.
 
-The function is for uninstalling the provider, and for pods of a gang that no triggerer follows. It needs only the
+`release_pods` is for uninstalling the provider, and for pods of a gang that no triggerer follows. It needs only the
 permissions to list and patch pods. Outcomes that are not in a ledger are lost.
+
+`drain_pods` is for a gang that was just ended. One release is not enough there: the Job controller may be in the middle
+of creating pods, and does not notice the deletion before it has created them.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.cluster.clock import Backoff
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.selectors import gang_selector
-from airflow_provider_gangjobs.gang.state.pods import is_held, owner_uid
+from airflow_provider_gangjobs.gang.state.pods import is_held, is_tracked, owner_uid
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.errors import ClusterError
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+log = logging.getLogger(__name__)
 
 FAILURES_SHOWN_MAX: Final = 10
+DRAIN_WITHIN_S: Final = 60.0
+"""A kill has two minutes, and a Job controller with the default limits creates 20 pods a second."""
+DRAIN_PAUSE_BASE_S: Final = 0.2
+DRAIN_PAUSE_CAP_S: Final = 5.0
+"""The list of a gang of 5,000 pods is 30 MB."""
+QUIET_S: Final = 10.0
+"""The Job controller creates 500 pods in one go, at intervals far below a second."""
 
 
 @dataclass
@@ -75,3 +93,52 @@ async def _release_page(client: Client, pods: list[PodView], total: ReleaseRepor
             total.failures.append(f"{pod.metadata.namespace}/{pod.metadata.name}: {error}")
 
     await release_all(client, pods, count)
+
+
+async def drain_pods(
+    client: Client,
+    ref: GangRef,
+    *,
+    may_get_pods: bool = True,
+    within_s: float = DRAIN_WITHIN_S,
+    clock: Clock | None = None,
+) -> bool:
+    """Release the pods of a gang that was deleted or halted, until no pod is held and no other pod is to be expected.
+
+    The Job controller works on one Job in one thread. When it removes its own finalizer from the pods of a deleted Job,
+    it knows that the Job is deleted, so it creates no other pod. Without pods to tell this from, the function waits
+    until no new pod has appeared for `QUIET_S`. The function is safe to repeat and to run several times at once. After
+    an error of the API server, the function tries again.
+
+    :param may_get_pods: The Job controller may be about to create pods. Otherwise each pod is released once.
+    :param within_s: For how long the function tries, in seconds.
+    :return: False if pods may still be held. The Job of a gang that was deleted in the foreground then stays, and the
+        next submission of its task, or `gangjobs release`, releases the pods.
+    """
+    clock = clock or client.clock
+    began = quiet_since = clock.monotonic()
+    backoff = Backoff(clock, base_s=DRAIN_PAUSE_BASE_S, cap_s=DRAIN_PAUSE_CAP_S)
+    while True:
+        try:
+            pods = await list_pods(client, ref)
+            held = [pod for pod in pods if is_held(pod)]
+            report = ReleaseReport()
+            await _release_page(client, held, report)
+        except ClusterError as error:
+            log.info("Gang %s: its pods could not be listed to release them: %s", ref, error)
+        else:
+            if not report.failed and not (may_get_pods and _may_get_others(pods)):
+                return True
+            now = clock.monotonic()
+            quiet_since = now if held else quiet_since
+            if not held and now - quiet_since >= QUIET_S:
+                return True
+        pause_s = backoff.next()
+        if clock.monotonic() + pause_s - began > within_s:
+            log.warning("Gang %s: some of its pods may still be held by the finalizer %s", ref, FINALIZER_HARVEST)
+            return False
+        await clock.sleep(pause_s)
+
+
+def _may_get_others(pods: list[PodView]) -> bool:
+    return not pods or any(is_tracked(pod) for pod in pods)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, FINALIZER_JOB_TRACKING
 from airflow_provider_gangjobs.kube.views import PHASES_TERMINAL
 
 if TYPE_CHECKING:
@@ -91,6 +91,11 @@ def has_ended(pod: PodView) -> bool:
 def is_held(pod: PodView) -> bool:
     """Return whether the harvest finalizer keeps the pod."""
     return FINALIZER_HARVEST in pod.metadata.finalizers
+
+
+def is_tracked(pod: PodView) -> bool:
+    """Return whether the Job controller has yet to count the pod, or to process the deletion of its Job (KEP-2307)."""
+    return FINALIZER_JOB_TRACKING in pod.metadata.finalizers
 
 
 def deletion_requested_at(meta: Meta) -> datetime | None:

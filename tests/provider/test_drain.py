@@ -1,0 +1,128 @@
+"""The pods of a gang that is deleted are released, whatever the Job controller does meanwhile and whoever dies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.ending import kill, remove
+from airflow_provider_gangjobs.tracking.release import QUIET_S, drain_pods
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import JOBS
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+CLAIM = "this-try"
+
+
+def claimed_gang(plane: VirtualControlPlane, workers: int, **spec: object) -> GangRef:
+    ref = plane.submit(workers=workers, **spec)
+    mark = {"metadata": {"annotations": {ANNOTATION_CLAIM: CLAIM}}}
+    plane.registry.patch(JOBS, ref.name, NAMESPACE, mark, PatchKind.MERGE)
+    return ref
+
+
+ENDINGS: dict[str, Callable[[GangService, GangRef], Awaitable[object]]] = {
+    "a kill": lambda gangs, ref: gangs.kill(ref, CLAIM),
+    "a deletion by hand": lambda gangs, ref: gangs.delete(ref),
+    "a discard": lambda gangs, ref: gangs.discard(ref, CLAIM),
+}
+
+
+@pytest.mark.parametrize(
+    ("ending", "created"), [("a kill", 0), ("a kill", 1), ("a deletion by hand", 40), ("a discard", 40)]
+)
+@in_virtual_time
+async def test_end_while_pods_are_created_leaves_no_pod(ending, created):
+    async with VirtualControlPlane.running(nodes=5, cpu="64") as plane:
+        ref = claimed_gang(plane, 300)
+        await plane.until(lambda: len(plane.pods()) >= created)
+
+        await ENDINGS[ending](GangService(plane.client), ref)
+
+        await plane.until(lambda: not plane.pods() and plane.job() is None, within_s=60)
+
+
+@in_virtual_time
+async def test_end_of_running_gang_does_not_wait_for_its_pods():
+    async with VirtualControlPlane.running() as plane:
+        ref = claimed_gang(plane, 4)
+        await plane.until(lambda: plane.running_ranks() == 4)
+        before = plane.clock.now()
+
+        await GangService(plane.client).kill(ref, CLAIM)
+
+        assert (plane.held(), (plane.clock.now() - before).total_seconds() < QUIET_S) == ([], True)
+
+
+@in_virtual_time
+async def test_job_stays_until_its_pods_are_released():
+    """The process that deletes the Job dies before it has released a pod."""
+    async with VirtualControlPlane.running() as plane:
+        ref = claimed_gang(plane, 4)
+        await plane.until(lambda: plane.running_ranks() == 4)
+        await kill(plane.client, ref, CLAIM)
+        await plane.until(lambda: plane.running_ranks() == 0)
+        job = plane.job()
+        assert (job is not None and "deletionTimestamp" in job["metadata"], len(plane.held())) == (True, 4)
+
+        await GangService(plane.client).kill(ref, CLAIM)
+
+        await plane.until(lambda: plane.job() is None and not plane.pods(), within_s=60)
+
+
+@in_virtual_time
+async def test_release_that_fails_is_repeated():
+    async with VirtualControlPlane.running() as plane:
+        ref = claimed_gang(plane, 4)
+        await plane.until(lambda: plane.running_ranks() == 4)
+        plane.arm("status", code=500, method="PATCH", times=60)
+
+        await GangService(plane.client).kill(ref, CLAIM)
+
+        await plane.until(lambda: not plane.pods(), within_s=60)
+
+
+@in_virtual_time
+async def test_drain_gives_up_and_says_so(caplog):
+    async with VirtualControlPlane.running() as plane:
+        ref = claimed_gang(plane, 4)
+        await plane.until(lambda: plane.running_ranks() == 4)
+        await remove(plane.client, ref)
+        plane.arm("status", code=403, method="PATCH", times=None)
+
+        assert not await drain_pods(plane.client, ref, within_s=20)
+
+        assert "gangjobs.airflow/harvest" in caplog.text
+
+
+@in_virtual_time
+async def test_gang_that_never_ran_is_deleted_at_once():
+    async with VirtualControlPlane.running() as plane:
+        ref = claimed_gang(plane, 4, suspend=True)
+        before = plane.clock.now()
+
+        await GangService(plane.client).kill(ref, CLAIM)
+
+        assert (plane.job(), (plane.clock.now() - before).total_seconds() < 1) == (None, True)
+
+
+@in_virtual_time
+async def test_pods_of_a_job_that_is_gone_are_released_by_a_kill():
+    """Somebody deleted the Job in the background, and the task was ended before its trigger saw that."""
+    async with VirtualControlPlane.running() as plane:
+        ref = claimed_gang(plane, 4)
+        await plane.until(lambda: plane.running_ranks() == 4)
+        plane.delete_job(propagation="Background")
+
+        await GangService(plane.client).kill(ref, CLAIM)
+
+        await plane.until(lambda: not plane.pods(), within_s=60)
