@@ -5,6 +5,7 @@
     ├── GangUnsupported          the cluster cannot run the pods as a gang
     ├── SubmissionConflict       the Job exists and was created from other parameters
     ├── SubmissionFailed         the API server refused a step, or did not answer
+    ├── PreviousAttemptRunning   pods of an earlier attempt still run
     ├── GangFailed               the Job ended as failed
     │   ├── AppFailed            a rank's program exited with an error
     │   ├── ImagePullFailed      a rank's image could not be pulled
@@ -48,6 +49,7 @@ from airflow_provider_gangjobs.exceptions.results import (
 from airflow_provider_gangjobs.exceptions.submission import (
     GangUnsupported,
     InvalidGangSpec,
+    PreviousAttemptRunning,
     SubmissionConflict,
     SubmissionFailed,
 )
@@ -66,6 +68,7 @@ __all__ = [
     "LedgerUnavailable",
     "OutcomesMissing",
     "Preempted",
+    "PreviousAttemptRunning",
     "Problem",
     "ResultTooLarge",
     "SubmissionConflict",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from airflow_provider_gangjobs.exceptions.base import GangJobError, Problem
 
+NODES_SHOWN_MAX = 8
+
 
 @dataclass(eq=False, repr=False)
 class InvalidGangSpec(GangJobError):
@@ -124,3 +126,38 @@ class SubmissionFailed(GangJobError):
         if self.advice:
             return self.advice
         return "Run the task again: the next try completes the submission" if self.transient else "Correct the request"
+
+
+@dataclass(eq=False, repr=False)
+class PreviousAttemptRunning(GangJobError):
+    """Pods of an earlier attempt still run, so another attempt was not submitted. Two attempts never run at once."""
+
+    ref: str
+    """`<namespace>/<name>` of the earlier attempt's Job."""
+    uid: str = ""
+    attempt: int | None = None
+    pods: int = 0
+    """How many of its pods have not ended."""
+    nodes: tuple[str, ...] = ()
+    """The nodes of these pods."""
+
+    @property
+    def what(self) -> str:
+        which = "the previous attempt" if self.attempt is None else f"attempt {self.attempt}"
+        are = "pod has" if self.pods == 1 else "pods have"
+        return f"The next attempt waits: {self.pods} {are} not ended of gang {self.ref} ({which})"
+
+    @property
+    def evidence(self) -> str:
+        if not self.nodes:
+            return ""
+        shown = ", ".join(self.nodes[:NODES_SHOWN_MAX])
+        more = len(self.nodes) - NODES_SHOWN_MAX
+        return f"On node{'s'[: len(self.nodes) != 1]} {shown}{f' and {more} more' if more > 0 else ''}"
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "The pods have until the end of their termination grace period. If a node is lost, delete the node or its "
+            "pods (kubectl delete pod --force)"
+        )

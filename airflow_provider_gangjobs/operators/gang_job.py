@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow_provider_gangjobs.exceptions import DeadlineExceeded
+from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
 from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralError,
     TaskDeferralTimeout,
 )
-from airflow_provider_gangjobs.operators import parameters
+from airflow_provider_gangjobs.operators import parameters, previous
 from airflow_provider_gangjobs.operators.deferral import with_deadline, worker_wait_limit_s
 from airflow_provider_gangjobs.operators.messages import submission_messages
 from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
@@ -139,7 +139,7 @@ class GangJobOperator(GangTaskParameters):
         from airflow_provider_gangjobs.submission.submit import SubmissionState
 
         with self._session(context) as gangs:
-            submission = self._submit(gangs)
+            submission = self._submit(context, gangs)
             if submission.state is SubmissionState.FAILED:
                 event = self._wait_here(context, self._args_of_submission(gangs, submission))
                 submission = self._submit_next(gangs, event)
@@ -151,6 +151,18 @@ class GangJobOperator(GangTaskParameters):
 
         with self._session(context, retry_for_s=CONNECTION_READ_FOR_S):
             return self._complete(context, self._followed_on(context, GangEvent.from_payload(event)))
+
+    def execute_after_previous(self, context: Context, event: dict[str, Any]) -> Any:
+        """Submit the gang after the wait for the pods of an earlier attempt.
+
+        Raises:
+            DeadlineExceeded: a time limit of the task has passed meanwhile.
+        """
+        from airflow_provider_gangjobs.triggers.wait_previous import WaitEnd
+
+        if event.get("status") == WaitEnd.TIMEOUT:
+            raise previous.deadline_error(event)
+        return self.execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the task, also if Airflow has ended the deferral: after its time limit, or after a failed trigger."""
@@ -205,19 +217,42 @@ class GangJobOperator(GangTaskParameters):
     def _policies(self) -> Policies:
         return Policies(self.kill_policy, self.on_finish)
 
-    def _submit(self, gangs: TaskGangs) -> Submission:
-        """Submit the gang, or adopt the one that is there."""
-        return self._submit_by(
-            gangs,
-            lambda service, spec: service.submit(
-                spec,
-                key=gangs.key,
-                claim=gangs.claim,
-                reattach=self.reattach,
-                return_failed=self.max_disruptions > 0,
-                policies=self._policies,
-            ),
-        )
+    def _submit(self, context: Context, gangs: TaskGangs) -> Submission:
+        """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
+        while True:
+            try:
+                return self._submit_by(
+                    gangs,
+                    lambda service, spec: service.submit(
+                        spec,
+                        key=gangs.key,
+                        claim=gangs.claim,
+                        reattach=self.reattach,
+                        return_failed=self.max_disruptions > 0,
+                        policies=self._policies,
+                        is_retry=context["ti"].try_number > 1,
+                        wait_for_previous_s=previous.WORKER_WAIT_S,
+                    ),
+                )
+            except PreviousAttemptRunning as running:
+                self.log.warning("%s", running)
+                self._wait_for_previous(context, gangs, previous.ref_of(running))
+
+    def _wait_for_previous(self, context: Context, gangs: TaskGangs, ref: GangRef) -> None:
+        """Wait until the pods of an earlier attempt have ended: in the triggerer, or here, until it is time to look."""
+        from airflow_provider_gangjobs.triggers.gang_job import PreviousGangTrigger
+
+        started = context["ti"].start_date
+        ahead_s = gangs.server_ahead_s
+        args = replace(self._trigger_args(gangs, ref), claim="")
+        args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
+        if self.deferrable:
+            trigger = PreviousGangTrigger(**args.to_kwargs())
+            self.defer(trigger=trigger, method_name="execute_after_previous", timeout=backstop)
+        elif self.assemble_timeout_s is not None and time.monotonic() - self._began_at >= self.assemble_timeout_s:
+            raise previous.deadline_error(
+                {"gang": ref, "reason": "assemble_timeout", "waited_s": round(time.monotonic() - self._began_at)}
+            )
 
     def _submit_by(
         self, gangs: TaskGangs, submit: Callable[[GangService, GangSpec], Awaitable[Submission]]

@@ -89,6 +89,8 @@ class GangService(SubmissionService):
         validate: Validate | str = Validate.CLIENT,
         return_failed: bool = False,
         policies: Policies | None = None,
+        is_retry: bool = True,
+        wait_for_previous_s: float = SUBMISSION_DEADLINE_S,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Create the gang of a submission id or of a task, or adopt the gang that exists.
@@ -103,15 +105,23 @@ class GangService(SubmissionService):
             submitting the next attempt. Only with `key`.
         :param policies: What happens to the gang after its task has ended. Only with `key`, and only if `key` is a task
             of Airflow: a sweeper asks Airflow for the state of the task.
+        :param is_retry: The task may have had gangs whose Jobs were deleted by somebody else. Their pods are looked
+            for, too, with one request. Only with `key`.
+        :param wait_for_previous_s: For how many seconds to wait for the pods of an earlier attempt, at most until the
+            deadline. No attempt is created while they run.
         :param deadline_s: For how many seconds from now requests are retried, in total.
 
         Raises:
             InvalidGangSpec, GangUnsupported, SubmissionConflict, SubmissionFailed: no new gang is left running.
+            PreviousAttemptRunning: pods of an earlier attempt still run. Nothing was created.
             ValueError: not exactly one of `trigger_id` and `key` is given.
         """
+        from airflow_provider_gangjobs.submission.previous import PreviousGangs
+
         dry_run = Validate(validate) is Validate.SERVER
         if (trigger_id is None) == (key is None):
             raise ValueError("Give either trigger_id or key")
+        previous = PreviousGangs(self.release_pods, wait_for_previous_s, is_retry=is_retry and key is not None)
         with self._deadline(deadline_s):
             discovered = await self._discover()
             if trigger_id is not None:
@@ -124,6 +134,7 @@ class GangService(SubmissionService):
                     discovered=discovered,
                     namespace=self.namespace,
                     dry_run=dry_run,
+                    previous=previous,
                     clock=self.client.clock,
                 )
             from airflow_provider_gangjobs.submission.submit import submit
@@ -140,6 +151,7 @@ class GangService(SubmissionService):
                 dry_run=dry_run,
                 return_failed=return_failed,
                 policies=policies,
+                previous=previous,
                 clock=self.client.clock,
             )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.spec import GangSpec
+    from airflow_provider_gangjobs.submission.previous import PreviousGangs
 
 TRIGGER_ID_CHARACTERS_MAX: Final = 512
 
@@ -38,6 +39,7 @@ async def submit_operation(
     discovered: DiscoveredResources,
     namespace: str = "default",
     dry_run: bool = False,
+    previous: PreviousGangs | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the gang of this id, or return the gang that exists, also if it has succeeded.
@@ -50,6 +52,7 @@ async def submit_operation(
         GangUnsupported: a gang is required, and the cluster does not support it.
         SubmissionConflict: the gang of this id was created from other parameters.
         SubmissionFailed: the server refused a step, or could not be reached.
+        PreviousAttemptRunning: pods of an earlier attempt still run.
         JobDeleted: someone deleted the Job during the submission.
     """
     if problem := problem_with_trigger_id(trigger_id):
@@ -59,7 +62,9 @@ async def submit_operation(
     request = SubmissionRequest(
         OperationKey(trigger_id), f"operation:{trigger_id}", decide_operation_action, dry_run, keep_failed=True
     )
-    return await submit_by(client, spec, request, discovered=discovered, namespace=namespace, clock=clock)
+    return await submit_by(
+        client, spec, request, discovered=discovered, namespace=namespace, previous=previous, clock=clock
+    )
 
 
 def problem_with_trigger_id(trigger_id: str) -> Problem | None:

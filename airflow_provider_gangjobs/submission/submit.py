@@ -60,6 +60,7 @@ from airflow_provider_gangjobs.submission.placement import (
     select_placement,
     workload_step,
 )
+from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, Step, Unsuspend, conflict, run_step
 
@@ -124,6 +125,7 @@ async def submit(
     lost: LostAttempt | None = None,
     return_failed: bool = False,
     policies: Policies | None = None,
+    previous: PreviousGangs | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
@@ -135,6 +137,7 @@ async def submit(
     :param return_failed: Return the last attempt, once, if it has failed and no try has read how, instead of submitting
         the next attempt.
     :param policies: What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep.
+    :param previous: How to wait for the pods of earlier attempts. `None` means not to wait.
 
     Raises:
         InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
@@ -142,6 +145,7 @@ async def submit(
         SubmissionConflict: a live Job of this task was created from other parameters.
         SubmissionFailed: the server refused a step (no gang is left running), or could not be reached, or another try
             of the task has adopted the lost attempt.
+        PreviousAttemptRunning: pods of an earlier attempt still run. No object of a new attempt was created.
         JobDeleted: someone deleted the Job during the submission.
     """
     require_valid(spec, reattach=reattach)
@@ -158,6 +162,7 @@ async def submit(
         ),
         discovered=discovered,
         namespace=namespace,
+        previous=previous,
         clock=clock,
     )
 
@@ -191,13 +196,14 @@ async def submit_by(
     *,
     discovered: DiscoveredResources,
     namespace: str,
+    previous: PreviousGangs | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Submit a gang as `submit` does, for any key and any rule of adoption. The spec must be valid."""
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
-    task = _SubmissionRun(requests, spec, shape_of(spec, manifest_of(spec)), request, discovered)
+    task = _SubmissionRun(requests, spec, shape_of(spec, manifest_of(spec)), request, discovered, previous)
     min_attempt, reason, backoff = 0, "", requests.backoff()
     try:
         for _ in range(ROUNDS_MAX):
@@ -222,6 +228,7 @@ class _SubmissionRun:
     shape: Shape
     request: SubmissionRequest
     discovered: DiscoveredResources
+    previous: PreviousGangs | None = None
 
     @property
     def where(self) -> str:
@@ -246,9 +253,19 @@ class _SubmissionRun:
                 progress, unfinished = self._progress_of_new_attempt(number), True
         for old in superseded:
             await self._remove_superseded(old, next(job for job in listed if job["metadata"]["uid"] == old.ref.uid))
+        if isinstance(action, SubmitNew):
+            await self._wait_for_previous([read_job(job) for job in listed], action)
         if unfinished:
             await self._complete(progress)
         return self._submission(progress)
+
+    async def _wait_for_previous(self, jobs: list[Job], action: SubmitNew) -> None:
+        """Wait until no pod of an earlier attempt runs. If this took time, restart: the Jobs may have changed."""
+        if self.previous is None:
+            return
+        digest = self.request.key.digest
+        if await wait_for_previous(self.requests, digest, jobs, action.superseded, self.previous):
+            raise RestartSubmission("The pods of the previous attempt have ended", min_attempt=action.number)
 
     async def _remove_superseded(self, old: Job, seen: Object) -> None:
         """Delete a superseded gang. Restart if the gang was claimed, was started, or has ended in the meantime."""

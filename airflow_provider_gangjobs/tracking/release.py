@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Backoff
-from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.gang.selectors import gang_selector
-from airflow_provider_gangjobs.gang.state.pods import is_held, is_tracked, owner_uid
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.gang.state.pods import has_ended, is_held, is_tracked, owner_uid
 from airflow_provider_gangjobs.kube.views import PodView
 from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
@@ -142,3 +143,21 @@ async def drain_pods(
 
 def _may_get_others(pods: list[PodView]) -> bool:
     return not pods or any(is_tracked(pod) for pod in pods)
+
+
+async def count_running(client: Client, ref: GangRef) -> int:
+    """Return how many pods of a gang that is over have not ended.
+
+    If the Job is gone or is being deleted, the held pods are released: nobody records their outcomes any more.
+
+    Raises:
+        ClusterError: The Job or the pods could not be read.
+    """
+    try:
+        job = read_job(await client.get(JOBS, ref.name, ref.namespace))
+    except NotFound:
+        job = None
+    pods = await list_pods(client, ref)
+    if job is None or job.ref.uid != ref.uid or job.is_being_deleted:
+        await _release_page(client, [pod for pod in pods if is_held(pod)], ReleaseReport())
+    return sum(not has_ended(pod) for pod in pods)

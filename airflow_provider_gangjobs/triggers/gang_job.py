@@ -95,4 +95,22 @@ class GangJobTrigger(_GangTrigger):
     until = "ended"
 
 
-__all__ = ["GangCompletionTrigger", "GangJobTrigger", "GangSubmissionTrigger"]
+class PreviousGangTrigger(_GangTrigger):
+    """Wait until the pods of an earlier attempt have ended. Then the task submits its next attempt.
+
+    :param args: The fields of `TriggerArgs` for the earlier attempt, as keyword arguments.
+    """
+
+    until = "ended"
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait for the pods, and yield one event."""
+        from airflow_provider_gangjobs.triggers.wait_previous import wait_for_previous_pods
+
+        yield TriggerEvent(await wait_for_previous_pods(self.args, self.log))  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Do nothing: the earlier attempt is over, and the next one does not exist."""
+
+
+__all__ = ["GangCompletionTrigger", "GangJobTrigger", "GangSubmissionTrigger", "PreviousGangTrigger"]

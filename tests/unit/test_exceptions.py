@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.exceptions import (
     LedgerUnavailable,
     OutcomesMissing,
     Preempted,
+    PreviousAttemptRunning,
     Problem,
     ResultTooLarge,
     SubmissionConflict,
@@ -85,6 +86,14 @@ EXAMPLES = [
         (
             "Gang ml/a was assembling for longer than 0.5 s. 4 of 8 pods fit. "
             "Ask for fewer workers or less of each resource, or raise assemble_timeout."
+        ),
+    ),
+    (
+        PreviousAttemptRunning("ml/a-0", "u1", 0, 2, ("n1",)),
+        (
+            "The next attempt waits: 2 pods have not ended of gang ml/a-0 (attempt 0). On node n1. "
+            "The pods have until the end of their termination grace period. If a node is lost, delete the node or its "
+            "pods (kubectl delete pod --force)."
         ),
     ),
     (

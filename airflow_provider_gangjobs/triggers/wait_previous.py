@@ -1,0 +1,122 @@
+"""Waits in the triggerer until the pods of an earlier attempt have ended, before another attempt is submitted.
+
+Airflow runs the submission again after the event, and the submission looks for itself. So the event only says why the
+wait is over, and a fault of this process does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
+from airflow_provider_gangjobs.triggers.wait import CONNECTION_READ_FOR_S
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow.sdk.types import Logger
+
+    from airflow_provider_gangjobs.triggers.args import TriggerArgs
+
+PAUSE_BASE_S: Final = 2.0
+PAUSE_CAP_S: Final = 30.0
+"""Two requests for each look. Most grace periods are half a minute long."""
+REPEAT_LOG_S: Final = 600.0
+
+
+class WaitEnd(StrEnum):
+    """Why the wait is over. The values are part of events."""
+
+    GONE = "gone"
+    """No pod of the earlier attempt runs."""
+    TIMEOUT = "timeout"
+    """A time limit of the task has passed."""
+    ERROR = "error"
+    """This process cannot look for the pods."""
+
+
+async def wait_for_previous_pods(args: TriggerArgs, log: Logger) -> dict[str, Any]:
+    """Wait until no pod of the gang runs, and return the payload of an event.
+
+    The wait ends at the deadline of the task, or after the `assemble_timeout` of the new attempt. The function raises
+    only when it is cancelled.
+
+    :param args: The earlier attempt, and the time limits of the task.
+    """
+    began = time.monotonic()
+    left_s = [] if args.deadline is None else [(args.deadline - time.time(), "execution_timeout")]
+    if args.assemble_timeout_s is not None:
+        left_s.append((args.assemble_timeout_s, "assemble_timeout"))
+    limit_s, limited_by = min(left_s, default=(None, ""))
+    wait = _PreviousWait(args, log)
+    end, reason = WaitEnd.GONE, ""
+    try:
+        async with asyncio.timeout(None if limit_s is None else max(limit_s, 0.0)):
+            await wait.run()
+    except TimeoutError:
+        end, reason = WaitEnd.TIMEOUT, limited_by
+    except Exception as error:  # a secrets backend may raise anything
+        log.exception("The pods of gang %s cannot be looked for in this process", args.ref)
+        end, reason = WaitEnd.ERROR, type(error).__name__
+    waited_s = round(time.monotonic() - began, 1)
+    return {
+        "v": 1,
+        "status": str(end),
+        "reason": reason,
+        "gang": str(args.ref),
+        "pods": wait.pods,
+        "waited_s": waited_s,
+    }
+
+
+class _PreviousWait:
+    def __init__(self, args: TriggerArgs, log: Logger) -> None:
+        self._args = args
+        self._log = log
+        self._logged: tuple[int, float] = (0, 0.0)
+        self.pods = 0
+        """How many pods of the gang had not ended when they were last counted."""
+
+    async def run(self) -> None:
+        """Count the pods until none is left.
+
+        Raises:
+            Exception: the pods cannot be counted.
+        """
+        backoff = Backoff(Clock(), base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
+        while (pods := await self._with_client(self._count)) > 0:
+            self._report(pods)
+            await asyncio.sleep(backoff.next())
+        self.pods = 0
+        self._log.info("The pods of gang %s, the previous attempt, have ended", self._args.ref)
+
+    async def _count(self, client: Any) -> int:
+        from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
+        from airflow_provider_gangjobs.tracking.release import count_running
+
+        return await retry_until_answered(lambda: count_running(client, self._args.ref), clock=client.clock)
+
+    async def _with_client(self, action: Callable[[Any], Awaitable[int]]) -> int:
+        """Run an action over the client that the triggers of this loop share."""
+        from airflow_provider_gangjobs.cluster.informer import informers
+
+        config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
+        client = informers().acquire_client(config)
+        try:
+            return await action(client)
+        finally:
+            await informers().release_client(config.key)
+
+    def _report(self, pods: int) -> None:
+        now = time.monotonic()
+        self.pods = pods
+        if pods != self._logged[0] or now - self._logged[1] >= REPEAT_LOG_S:
+            self._logged = (pods, now)
+            message = "The next attempt waits for the pods of gang %s, the previous attempt: %d have not ended"
+            self._log.info(message, self._args.ref, pods)
+
+
+__all__ = ["WaitEnd", "wait_for_previous_pods"]

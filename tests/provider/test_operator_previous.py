@@ -1,0 +1,63 @@
+"""A task whose earlier attempt still ends waits without a worker, and then runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import DeadlineExceeded
+from airflow_provider_gangjobs.hooks.airflow_exceptions import TaskDeferred
+from airflow_provider_gangjobs.operators import previous
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger, PreviousGangTrigger
+from tests.airflow.polling import wait_for
+from tests.provider.task_runner import run_trigger
+
+if TYPE_CHECKING:
+    from tests.provider.task_runner import Task, TaskMaker
+
+SLOW_TO_END = "trap 'sleep 4; exit 0' TERM; while true; do sleep 0.1; done"
+
+
+@pytest.fixture
+def killed(task: TaskMaker, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """A task whose first try was killed, and whose pods take some seconds to end."""
+    monkeypatch.setattr(previous, "WORKER_WAIT_S", 0.5)
+    made: Task = task(SLOW_TO_END, deferrable=True, termination_grace=60)
+    operator, context = made.operator(), made.next_try()
+    with pytest.raises(TaskDeferred):
+        operator.execute(context)
+    wait_for("its ranks", lambda: [pod["status"].get("phase") for pod in made.pods] == ["Running"] * 2)
+    operator.on_kill()
+    return made
+
+
+def test_task_defers_until_the_pods_have_ended(killed: Task) -> None:
+    context = killed.next_try()
+
+    left = killed.defer(context)
+    event = run_trigger(left)
+
+    assert (type(left.trigger), left.method_name) == (PreviousGangTrigger, "execute_after_previous")
+    assert (event["status"], event["pods"]) == ("gone", 0)
+    with pytest.raises(TaskDeferred) as again:
+        killed.operator().execute_after_previous(context, event)
+    assert isinstance(again.value.trigger, GangJobTrigger)
+
+
+def test_wait_ends_with_the_time_limit(killed: Task) -> None:
+    killed.parameters["assemble_timeout"] = 0.5
+    context = killed.next_try()
+
+    event = run_trigger(killed.defer(context))
+
+    assert (event["status"], event["reason"], event["pods"]) == ("timeout", "assemble_timeout", 2)
+    with pytest.raises(DeadlineExceeded, match="2 of its pods had not ended"):
+        killed.operator().execute_after_previous(context, event)
+
+
+def test_worker_waits_where_the_task_does_not_defer(killed: Task) -> None:
+    killed.parameters |= {"deferrable": False, "assemble_timeout": 1}
+
+    with pytest.raises(DeadlineExceeded, match="previous attempt"):
+        killed.execute()

@@ -1,0 +1,138 @@
+"""Pods of two attempts of one task never run at once: the next attempt waits, or says that it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.service import GangService
+from gangjobs_sandbox.resources import JOBS, PODS
+from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.submission.submit import Submission
+
+KEY = TaskKey("etl", "manual__1", "train")
+SPEC = GangSpec(image="i", command=["train"], workers=2)
+NO_GANG = GangSpec(image="i", command=["train"], workers=2, gang="off")
+
+
+class Attempts:
+    """The attempts of one task on a control plane."""
+
+    def __init__(self, plane: VirtualControlPlane) -> None:
+        self.plane = plane
+        self.gangs = GangService(plane.client)
+
+    async def submit(self, claim: str, spec: GangSpec = SPEC, **options: Any) -> Submission:
+        return await self.gangs.submit(spec, key=KEY, claim=claim, **options)
+
+    async def run(self, claim: str, spec: GangSpec = SPEC, **options: Any) -> Submission:
+        """Submit an attempt, and wait until its ranks run."""
+        submission = await self.submit(claim, spec, **options)
+        await self.plane.until(lambda: self.plane.running_ranks(submission.ref.name) == 2)
+        return submission
+
+    def attempts_at_once_max(self) -> int:
+        """The largest number of attempts whose pods ran at one moment."""
+        running: dict[str, str] = {}
+        at_once = 0
+        for event in self.plane.history:
+            if event.resource is PODS:
+                uid, phase = event.obj["metadata"]["uid"], event.obj["status"].get("phase")
+                running.pop(uid, None)
+                if event.type != "DELETED" and phase == "Running":
+                    running[uid] = event.obj["metadata"]["labels"][LABEL_ATTEMPT]
+            at_once = max(at_once, len(set(running.values())))
+        return at_once
+
+
+async def kill(attempts: Attempts, first: Submission) -> None:
+    await attempts.gangs.kill(first.ref, "ti-1")
+
+
+async def halt(attempts: Attempts, first: Submission) -> None:
+    await attempts.gangs.halt(first.ref, reason="a test")
+
+
+async def delete_in_background(attempts: Attempts, first: Submission) -> None:
+    attempts.plane.delete_job(first.ref.name, propagation="Background")
+
+
+async def nothing(attempts: Attempts, first: Submission) -> None:
+    """The next submission replaces the gang itself."""
+
+
+ENDS: dict[str, tuple[Callable[[Attempts, Submission], Awaitable[None]], dict[str, Any]]] = {
+    "killed": (kill, {}),
+    "killed, without a gang": (kill, {"spec": NO_GANG}),
+    "halted": (halt, {}),
+    "deleted by hand in the background": (delete_in_background, {}),
+    "replaced": (nothing, {"reattach": "never"}),
+}
+
+
+@pytest.mark.parametrize(("end", "options"), ENDS.values(), ids=ENDS)
+@in_virtual_time
+async def test_next_attempt_starts_when_the_pods_have_ended(end, options):
+    async with VirtualControlPlane.running() as plane:
+        attempts = Attempts(plane)
+        first = await attempts.run("ti-1", **options)
+
+        await end(attempts, first)
+        second = await attempts.run("ti-2", **options)
+
+        assert (second.ref.uid != first.ref.uid, attempts.attempts_at_once_max()) == (True, 1)
+        if end is not halt:  # the pods of a halted gang wait for the follower that records their outcomes
+            await plane.until(lambda: all(pod["status"]["phase"] == "Running" for pod in plane.registry.list(PODS)))
+
+
+@pytest.mark.parametrize(("end", "options"), ENDS.values(), ids=ENDS)
+@in_virtual_time
+async def test_pods_that_do_not_end_are_reported(end, options):
+    async with VirtualControlPlane.running() as plane:
+        attempts = Attempts(plane)
+        first = await attempts.run("ti-1", **options)
+        plane.dead_nodes.add("node-0")
+        await end(attempts, first)
+
+        with pytest.raises(PreviousAttemptRunning, match=r"2 pods have not ended .*node-0") as raised:
+            await attempts.submit("ti-2", **options, wait_for_previous_s=20)
+
+        assert (raised.value.ref, raised.value.retryable) == (str(first.ref), True)
+        assert [job["metadata"]["uid"] for job in plane.registry.list(JOBS, NAMESPACE)] in ([first.ref.uid], [])
+
+
+@in_virtual_time
+async def test_first_attempt_does_not_look_for_pods():
+    async with VirtualControlPlane.running() as plane:
+        submission = await Attempts(plane).submit("ti-1", is_retry=False)
+
+        lists = plane.client.statistics().requests["list"]
+        assert (submission.attempt, lists) == (0, 1)
+
+
+@in_virtual_time
+async def test_attempt_that_another_submitter_creates_meanwhile_is_adopted():
+    async with VirtualControlPlane.running() as plane:
+        attempts = Attempts(plane)
+        first = await attempts.run("ti-1")
+        plane.dead_nodes.add("node-0")
+        await kill(attempts, first)
+        waiting = [asyncio.create_task(attempts.submit("ti-2")) for _ in range(2)]
+        await asyncio.sleep(30)
+        plane.dead_nodes.clear()
+        plane.node("node-1")
+
+        one, other = await asyncio.gather(*waiting)
+
+        assert (one.ref, one.attempt) == (other.ref, 1)
