@@ -106,7 +106,7 @@ class GangJobOperator(GangTaskParameters):
     :param scheduler_name: Name of the scheduler that places the pods. Defaults to the default scheduler.
     :param termination_grace: How long a rank may take to end after SIGTERM: a `timedelta`, or whole seconds.
     :param ttl_after_finished: How long Kubernetes keeps a Job that has finished, even if its results were not read:
-        a `timedelta`, or whole seconds. `None` (the default) means that Kubernetes does not delete the Job.
+        a `timedelta`, or whole seconds. Defaults to the value of the manifest, or else to one week.
     :param keep_suspended: Whether to leave the Job suspended, so that somebody else starts it. Defaults to false.
     :param results: What the task returns: `rank0` (the default), `all` (a list of results, by rank) or `none`. The
         result of a rank is what the rank writes to the file that `GANG_RESULT_PATH` names, as JSON or text.

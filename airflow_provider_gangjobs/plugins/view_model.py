@@ -176,7 +176,7 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
 
 
 def _wait_of_job(phase: Phase, evidence: WaitInputs, job: Job) -> Wait:
-    if job.ends_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
+    if job.ends_by_halt or job.failed_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
         return explain_suspension(job)
     return explain_assembly(evidence) if phase is Phase.ASSEMBLING else Wait(WaitCause.RANKS)
 
@@ -213,11 +213,11 @@ def _summary_and_remedy(
     observation: Observation, record: SubmissionRecord, outcomes: Sequence[Outcome], requests: str
 ) -> tuple[str, str]:
     """Return why the gang is in its phase, and what the user can do."""
+    if observation.wait.cause is WaitCause.HALTED and record.error is not None:
+        return record.error.message, ""
     if observation.verdict is not None and observation.verdict.kind is not VerdictKind.SUCCEEDED:
         diagnosis = diagnose_end(observation.verdict, outcomes)
         return diagnosis.summary, diagnosis.remedy
-    if observation.wait.cause is WaitCause.HALTED and record.error is not None:
-        return record.error.message, ""
     text = observation.wait.text
     if observation.phase is Phase.ASSEMBLING and observation.counts.placed < observation.counts.ranks and requests:
         return f"Needs {observation.counts.ranks} x ({requests}) at once. {text}", ""

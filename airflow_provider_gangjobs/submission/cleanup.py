@@ -150,7 +150,7 @@ async def _remove(requests: RetryingRequests, job: Object) -> bool:
     # The Job is halted first. A submitter that continues with this Job finds it halted. A submitter that was faster
     # has changed the Job, and then this patch does not apply.
     marked = job_state(read_job(job)) is JobState.HALTED or await requests.patch_as_seen(
-        job, halt_patch(CLEANUP_HALT_REASON)
+        job, halt_patch(CLEANUP_HALT_REASON, read_job(job))
     )
     return marked and await requests.remove_job(read_job(job).ref)
 

@@ -73,7 +73,7 @@ async def _halt_and_release(
     ref, state = job.ref, job_state(job)
     is_unfinished = state in {JobState.LIVE, JobState.HALTED}
     if state is JobState.LIVE:
-        await requests.mark_job(ref, halt_patch(DELETION_HALT_REASON, queued=job.is_queued_by_kueue))
+        await requests.mark_job(ref, halt_patch(DELETION_HALT_REASON, job))
     deadline = requests.clock.monotonic() + timeout_s
     backoff = requests.backoff()
     while True:

@@ -7,14 +7,15 @@ judged.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.selectors import task_selector
-from airflow_provider_gangjobs.gang.state.halt import halt_patch
+from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -23,6 +24,9 @@ from airflow_provider_gangjobs.submission.requests import Api, Object, Removal, 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+
+
+log = logging.getLogger(__name__)
 
 
 async def halt(
@@ -34,7 +38,7 @@ async def halt(
     seen: Object | None = None,
     clock: Clock | None = None,
 ) -> bool:
-    """Suspend the gang permanently. The pods end and free their capacity, and the Job stays.
+    """End the gang permanently. The pods end and free their capacity, and the Job stays and fails.
 
     The next submission of the task is a new attempt. Returns false if the Job is gone.
 
@@ -49,12 +53,28 @@ async def halt(
     stored = seen or await requests.find(JOBS, ref.name)
     if stored is None:
         return False
-    patch = halt_patch(reason, queued=read_job(stored).is_queued_by_kueue)
+    job = read_job(stored)
+    patch = halt_patch(reason, job)
     if claim_id is None:
-        return await requests.mark_job(ref, patch)
-    annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
-    spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
-    return await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is not None
+        is_halted = await requests.mark_job(ref, patch)
+    else:
+        annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
+        spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
+        is_halted = await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is not None
+    if is_halted:
+        await finish_halted(requests, job)
+    return is_halted
+
+
+async def finish_halted(requests: RetryingRequests, job: Job) -> None:
+    """Let a halted Job that is suspended end as failed, where the API server allows that. Never raises."""
+    patch = finish_patch(job)
+    if patch is None:
+        return
+    try:
+        await requests.mark_job(job.ref, patch)
+    except ClusterError as error:
+        log.info("Gang %s is halted, and its Job stays suspended: %s", job.ref, error)
 
 
 async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bool:

@@ -100,6 +100,6 @@ _STATE_OF: Final = {Phase.SUCCEEDED: OperationState.SUCCEEDED, Phase.FAILED: Ope
 
 def _error(job: Job) -> FailureCause | None:
     failed = job.failed or job.failure_target
-    if failed is not None:
+    if failed is not None and not job.failed_by_halt:
         return FailureCause(failed.reason, failed.message)
     return FailureCause(*job.halt_cause) if job.is_halted else None

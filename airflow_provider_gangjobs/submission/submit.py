@@ -51,6 +51,7 @@ from airflow_provider_gangjobs.submission.adopt import (
 from airflow_provider_gangjobs.submission.claim import claim_patch
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
+from airflow_provider_gangjobs.submission.ending import finish_halted
 from airflow_provider_gangjobs.submission.fallback_event import RecordFallbackEvent
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import (
@@ -344,8 +345,8 @@ class _SubmissionRun:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
             if cannot_complete and progress.job and progress.stored.is_suspended:
                 if self.request.keep_failed and isinstance(error, GangJobError):
-                    patch = halt_patch(format_halt_note(error), queued=progress.stored.is_queued_by_kueue)
-                    await self.requests.mark_job(progress.ref, patch)
+                    await self.requests.mark_job(progress.ref, halt_patch(format_halt_note(error), progress.stored))
+                    await finish_halted(self.requests, progress.stored)
                 else:
                     await self._delete_incomplete_job(progress)
             raise

@@ -11,11 +11,12 @@ API server are retried and not raised.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.errors import NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
@@ -23,7 +24,13 @@ from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, halt_patch, is_halt_verdict, read_deadline_halt
+from airflow_provider_gangjobs.gang.state.halt import (
+    DeadlineHalt,
+    finish_patch,
+    halt_patch,
+    is_halt_verdict,
+    read_deadline_halt,
+)
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
@@ -208,10 +215,11 @@ class _Follower:
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, events=self.events)
         halted = read_deadline_halt(job)
-        if observation.verdict is not None and not (halted and is_halt_verdict(observation.verdict)):
+        is_halted = job is not None and (job.ends_by_halt or job.failed_by_halt)
+        if observation.verdict is not None and not is_halted:
             return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
         report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
-        if halted is not None or (job is not None and job.ends_by_halt):
+        if is_halted:
             return await self._halted(halted)
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
@@ -313,9 +321,12 @@ class _Follower:
         if observation.verdict is not None or exceeded is None:
             return _LOOK_AGAIN
         halted = DeadlineHalt(exceeded.phase, observation.wait.cause, observation.line)
-        patch = halt_patch(str(halted), queued=job is not None and job.is_queued_by_kueue)
-        if not await self._patch_job(patch):
+        assert job is not None, "a gang without a Job has a verdict"
+        if not await self._patch_job(halt_patch(str(halted), job)):
             return _LOOK_AGAIN
+        if (finish := finish_patch(job)) is not None:
+            with suppress(ClusterError):  # the gang is halted in any case
+                await patch_uid(self.client, JOBS, self.ref.name, self.ref.namespace, self.ref.uid, finish)
         return await self._halted(halted, observation)
 
     async def _halted(self, halted: DeadlineHalt | None, before: Observation | None = None) -> GangEvent:
@@ -329,7 +340,7 @@ class _Follower:
         result = await final.run()
         job = await self._job()
         verdict = judge(job, self.ref)
-        if verdict is not None and not is_halt_verdict(verdict):
+        if verdict is not None and not (is_halt_verdict(verdict) and job is not None and job.is_halted):
             if not verdict.job_is_there:
                 self.harvester.drop_ledger()
             return await self._end(verdict, job, final)

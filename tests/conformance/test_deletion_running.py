@@ -83,6 +83,23 @@ def test_foreground_deletion_waits_for_running_pods(namespace: Namespace) -> Non
     namespace.wait_gone("jobs", "j")
 
 
+def test_job_controller_lets_go_of_running_pods_once_it_has_seen_the_deletion(namespace: Namespace) -> None:
+    """It syncs a Job in one thread, so it creates no other pod of this Job."""
+    namespace.add_nodes()
+    namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
+    namespace.set_running(*namespace.wait_bound(2))
+    namespace.delete("jobs", "j", propagationPolicy="Foreground")
+    namespace.wait_until(
+        lambda: (
+            [(pod["metadata"].get("finalizers"), pod["status"]["phase"]) for pod in namespace.pods()]
+            == [([FOREIGN], "Running")] * 2
+        ),
+        lambda: f"pods that are ours alone: {[pod['metadata'] for pod in namespace.pods()]}",
+    )
+    namespace.remove_finalizer(*namespace.pods())
+    assert "deletionTimestamp" in namespace.job()["metadata"]
+
+
 def test_what_the_job_owns_goes_with_it(namespace: Namespace) -> None:
     job = namespace.create("jobs", indexed(suspend=True))
     namespace.create("configmaps", {"metadata": {"name": "ledger", "ownerReferences": [owner_reference(job)]}})

@@ -93,3 +93,22 @@ def test_held_pods_of_a_suspended_job_stay_until_released(namespace: Namespace) 
     namespace.remove_finalizer(*pods)
     namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
     assert "failed" not in namespace.job()["status"]
+
+
+def test_deadline_that_has_passed_ends_a_job_that_runs(namespace: Namespace) -> None:
+    """How a gang is halted: its pods end, and the Job fails when they have ended."""
+    namespace.add_nodes()
+    namespace.create("jobs", indexed(finalizers=(FOREIGN,), podReplacementPolicy="Failed"))
+    pods = namespace.wait_bound(2)
+    namespace.set_running(*pods)
+    namespace.patch("jobs", "j", {"spec": {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1}})
+    job = namespace.wait_job("FailureTarget")
+    assert ("Failed", "True", "DeadlineExceeded") not in conditions_of(job)
+    namespace.wait_until(
+        lambda: ["deletionTimestamp" in pod["metadata"] for pod in namespace.pods()] == [True, True],
+        lambda: "pods that are being deleted",
+    )
+    namespace.set_terminated(*pods, exit_code=143)
+    assert ("Failed", "True", "DeadlineExceeded") in conditions_of(namespace.wait_job("Failed"))
+    namespace.remove_finalizer(*pods)
+    namespace.wait_gone("jobs", "j")

@@ -59,7 +59,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
 
 def _stays(job: Obj) -> bool:
     """The Job, and with it its ledger, is neither on its way out nor about to be."""
-    return "deletionTimestamp" not in job["metadata"] and "ttlSecondsAfterFinished" not in job["spec"]
+    return "deletionTimestamp" not in job["metadata"] and job["spec"].get("ttlSecondsAfterFinished") != 0
 
 
 def job_verdict(job: Obj) -> Status | None:

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_gangjobs.cluster.errors import Conflict
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.claim import claim, holds_claim, mark_delivered
 from airflow_provider_gangjobs.submission.ending import delete, halt
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES, WORKLOADS
 
@@ -51,17 +53,24 @@ async def test_marks_spare_a_later_job_of_the_name(cluster):
     assert cluster.live_jobs() == before
 
 
-async def test_a_halted_gang_is_suspended_for_good(cluster):
+@pytest.mark.parametrize("ran_s", [0, 30])
+async def test_a_halted_gang_fails_for_good(cluster, ran_s):
     first = await cluster.submit()
+    cluster.bench.run(ran_s)
     assert await halt(cluster.client, first.ref, reason="assembling took too long")
-    assert cluster.jobs()[0]["spec"]["suspend"] is True
+    assert job_state(read_job(cluster.jobs()[0])) is JobState.HALTED
     second = await cluster.submit()
     assert second.attempt == 1
+    for _ in range(3):
+        cluster.bench.run(30)
+        cluster.bench.stop_deleted()
+    assert job_state(read_job(cluster.jobs()[0])) is JobState.FAILED
 
 
 async def test_marks_on_a_job_that_is_gone_return_false(cluster):
     submission = await cluster.submit()
     await delete(cluster.client, submission.ref)
+    cluster.bench.run()
     assert not await mark_delivered(cluster.client, submission.ref, at=NOW)
     assert not await halt(cluster.client, submission.ref, reason="x")
     assert not await claim(cluster.client, submission.ref, "ti-9")
@@ -100,4 +109,5 @@ async def test_deletion_insists(cluster, fault):
     submission = await cluster.submit()
     cluster.faults.add(fault)
     await delete(cluster.client, submission.ref, clock=cluster.time.clock())
+    cluster.bench.run()
     assert cluster.jobs() == []

@@ -12,6 +12,7 @@ from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.gang.state.halt import halt_patch
+from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from gangjobs_sandbox.api import Fault, FaultKind
 from gangjobs_sandbox.registry import PatchKind
@@ -70,12 +71,12 @@ async def test_running_gang_is_not_halted_for_what_was_seen_last(plane):
 async def test_halt_applies_only_to_the_job_with_the_expected_uid():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
-        patch = halt_patch("too long")
+        patch = halt_patch("too long", read_job(plane.job()))
         assert not await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, "another-uid", patch)
         assert not await patch_uid(plane.client, resources.JOBS, "nobody", ref.namespace, ref.uid, patch)
         assert plane.job()["spec"].get("suspend") in {None, False}
         assert await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, patch)
-        assert plane.job()["spec"]["suspend"] is True
+        assert plane.job()["spec"]["activeDeadlineSeconds"] == 1
 
 
 @in_virtual_time
@@ -83,5 +84,6 @@ async def test_halt_that_conflicts_with_another_writer_raises():
     async with VirtualControlPlane.running(jobs=False) as plane:
         ref = plane.submit()
         plane.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=1))
+        patch = halt_patch("too long", read_job(plane.job()))
         with pytest.raises(Conflict):
-            await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, halt_patch("too long"))
+            await patch_uid(plane.client, resources.JOBS, ref.name, ref.namespace, ref.uid, patch)

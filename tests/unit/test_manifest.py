@@ -79,6 +79,7 @@ def test_four_workers_are_an_indexed_job_that_waits():
         "completionMode": "Indexed",
         "backoffLimit": 0,
         "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": 7 * 24 * 3600,
     }
 
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 BACKSTOP_SLACK_S: Final = 600
 """activeDeadlineSeconds ends a gang that no triggerer watches. The deadlines of a triggerer must pass earlier."""
 
+TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
+"""A week: time to look at a failed gang, and for a task to read a result that it could not read at first."""
+
 Object = dict[str, Any]
 
 
@@ -153,6 +156,7 @@ def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Placemen
         job.setdefault("activeDeadlineSeconds", deadline)
     if spec.ttl_after_finished_s is not None:
         job["ttlSecondsAfterFinished"] = spec.ttl_after_finished_s
+    job.setdefault("ttlSecondsAfterFinished", TTL_AFTER_FINISHED_S)
     return job
 
 

@@ -1,6 +1,7 @@
-"""Halt: the rules of a Job that is suspended permanently, with the reason in an annotation of the Job.
+"""Halt: the rules of a Job that is ended by the provider, with the reason in an annotation of the Job.
 
-The pods of a halted gang end and are harvested. The Job and its ledger stay. If a triggerer halts a gang after a
+The pods of a halted gang end and are harvested. The Job ends as failed, so its time to live counts, and its ledger
+stays as long as the Job. If a triggerer halts a gang after a
 deadline and then crashes, the next triggerer reads the annotation and reports the same deadline.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
+from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
@@ -24,7 +26,10 @@ DELETION_HALT_REASON: Final = "its submission is being deleted"
 NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB, and a person reads this note."""
 
-_DEADLINE_PREFIX: Final = "DeadlineExceeded"
+HALTED_DEADLINE_S: Final = 1
+"""activeDeadlineSeconds of a halted Job: the least value that the API server accepts is 0, and 1 is as good."""
+
+_DEADLINE_PREFIX: Final = REASON_JOB_DEADLINE
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,38 @@ class DeadlineHalt:
         return f"{_DEADLINE_PREFIX}.{self.phase}.{self.cause}: {self.message}"
 
 
-def halt_patch(reason: str, *, queued: bool = False) -> dict[str, Any]:
-    """Return the merge patch that suspends a Job permanently.
+def halt_patch(reason: str, job: Job) -> dict[str, Any]:
+    """Return the merge patch that ends a Job permanently.
+
+    A Job that has started gets an activeDeadlineSeconds that has passed. The Job controller deletes its pods, and lets
+    it fail with `DeadlineExceeded` when they have ended; Kueue then takes its quota back.
+
+    A suspended Job cannot fail, so the patch keeps it suspended; see `finish_patch`. Kueue would resume the Job when
+    the Job is admitted. The patch therefore also sets parallelism to 0: if Kueue resumes the Job, the Job starts no
+    pod, fails, and returns its quota.
 
     :param reason: The value of `ANNOTATION_HALTED`.
-    :param queued: Kueue owns `spec.suspend`. Kueue resumes an admitted Job as soon as somebody suspends it, and a
-        waiting Job when it is admitted. The patch therefore also sets parallelism to 0 and activeDeadlineSeconds to 1.
-        If Kueue resumes the Job, the Job fails with `DeadlineExceeded` and returns its quota.
+    :param job: The Job as it was just read.
     """
-    limits: dict[str, Any] = {"parallelism": 0, "activeDeadlineSeconds": 1} if queued else {}
-    return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": {"suspend": True, **limits}}
+    spec: dict[str, Any] = {"activeDeadlineSeconds": HALTED_DEADLINE_S}
+    if job.is_suspended or job.started_at is None:
+        spec["suspend"] = True
+        if job.is_queued_by_kueue:
+            spec["parallelism"] = 0
+    return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": spec}
+
+
+def finish_patch(job: Job) -> dict[str, Any] | None:
+    """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended. `None` if there is none.
+
+    The Job controller starts the Job without a pod, and lets it fail a second later. The API server refuses the patch
+    where the pods are a gang of Kubernetes 1.36 or of `Job.spec.scheduling`; such a Job stays suspended.
+
+    :param job: The Job as it was before the halt.
+    """
+    if job.is_queued_by_kueue or not (job.is_suspended or job.started_at is None):
+        return None
+    return {"spec": {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 
 
 def format_halt_note(error: GangJobError) -> str:
@@ -70,5 +97,5 @@ def read_deadline_halt(job: Job | None) -> DeadlineHalt | None:
 
 
 def is_halt_verdict(verdict: Verdict) -> bool:
-    """Whether a queued Job failed because of the limits that `halt_patch` set in it, and not by itself."""
-    return verdict.kind is VerdictKind.FAILED and verdict.reason == _DEADLINE_PREFIX
+    """Whether a halted Job failed because of the deadline that `halt_patch` set in it, and not by itself."""
+    return verdict.kind is VerdictKind.FAILED and verdict.reason == REASON_JOB_DEADLINE

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 REASON_HALTED: Final = "Halted"
 """Reason of a halt whose note has no reason."""
+REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
+"""Reason of a Job that failed because its activeDeadlineSeconds has passed. A halt sets this deadline."""
 _KEEP_SUSPENDED: Final = "keep_suspended"
 """Name of the parameter that keeps the submission from starting the Job."""
 
@@ -258,8 +260,15 @@ class Job:
 
     @property
     def ends_by_halt(self) -> bool:
-        """The gang was halted before the Job controller had decided how it ends."""
-        return self.is_halted and not self.is_ended and self.interim_condition is None
+        """The gang was halted and is going to end by that. The Job controller had not decided before how it ends."""
+        decided = self.interim_condition
+        return self.is_halted and not self.is_ended and (decided is None or decided.reason == REASON_JOB_DEADLINE)
+
+    @property
+    def failed_by_halt(self) -> bool:
+        """The Job fails, or has failed, by the deadline that a halt has set."""
+        decided = self.failed or self.failure_target
+        return self.is_halted and decided is not None and decided.reason == REASON_JOB_DEADLINE
 
     @property
     def halt_cause(self) -> tuple[str, str]:

@@ -115,12 +115,13 @@ def _times(
         began[Phase.FINISHING] = began.get(Phase.FINISHING) or verdict.at
         began[PHASE_OF_VERDICT[verdict.kind]] = verdict.at
     elif job is not None and phase is Phase.FAILED:
-        began[Phase.FAILED] = job.suspended.last_transition_time if job.suspended else None
+        ended = job.suspended or job.interim_condition
+        began[Phase.FAILED] = ended.last_transition_time if ended else None
     return {reached: at for reached, at in began.items() if at is not None}
 
 
 def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
-    if verdict is None and inputs.job is not None and inputs.job.ends_by_halt:
+    if inputs.job is not None and (inputs.job.ends_by_halt or inputs.job.failed_by_halt):
         return explain_suspension(inputs.job)
     match phase:
         case Phase.SUBMITTED | Phase.QUEUED:

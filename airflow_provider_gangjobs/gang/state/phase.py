@@ -9,9 +9,9 @@ this table that applies decides:
     Complete, also if the Job is being deleted                       succeeded
     Failed, before deletion was asked for                            failed
     being deleted, also if it failed after deletion was asked for    deleted
-    SuccessCriteriaMet or FailureTarget                              finishing
     halted, and pods still run, end, or wait for their harvest       finishing
     halted                                                           failed
+    SuccessCriteriaMet or FailureTarget                              finishing
     the condition Suspended                                          queued
     spec.suspend, and the Job has run before                         queued
     spec.suspend, and Kueue or the user starts the Job               queued
@@ -26,7 +26,9 @@ Explanations:
 
 * A Complete Job that is being deleted has succeeded. A deletion, for example by the TTL controller, does not change the
   outcome of the gang. `SubmissionRecord.state` shows that the Job is being deleted.
-* A halted gang has failed, although its Job is suspended like the Job of a queued gang. No controller resumes it.
+* A halted gang fails by the deadline that the halt has set, or its Job stays suspended, like the Job of a queued gang,
+  and no controller resumes it. If the Job controller had decided the end of the Job before, the gang does not count as
+  halted.
 * A suspended Job that never ran is submitted until the Job controller has processed it, and then it is queued. If Kueue
   or the user starts the Job, the Job is queued at once, because its submission is complete.
 * The number of started ranks comes from the pods if they are known, and from the counters of the Job otherwise.
@@ -85,10 +87,10 @@ def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
     verdict = judge(job, job.ref)
     if verdict is not None:
         return Phase.FINISHING if held else PHASE_OF_VERDICT[verdict.kind]
-    if job.interim_condition is not None:
-        return Phase.FINISHING
     if job.ends_by_halt:
         return Phase.FINISHING if held or job.has_pods_left else Phase.FAILED
+    if job.interim_condition is not None:
+        return Phase.FINISHING
     if _is_queued(job):
         return Phase.QUEUED
     if job.started_at is None:
