@@ -47,6 +47,9 @@ ANNOTATION_DISRUPTIONS: Final = metadata_keys.ANNOTATION_DISRUPTIONS
 the number is 0."""
 ANNOTATION_HALTED: Final = metadata_keys.ANNOTATION_HALTED
 """Why the gang was suspended for good. On the Job."""
+ANNOTATION_TIME_LIMIT: Final = metadata_keys.ANNOTATION_TIME_LIMIT
+"""The parameters of the task from which activeDeadlineSeconds was computed. On the Job. Absent if the user set
+activeDeadlineSeconds, or if the task has no time limits."""
 ANNOTATION_TASK: Final = metadata_keys.ANNOTATION_TASK
 """The task key as JSON (dag_id, run_id, task_id, map_index), for people. On the Job."""
 ANNOTATION_ON_KILL: Final = metadata_keys.ANNOTATION_ON_KILL

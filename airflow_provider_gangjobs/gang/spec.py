@@ -162,6 +162,9 @@ class GangSpec:
     run_timeout_s: float | None = None
     """If both timeouts are set, the Job gets an activeDeadlineSeconds that ends it even if no triggerer watches the
     gang."""
+    execution_timeout_s: float | None = None
+    """How long the try of the task may take that submits the gang. The Job gets an activeDeadlineSeconds for this
+    limit, too."""
     termination_grace_s: int | None = None
     ttl_after_finished_s: int | None = None
     keep_suspended: bool = False
@@ -215,7 +218,7 @@ class GangSpec:
 
 
 # The namespace is part of the search for the gang. A different timeout does not make a different gang.
-_NOT_IN_HASH: Final = frozenset({"namespace", "assemble_timeout_s", "run_timeout_s"})
+_NOT_IN_HASH: Final = frozenset({"namespace", "assemble_timeout_s", "run_timeout_s", "execution_timeout_s"})
 
 
 def _default_of(parameter: Field[Any]) -> Any:

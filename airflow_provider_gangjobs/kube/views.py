@@ -87,6 +87,7 @@ class JobAnnotations(Annotations, frozen=True):
     delivered: str | None = msgspec.field(name=keys.ANNOTATION_DELIVERED, default=None)
     disruptions: str | None = msgspec.field(name=keys.ANNOTATION_DISRUPTIONS, default=None)
     halted: str | None = msgspec.field(name=keys.ANNOTATION_HALTED, default=None)
+    time_limit: str | None = msgspec.field(name=keys.ANNOTATION_TIME_LIMIT, default=None)
     task: str | None = msgspec.field(name=keys.ANNOTATION_TASK, default=None)
     gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)
     on_kill: str | None = msgspec.field(name=keys.ANNOTATION_ON_KILL, default=None)
@@ -112,6 +113,7 @@ class JobSpec(_View, frozen=True):
     suspend: bool = False
     parallelism: int | None = None
     completions: int | None = None
+    active_deadline_seconds: int | None = None
 
 
 class JobStatus(_View, frozen=True):

@@ -116,6 +116,7 @@ class Completion:
             return
         if self.event.status is Status.TIMEOUT and self.event.reason == EXECUTION_TIMEOUT:
             self.gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            self._release_held_pods()  # of a gang that the trigger has halted, and whose pods it could not wait for
         if self.event.status in (Status.FAILED, Status.TIMEOUT):
             self.discard()
         if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:

@@ -168,17 +168,23 @@ class GangJobOperator(GangTaskParameters):
         """Resume the task, also if Airflow has ended the deferral: after its time limit, or after a failed trigger."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except TaskDeferralTimeout:
-            self._find_gangs(context, retry_for_s=CONNECTION_READ_FOR_S).end(self.on_finish, why="execution_timeout")
-            raise
+        except TaskDeferralTimeout as late:
+            from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
+
+            # Airflow ends a deferral some time after the trigger should have ended it with the same error.
+            gangs = self._find_gangs(context, retry_for_s=CONNECTION_READ_FOR_S)
+            gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
+            raise self._execution_timeout_error(gangs) from late
         except TaskDeferralError:
             # The trigger could not run, so the state of the gang is unknown.
             with self._session(context, retry_for_s=CONNECTION_READ_FOR_S) as gangs:
                 live = gangs.live()
                 if live is None or len(live) != 1:
                     raise
-                self.log.warning("The trigger failed. This worker waits for gang %s", live[0])
-                return self._complete(context, self._wait_here(context, self._trigger_args(gangs, live[0])))
+                gang = live[0]
+                self.log.warning("The trigger failed. This worker waits for gang %s", gang.ref)
+                args = self._trigger_args(gangs, gang.ref, attempt=gang.attempt, disruptions=gang.disruptions)
+                return self._complete(context, self._wait_here(context, args))
 
     @property
     def on_success_callback(self) -> list[Callable[[Context], Any]]:
@@ -266,11 +272,22 @@ class GangJobOperator(GangTaskParameters):
 
     def _wait(self, context: Context, gangs: TaskGangs, submission: Submission) -> GangEvent:
         """Defer the task, or wait in this worker and return the event of the gang's end."""
-        if self.do_xcom_push:
-            context["ti"].xcom_push(XCOM_GANG, asdict(submission.ref))
+        self._push_xcom(context, XCOM_GANG, asdict(submission.ref))
         if self.deferrable:
             self._defer(self._args_of_submission(gangs, submission), context["ti"].start_date)
         return self._wait_here(context, self._args_of_submission(gangs, submission))
+
+    def _push_xcom(self, context: Context, key: str, value: Any) -> None:
+        """Push an XCom that describes the gang. A fault of the XCom backend is logged.
+
+        The gang runs or has ended. The task must go on to wait for it, or to report its end.
+        """
+        if not self.do_xcom_push:
+            return
+        try:
+            context["ti"].xcom_push(key, value)
+        except Exception as error:  # an XCom backend may raise anything
+            self.log.warning("XCom %s could not be pushed (%s). The task goes on", key, type(error).__name__)
 
     def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
         from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
@@ -324,14 +341,16 @@ class GangJobOperator(GangTaskParameters):
             from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
             self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            key = self._gangs.key
-            raise DeadlineExceeded(
-                ref=f"of task {key.dag_id}.{key.task_id}",
-                phase="under way",
-                seconds=self.execution_timeout.total_seconds(),
-                advice="Raise execution_timeout of the task",
-                limited_by="execution_timeout",
-            ) from alarm
+            raise self._execution_timeout_error(self._gangs) from alarm
+
+    def _execution_timeout_error(self, gangs: TaskGangs) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            ref=f"of task {gangs.key.dag_id}.{gangs.key.task_id}",
+            phase="under way",
+            seconds=self.execution_timeout_s,
+            advice="Raise execution_timeout of the task",
+            limited_by="execution_timeout",
+        )
 
     def _read_completion(self, gangs: TaskGangs, event: GangEvent) -> Completion:
         from airflow_provider_gangjobs.operators.completion import Completion
@@ -371,8 +390,7 @@ class GangJobOperator(GangTaskParameters):
             wait=partial(self._wait, context, gangs),
         )
         completion = self._read_completion(gangs, event)
-        if self.do_xcom_push:
-            context["ti"].xcom_push(XCOM_END, completion.event.to_payload())
+        self._push_xcom(context, XCOM_END, completion.event.to_payload())
         with skip_retries_of_permanent_errors():
             completion.require_success()
             value = completion.results(self.results)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.submission.ending import LiveGang
 
 T = TypeVar("T")
 
@@ -127,12 +128,12 @@ class TaskGangs:
             self.log.warning("This worker cannot find out whether gang %s runs: %s", ref, error)
             return None
 
-    def live(self) -> list[GangRef] | None:
+    def live(self) -> list[LiveGang] | None:
         """Return the gangs of this try that still run. `None` if the cluster could not be read."""
         from airflow_provider_gangjobs.cluster.errors import ClusterError
 
         try:
-            return self.call(lambda service: service.live_gangs(self.key, self.claim, namespace=self.namespace))
+            return self.call(lambda service: service.live_attempts(self.key, self.claim, namespace=self.namespace))
         except ClusterError as error:
             self.log.warning("This worker cannot find out which gangs of the task run: %s", error)
             return None

@@ -214,6 +214,12 @@ class GangTaskParameters(BaseOperator):
         environment.keep_trailing_newline = True
         return super().render_template(content, context, environment, seen_oids)
 
+    @property
+    def execution_timeout_s(self) -> float | None:
+        """`execution_timeout` of the task in seconds."""
+        timeout = self.execution_timeout
+        return timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None
+
     def _spec(self) -> GangSpec:
         """Return the spec that the rendered parameters describe."""
         return parameters.build_spec(self._spec_parameters(), self._read)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
-    from airflow_provider_gangjobs.submission.ending import KillResult
+    from airflow_provider_gangjobs.submission.ending import KillResult, LiveGang
     from airflow_provider_gangjobs.submission.requests import Removal
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
@@ -280,6 +280,12 @@ class GangService(SubmissionService):
 
         return await live_gangs(self.client, key, claim, namespace=namespace or self.namespace)
 
+    async def live_attempts(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[LiveGang]:
+        """Return the same gangs, with the number of the attempt and how many attempts were lost before it."""
+        from airflow_provider_gangjobs.submission.ending import live_attempts
+
+        return await live_attempts(self.client, key, claim, namespace=namespace or self.namespace)
+
     # -- the end of a gang -----------------------------------------------------------------------------------
 
     async def mark_delivered(self, ref: GangRef) -> bool:
@@ -374,6 +380,12 @@ class GangService(SubmissionService):
 
         return await ending.halt(self.client, ref, reason=reason)
 
+    async def halt_live(self, ref: GangRef, claim: str, *, reason: str) -> bool:
+        """Halt the gang as `halt` does, if it is live and `claim` is responsible for it. Otherwise return false."""
+        from airflow_provider_gangjobs.submission import ending
+
+        return await ending.halt_live(self.client, ref, claim, reason=reason)
+
     async def delete(self, ref: GangRef) -> bool:
         """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone.
 
@@ -403,6 +415,15 @@ class GangService(SubmissionService):
         from airflow_provider_gangjobs.tracking.release import release_pods
 
         await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+
+    async def count_running(self, ref: GangRef) -> int:
+        """Return how many pods of a gang that is over have not ended.
+
+        If the Job is gone or is being deleted, the gang's pods are released.
+        """
+        from airflow_provider_gangjobs.tracking.release import count_running
+
+        return await count_running(self.client, ref)
 
     async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
         """Remove the provider's finalizer from the pods of a gang, of a namespace, or (with neither) of the cluster.

@@ -66,6 +66,14 @@ async def halt(
     return is_halted
 
 
+async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, clock: Clock | None = None) -> bool:
+    """Halt the gang if it is live and `claim_id` is responsible for it. Otherwise return false."""
+    stored = await RetryingRequests(client, ref.namespace, clock=clock).find(JOBS, ref.name)
+    if stored is None or kill_result(read_job(stored), claim_id) is not KillResult.DELETED:
+        return False
+    return await halt(client, ref, reason=reason, claim_id=claim_id, seen=stored, clock=clock)
+
+
 async def finish_halted(requests: RetryingRequests, job: Job) -> None:
     """Let a halted Job that is suspended end as failed, where the API server allows that. Never raises."""
     patch = finish_patch(job)
@@ -208,7 +216,23 @@ async def is_live(client: Api, ref: GangRef) -> bool:
 
 async def live_gangs(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[GangRef]:
     """Return the task's live gangs that `claim_id` is responsible for."""
-    return [read_job(stored).ref for stored in await _live_jobs(client, key, claim_id, namespace)]
+    return [gang.ref for gang in await live_attempts(client, key, claim_id, namespace=namespace)]
+
+
+@dataclass(frozen=True)
+class LiveGang:
+    """A gang that runs."""
+
+    ref: GangRef
+    attempt: int
+    disruptions: int
+    """How many attempts in a row before this one were lost to disruptions."""
+
+
+async def live_attempts(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
+    """Return the task's live gangs that `claim_id` is responsible for, with their numbers."""
+    jobs = [read_job(stored) for stored in await _live_jobs(client, key, claim_id, namespace)]
+    return [LiveGang(job.ref, job.attempt_number, job.disruptions) for job in jobs]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from airflow_provider_gangjobs.gang.render.job import (
 )
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note, halt_patch
@@ -325,6 +326,10 @@ class _SubmissionRun:
                 installation=self.request.key.installation,
                 policies=self.request.policies,
             )
+            limit = limit_patch_on_adoption(read_job(job), time_limit(self.spec, manifest_of(self.spec)))
+            if limit:
+                patch["metadata"]["annotations"] |= limit["metadata"]["annotations"]
+                patch["spec"] = limit["spec"]
             return await self.requests.patch_job(job["metadata"]["name"], patch)
         except ClusterError as error:
             if isinstance(error, (Conflict, NotFound)) or error.transient or error.may_have_applied:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -32,11 +33,14 @@ from airflow_provider_gangjobs.service.follow_gang import follow
 from airflow_provider_gangjobs.triggers.phase_log import PhaseLog
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.server_clock import ServerClock
     from airflow_provider_gangjobs.gang.state.observation import Observation
+    from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.follow import Until
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
@@ -53,6 +57,10 @@ RESTART_BASE_S: Final = 1.0
 RESTART_CAP_S: Final = 60.0
 PROGRESS_S: Final = 900.0
 """After the gang was followed for this long since its first observation, earlier errors are no longer counted."""
+HALT_WITHIN_S: Final = 30.0
+HARVEST_WITHIN_S: Final = 60.0
+"""The default grace period of a pod is 30 s. Both together are shorter than `operators.deferral.BACKSTOP_S`, after
+which Airflow itself ends the deferral."""
 ERROR_PAUSE_BASE_S: Final = 30.0
 """The pause of a deferral that follows one error. Each further error in a row doubles the pause."""
 ERROR_PAUSE_CAP_S: Final = 600.0
@@ -89,6 +97,19 @@ async def _wait_on_own_loop(args: TriggerArgs, log: Logger, config: ClusterConfi
         return await wait_for_event(args, "ended", log, config=config, limit_s=limit_s)
     finally:
         await informers().aclose()  # informers stay open for further gangs, but this loop ends here
+
+
+@asynccontextmanager
+async def shared_service(config: ClusterConfig) -> AsyncIterator[GangService]:
+    """Use the client that all triggers of this loop share for a cluster."""
+    from airflow_provider_gangjobs.cluster.informer import informers
+    from airflow_provider_gangjobs.service import GangService
+
+    client = informers().acquire_client(config)
+    try:
+        yield GangService(client)
+    finally:
+        await informers().release_client(config.key)
 
 
 def pause_after_errors_s(errors: int) -> float:
@@ -142,10 +163,54 @@ class _GangWait:
                     self._timeout = None if is_fixed else timeout
                     return await self._follow_with_retries()
             except TimeoutError:
-                if is_fixed or self._remaining_s() <= 0:
+                if is_fixed:  # the worker ends the gang itself
                     return timeout_event(self._args, self._phases.last)
+                if self._remaining_s() <= 0:
+                    await self._learn_clock()
+                if self._remaining_s() <= 0:
+                    return await self._end_in_time()
                 # The local clock was ahead of the clock of the API server, which is known now.
                 at_least_s = 0.0
+
+    async def _learn_clock(self) -> None:
+        """Ask the API server for its time if it is not known, because the local clock may be ahead. Never raises."""
+        if self._clock is not None:
+            return
+        try:
+            async with asyncio.timeout(HALT_WITHIN_S):
+                config = self._config or await self._hook.aconfig()
+                async with shared_service(config) as gangs:
+                    await gangs.is_live(self._args.ref)
+                    clock = gangs.client.server_clock
+                    self._clock = clock if clock.is_known else None
+        except Exception as error:
+            self._log.warning("The time of the API server is not known: %s", type(error).__name__)
+
+    async def _end_in_time(self) -> GangEvent:
+        """Halt the gang, because the `execution_timeout` of the task has passed. Return the event of the timeout.
+
+        The worker that gets the event would also end the gang. But a worker may be free only after hours.
+        """
+        last = self._phases.last
+        event = timeout_event(self._args, last)
+        harvested = None
+        if self._clock is None:  # nothing is halted by the local clock alone
+            return event
+        try:
+            async with asyncio.timeout(HALT_WITHIN_S):
+                config = self._config or await self._hook.aconfig()
+                async with shared_service(config) as gangs:
+                    if not await gangs.halt_live(self._args.ref, self._args.claim, reason=EXECUTION_TIMEOUT):
+                        return event
+            self._log.info("Gang %s is halted: the execution_timeout of its task has passed", self._args.ref)
+            async with asyncio.timeout(HARVEST_WITHIN_S):
+                harvested = await self._hook.afollow(self._args.ref, config=config)
+        except Exception as error:
+            self._log.warning("Gang %s was not ended completely in the triggerer: %s", self._args.ref, error)
+        if harvested is None or harvested.status is Status.ERROR:
+            held = max(last.counts.created, 1) if last else 1
+            return replace(event, counts={**event.counts, "held": held})
+        return replace(event, counts=harvested.counts, ranks=harvested.ranks, notes=harvested.notes)
 
     def _remaining_s(self) -> float:
         """Return the time until the deadline, by the clock of the API server or, until it is known, the local clock."""

@@ -12,11 +12,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.triggers.wait import CONNECTION_READ_FOR_S
+from airflow_provider_gangjobs.triggers.wait import CONNECTION_READ_FOR_S, shared_service
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from airflow.sdk.types import Logger
 
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
@@ -87,28 +85,18 @@ class _PreviousWait:
             Exception: the pods cannot be counted.
         """
         backoff = Backoff(Clock(), base_s=PAUSE_BASE_S, cap_s=PAUSE_CAP_S)
-        while (pods := await self._with_client(self._count)) > 0:
+        while (pods := await self._count()) > 0:
             self._report(pods)
             await asyncio.sleep(backoff.next())
         self.pods = 0
         self._log.info("The pods of gang %s, the previous attempt, have ended", self._args.ref)
 
-    async def _count(self, client: Any) -> int:
+    async def _count(self) -> int:
         from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
-        from airflow_provider_gangjobs.tracking.release import count_running
-
-        return await retry_until_answered(lambda: count_running(client, self._args.ref), clock=client.clock)
-
-    async def _with_client(self, action: Callable[[Any], Awaitable[int]]) -> int:
-        """Run an action over the client that the triggers of this loop share."""
-        from airflow_provider_gangjobs.cluster.informer import informers
 
         config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
-        client = informers().acquire_client(config)
-        try:
-            return await action(client)
-        finally:
-            await informers().release_client(config.key)
+        async with shared_service(config) as gangs:
+            return await retry_until_answered(lambda: gangs.count_running(self._args.ref), clock=gangs.client.clock)
 
     def _report(self, pods: int) -> None:
         now = time.monotonic()

@@ -56,7 +56,9 @@ def raise_alarm_when_the_gang_runs(train: Task) -> None:
 
 
 def end_state(train: Task) -> str:
-    return ("halted" if train.halted else "running") if train.jobs else "deleted"
+    if all("deletionTimestamp" in job["metadata"] for job in train.jobs):  # the Job stays until its pods have ended
+        return "deleted"
+    return "halted" if train.halted else "running"
 
 
 def time_limit_cases() -> Iterator[Any]:

@@ -13,9 +13,9 @@ from airflow_provider_gangjobs.gang.outcome.event import UnreadableEventError
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowFailException,
     TaskDeferralError,
-    TaskDeferralTimeout,
     TaskDeferred,
 )
+from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS
 from tests.airflow.polling import wait_for
 from tests.provider.task_runner import run_trigger
@@ -297,11 +297,11 @@ def test_event_of_another_release_is_refused(task: TaskMaker) -> None:
 
 
 def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
-    train = task(ENDLESS, deferrable=True)
+    train = task(ENDLESS, deferrable=True, execution_timeout=timedelta(hours=1))
     context = train.next_try()
     train.defer(context)
 
-    with pytest.raises(TaskDeferralTimeout):
+    with pytest.raises(DeadlineExceeded, match="execution_timeout of 3600 s"):
         train.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
 
     assert train.halted
@@ -317,6 +317,37 @@ def test_gang_of_a_broken_trigger_is_followed_in_the_worker(task: TaskMaker, ret
     resumed = train.operator().resume_execution("__fail__", {"error": "Trigger failure"}, context)
 
     assert resumed == {"rank": 0}
+
+
+def test_gang_that_the_worker_follows_keeps_its_count_of_disruptions(
+    task: TaskMaker, embedded: SandboxThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = task("sleep 2; exit 1", deferrable=True)
+    context = train.next_try(retries_left=False)
+    train.defer(context)
+    (job,) = train.jobs
+    lost = {"metadata": {"annotations": {"gangjobs.airflow/disruptions": "3"}}}
+    embedded.call(lambda it: it.registry.patch(JOBS, job["metadata"]["name"], "default", lost, PatchKind.MERGE))
+
+    with pytest.raises(AppFailed):
+        train.operator().resume_execution("__fail__", {"error": "Trigger failure"}, context)
+
+    assert (train.xcoms["gang_end"]["disruptions"], train.xcoms["gang_end"]["attempt"]) == (3, 0)
+
+
+def test_gang_is_not_left_without_a_trigger_if_its_xcom_cannot_be_pushed(task: TaskMaker) -> None:
+    train = task(TELL, deferrable=True)
+    context = train.next_try()
+
+    def refuse(key: str, value: Any) -> None:
+        raise RuntimeError("the XCom backend is down")
+
+    context["ti"].xcom_push = refuse
+
+    left = train.defer(context)
+
+    assert left.trigger.args.name == train.jobs[0]["metadata"]["name"]
+    assert train.operator().execute_complete(context, run_trigger(left)) == {"rank": 0}
 
 
 def test_broken_trigger_fails_the_try_if_its_gang_cannot_be_found(task: TaskMaker) -> None:
@@ -338,8 +369,7 @@ def test_kill_in_the_worker_deletes_the_gang(task: TaskMaker) -> None:
 
     operator.on_kill()
 
-    assert train.jobs == []
-    wait_for("the end of its pods, which nobody records any more", lambda: not train.pods)
+    wait_for("the end of its pods, which nobody records any more", lambda: not train.pods and not train.jobs)
 
 
 def test_kill_before_the_submission_does_nothing(task: TaskMaker) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.labels import LABEL_ATTEMPT
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.resources import JOBS, PODS
+from tests.guarantees.checkers import one_gang
 from tests.provider.virtual_control_plane import NAMESPACE, VirtualControlPlane
 from tests.provider.virtual_time import in_virtual_time
 
@@ -41,19 +41,6 @@ class Attempts:
         submission = await self.submit(claim, spec, **options)
         await self.plane.until(lambda: self.plane.running_ranks(submission.ref.name) == 2)
         return submission
-
-    def attempts_at_once_max(self) -> int:
-        """The largest number of attempts whose pods ran at one moment."""
-        running: dict[str, str] = {}
-        at_once = 0
-        for event in self.plane.history:
-            if event.resource is PODS:
-                uid, phase = event.obj["metadata"]["uid"], event.obj["status"].get("phase")
-                running.pop(uid, None)
-                if event.type != "DELETED" and phase == "Running":
-                    running[uid] = event.obj["metadata"]["labels"][LABEL_ATTEMPT]
-            at_once = max(at_once, len(set(running.values())))
-        return at_once
 
 
 async def kill(attempts: Attempts, first: Submission) -> None:
@@ -91,7 +78,7 @@ async def test_next_attempt_starts_when_the_pods_have_ended(end, options):
         await end(attempts, first)
         second = await attempts.run("ti-2", **options)
 
-        assert (second.ref.uid != first.ref.uid, attempts.attempts_at_once_max()) == (True, 1)
+        assert (second.ref.uid != first.ref.uid, one_gang(plane.history, 0.0)) == (True, [])
         if end is not halt:  # the pods of a halted gang wait for the follower that records their outcomes
             await plane.until(lambda: all(pod["status"]["phase"] == "Running" for pod in plane.registry.list(PODS)))
 

@@ -83,6 +83,15 @@ async def test_a_retry_adopts_and_takes_the_claim(cluster):
     cluster.check_one_live_gang(second)
 
 
+@pytest.mark.parametrize(("second_s", "expected"), [(900, 1500 + 700), (None, None)])
+async def test_a_retry_has_its_whole_time_limit(cluster, second_s, expected):
+    await cluster.submit(replace(GANG_OF_4, execution_timeout_s=100), claim="ti-1")
+    await cluster.submit(replace(GANG_OF_4, execution_timeout_s=second_s), claim="ti-2")
+    (job,) = cluster.jobs()
+    assert job["spec"].get("activeDeadlineSeconds") == expected
+    assert ("gangjobs.airflow/time-limit" in job["metadata"]["annotations"]) == (second_s is not None)
+
+
 async def test_never_replaces_the_gang_of_the_try_before(cluster):
     first = await cluster.submit(claim="ti-1")
     second = await cluster.submit(claim="ti-2", reattach="never")

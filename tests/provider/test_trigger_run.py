@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,20 @@ async def test_execution_timeout_reports_the_last_observation(connection: str) -
     GangJobHook(connection).delete(ref)
 
     assert event.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(("claim", "is_halted"), [("c", True), ("another try", False), ("", False)])
+async def test_execution_timeout_halts_the_gang_without_a_worker(connection: str, claim: str, is_halted: bool) -> None:
+    """A worker may be free only after hours. The trigger ends only the gang of its own task instance."""
+    ref, hook = submitted(connection, SLOW), GangJobHook(connection)
+    await events_of(GangSubmissionTrigger, connection, ref)  # wait until the gang runs
+
+    (event,) = await events_of(GangJobTrigger, connection, ref, claim=claim, deadline=time.time() + 1)
+    is_live = await asyncio.to_thread(hook.is_live, ref)
+
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.execution")
+    assert (is_live, {rank.rank for rank in event.ranks}) == (not is_halted, {0, 1} if is_halted else set())
+    await asyncio.to_thread(hook.delete, ref)
 
 
 @in_virtual_time

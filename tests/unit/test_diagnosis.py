@@ -91,6 +91,14 @@ VERDICTS = {
         "DeadlineExceeded",
         "DeadlineExceeded: too long",
     ),
+    "a deadline that the provider has set names the limit of the task": (
+        Verdict(VerdictKind.FAILED, "DeadlineExceeded", "too long", limited_by="execution_timeout (90 s)"),
+        "DeadlineExceeded",
+        (
+            "The Job controller ended the gang, because the time limit of the task, execution_timeout (90 s), had "
+            "passed and no triggerer had ended the gang"
+        ),
+    ),
     "deletion comes before what followed from it": (
         Verdict(VerdictKind.DELETED, "JobDeleted", "Job a/b is gone"),
         "JobDeleted",

@@ -286,16 +286,34 @@ def test_one_rank_needs_no_service():
     assert render_service(GangSpec(image="a"), ATTEMPT, "job-uid") is None
 
 
-def test_backstop_ends_a_gang_that_nobody_follows():
-    both = job_of(GangSpec(image="a", assemble_timeout_s=60, run_timeout_s=1.5))
-    assert both["spec"]["activeDeadlineSeconds"] == 662
-    assert "activeDeadlineSeconds" not in job_of(GangSpec(image="a", run_timeout_s=60))["spec"]
+LIMITS = {
+    "assembly and run": (
+        {"assemble_timeout_s": 60, "run_timeout_s": 1.5},
+        662,
+        "assemble_timeout (60 s) and run_timeout (1.5 s)",
+    ),
+    "the try": ({"execution_timeout_s": 90.0}, 690, "execution_timeout (90 s)"),
+    "the earlier one": (
+        {"assemble_timeout_s": 60, "run_timeout_s": 60, "execution_timeout_s": 100},
+        700,
+        "execution_timeout (100 s)",
+    ),
+    "assembly may take any time": ({"run_timeout_s": 60}, None, None),
+}
+
+
+@pytest.mark.parametrize(("limits", "seconds", "source"), LIMITS.values(), ids=LIMITS)
+def test_time_limit_of_the_job_comes_from_the_limits_of_the_task(limits, seconds, source):
+    job = job_of(GangSpec(image="a", **limits))
+    assert job["spec"].get("activeDeadlineSeconds") == seconds
+    assert job["metadata"]["annotations"].get("gangjobs.airflow/time-limit") == source
 
 
 def test_manifests_own_deadline_stands():
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"activeDeadlineSeconds": 5}}
     job = job_of(GangSpec(manifest=manifest, image="a", assemble_timeout_s=60, run_timeout_s=60))
     assert job["spec"]["activeDeadlineSeconds"] == 5
+    assert "gangjobs.airflow/time-limit" not in job["metadata"]["annotations"]
 
 
 def test_plain_job_keeps_the_manifests_shape():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.outcome.outcomes import SIGKILL, SIGTERM, Outcome, OutcomeKind, root_cause
+from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause
 
@@ -175,8 +176,15 @@ def diagnose_end(verdict: Verdict, outcomes: Sequence[Outcome]) -> Diagnosis:
     if verdict.kind is VerdictKind.SUCCEEDED:
         return Diagnosis("Succeeded", "")
     cause = (
-        root_cause(outcomes) if verdict.kind is VerdictKind.FAILED and verdict.reason != "DeadlineExceeded" else None
+        root_cause(outcomes) if verdict.kind is VerdictKind.FAILED and verdict.reason != REASON_JOB_DEADLINE else None
     )
+    if cause is None and verdict.reason == REASON_JOB_DEADLINE and verdict.limited_by:
+        return Diagnosis(
+            verdict.reason,
+            f"The Job controller ended the gang, because the time limit of the task, {verdict.limited_by}, had passed "
+            "and no triggerer had ended the gang",
+            "Find out why no triggerer followed the gang, or raise the time limit of the task.",
+        )
     if cause is None:
         summary = ": ".join(filter(None, (verdict.reason, verdict.message)))
         return Diagnosis(verdict.reason or "Failed", summary, _VERDICT_REMEDIES.get(verdict.reason, ""))

@@ -6,7 +6,6 @@ suspended. The submission resumes the Job when all other objects exist.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.gang.labels import (
@@ -18,6 +17,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
     ANNOTATION_TASK,
+    ANNOTATION_TIME_LIMIT,
     ANNOTATION_TRIGGER_ID,
     LABEL_GANG,
 )
@@ -28,15 +28,13 @@ from airflow_provider_gangjobs.gang.render.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
+from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
-
-BACKSTOP_SLACK_S: Final = 600
-"""activeDeadlineSeconds ends a gang that no triggerer watches. The deadlines of a triggerer must pass earlier."""
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
 """A week: time to look at a failed gang, and for a task to read a result that it could not read at first."""
@@ -127,6 +125,8 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Plac
     }
     if attempt.task:
         annotations[ANNOTATION_TASK] = attempt.task
+    if (limit := time_limit(spec, manifest)) is not None:
+        annotations[ANNOTATION_TIME_LIMIT] = limit.source
     if attempt.disruptions:
         annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     if attempt.policies:
@@ -151,20 +151,13 @@ def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Placemen
         job.setdefault("backoffLimit", 0)
     # With this policy the Job controller counts a pod only after it has ended, so its counters agree with the outcomes.
     job["podReplacementPolicy"] = "Failed"
-    deadline = _active_deadline_s(spec)
-    if deadline is not None:
-        job.setdefault("activeDeadlineSeconds", deadline)
+    limit = time_limit(spec, manifest)
+    if limit is not None:
+        job["activeDeadlineSeconds"] = limit.seconds
     if spec.ttl_after_finished_s is not None:
         job["ttlSecondsAfterFinished"] = spec.ttl_after_finished_s
     job.setdefault("ttlSecondsAfterFinished", TTL_AFTER_FINISHED_S)
     return job
-
-
-def _active_deadline_s(spec: GangSpec) -> int | None:
-    """Return activeDeadlineSeconds, which counts from the start of the Job and covers assembly and run."""
-    if spec.assemble_timeout_s is None or spec.run_timeout_s is None:
-        return None
-    return math.ceil(spec.assemble_timeout_s + spec.run_timeout_s) + BACKSTOP_SLACK_S
 
 
 __all__ = [

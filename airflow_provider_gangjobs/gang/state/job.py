@@ -124,6 +124,16 @@ class Job:
         """Number of consecutive attempts before this one that ended by a disruption."""
         return _number(self._annotations.disruptions) or 0
 
+    @property
+    def active_deadline_s(self) -> int | None:
+        """`spec.activeDeadlineSeconds`; `None` if the Job has no time limit."""
+        return self.view.spec.active_deadline_seconds
+
+    @property
+    def time_limit(self) -> str | None:
+        """The parameters of the task from which the provider computed `active_deadline_s`; `None` if it did not."""
+        return self._annotations.time_limit
+
     # -- ownership ---------------------------------------------------------------------------------------------------
 
     @property

@@ -41,6 +41,8 @@ class Verdict:
     at: datetime | None = None
     """Time of the end by the server's clock; `None` if it is unknown."""
     completed_indexes: str = ""
+    limited_by: str = ""
+    """The parameters of the task that set the Job's own time limit, if the provider has set the limit."""
     other_uid: str = ""
     """UID of the Job that has the name now, if the Job was replaced."""
 
@@ -69,7 +71,8 @@ def _verdict_by_conditions(job: Job) -> Verdict | None:
     for found, kind in ((job.complete, VerdictKind.SUCCEEDED), (job.failed, VerdictKind.FAILED)):
         if found is not None and not _came_from_deletion(found, kind, job):
             at = (job.status.completion_time if kind is VerdictKind.SUCCEEDED else None) or found.last_transition_time
-            return Verdict(kind, found.reason, found.message, at, job.status.completed_indexes)
+            limited_by = job.time_limit or ""
+            return Verdict(kind, found.reason, found.message, at, job.status.completed_indexes, limited_by=limited_by)
     return None
 
 

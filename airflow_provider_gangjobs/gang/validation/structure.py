@@ -197,7 +197,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
     ),
     **dict.fromkeys(("env_from", "tolerations", "volumes", "volume_mounts"), _mappings),
     **dict.fromkeys(("workers", "min_workers", "termination_grace_s", "ttl_after_finished_s"), _whole),
-    **dict.fromkeys(("assemble_timeout_s", "run_timeout_s"), _number),
+    **dict.fromkeys(("assemble_timeout_s", "run_timeout_s", "execution_timeout_s"), _number),
     "env": _env,
     "resources": _resources,
     "keep_suspended": _boolean,
