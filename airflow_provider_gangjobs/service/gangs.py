@@ -416,6 +416,15 @@ class GangService(SubmissionService):
 
         await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
 
+    async def drain_pods(self, ref: GangRef) -> bool:
+        """Release the pods of a gang that was just deleted or halted, also those that are being created.
+
+        Returns false if pods may still be held.
+        """
+        from airflow_provider_gangjobs.tracking.release import drain_pods
+
+        return await drain_pods(self.client, ref)
+
     async def count_running(self, ref: GangRef) -> int:
         """Return how many pods of a gang that is over have not ended.
 

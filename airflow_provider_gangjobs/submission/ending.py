@@ -22,6 +22,8 @@ from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import Api, Object, Removal, RetryingRequests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 
