@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gangjobs_sandbox.controllers import node_lifecycle, podgc
+from gangjobs_sandbox.controllers import node_lifecycle
 from gangjobs_sandbox.controllers.garbage import GarbageCollector
 from gangjobs_sandbox.controllers.job.controller import BATCH_PERIOD_S, JobController
 from gangjobs_sandbox.controllers.job.workload import WorkloadWithJob
@@ -30,8 +30,6 @@ class ControllerSettings:
     workload_with_job: bool = False
     """Let the Job controller create Workload and PodGroup (KEP-5547, alpha). No effect before 1.36."""
     job_batch_period_s: float = BATCH_PERIOD_S
-    finished_pods_max: int = podgc.FINISHED_PODS_MAX
-    """PodGC deletes the oldest finished pods above this number. 0 keeps all."""
     node_grace_s: float = node_lifecycle.GRACE_S
 
 
@@ -42,7 +40,7 @@ def build_controllers(registry: Registry, clock: Clock, settings: ControllerSett
         JobController(registry, clock, batch_period_s=settings.job_batch_period_s, gangs=gangs),
         GarbageCollector(registry, clock),
         TtlAfterFinished(registry, clock),
-        PodGc(registry, clock, finished_pods_max=settings.finished_pods_max),
+        PodGc(registry, clock),
         PodGroupProtection(registry, clock),
         NamespaceController(registry, clock),
         NodeLifecycle(registry, clock, grace_s=settings.node_grace_s),

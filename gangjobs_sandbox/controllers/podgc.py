@@ -1,7 +1,7 @@
 """Pod garbage collection: deletes pods that no other component ends.
 
-These are pods of nodes that do not exist or are out of service, pods that were deleted before they had a node, and the
-oldest finished pods above a limit. The controller runs every 20 s of its clock while there may be such pods.
+These are pods of nodes that do not exist or are out of service, and pods that were deleted before they had a node. The
+controller runs every 20 s of its clock while there may be such pods. It does not delete finished pods above a limit.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 PERIOD_S = 20.0
 QUARANTINE_S = 40.0
 """The quarantine of a missing node before its pods are deleted: the node object may return."""
-FINISHED_PODS_MAX = 12_500
-"""The default of --terminated-pod-gc-threshold of kube-controller-manager. 0 keeps all."""
 
 _ALL_PODS = "sweep"
 
@@ -48,13 +46,11 @@ class PodGc:
 
     name = "pod-garbage-collector"
 
-    def __init__(self, registry: Registry, clock: Clock, *, finished_pods_max: int = FINISHED_PODS_MAX) -> None:
+    def __init__(self, registry: Registry, clock: Clock) -> None:
         self._registry = registry
         self._clock = clock
         self._started = clock.now()
-        self._finished_pods_max = finished_pods_max
         self._pods: dict[str, Obj] = {}
-        self._finished: dict[str, None] = {}
         self._nodes: dict[str, Obj] = {}
         self._missing_since: dict[str, datetime] = {}
         self.queue: WorkQueue[Hashable] = WorkQueue(clock)
@@ -75,14 +71,12 @@ class PodGc:
         elif event.resource is PODS:
             if event.type == "DELETED":
                 self._pods.pop(uid_of(event.obj), None)
-                self._finished.pop(uid_of(event.obj), None)
             else:
                 self._put(event.obj)
 
     def sync(self, key: Hashable) -> Cooperative[None]:
         """Run one pass. Raises StatusError if the deletion of a pod was refused; the other pods are tried too."""
         refusals: list[StatusError] = []
-        yield from self._delete_pods(self._above_threshold(), None, refusals)
         yield from self._delete_pods(self._orphaned(), "PodGC: node no longer exists", refusals)
         yield from self._delete_pods(self._unscheduled_terminating(), None, refusals)
         yield from self._delete_pods(self._on_out_of_service_nodes(), None, refusals)
@@ -90,13 +84,6 @@ class PodGc:
             self._enqueue()
         if refusals:
             raise refusals[0]
-
-    def _above_threshold(self) -> list[Obj]:
-        surplus = len(self._finished) - self._finished_pods_max if self._finished_pods_max else 0
-        if surplus <= 0:
-            return []
-        finished = [self._pods[uid] for uid in self._finished]
-        return sorted(finished, key=lambda pod: (pod["metadata"]["creationTimestamp"], name_of(pod)))[:surplus]
 
     def _orphaned(self) -> list[Obj]:
         """Return the pods whose nodes have been missing for the quarantine."""
@@ -136,9 +123,7 @@ class PodGc:
 
     def _put(self, pod: Obj) -> None:
         self._pods[uid_of(pod)] = pod
-        if is_terminal(pod):
-            self._finished[uid_of(pod)] = None
-        if self._may_be_due(pod) or self._exceeds_threshold():
+        if self._may_be_due(pod):
             self._enqueue()
 
     def _may_be_due(self, pod: Obj) -> bool:
@@ -148,16 +133,8 @@ class PodGc:
         node = self._nodes.get(name)
         return node is None or (is_deleting(pod) and _is_out_of_service(node))
 
-    def _exceeds_threshold(self) -> bool:
-        return 0 < self._finished_pods_max < len(self._finished)
-
     def _has_work(self) -> bool:
-        return bool(
-            self._exceeds_threshold()
-            or self._missing_since
-            or self._unscheduled_terminating()
-            or self._on_out_of_service_nodes()
-        )
+        return bool(self._missing_since or self._unscheduled_terminating() or self._on_out_of_service_nodes())
 
     def _enqueue(self) -> None:
         """Queue a pass for the next multiple of the period, as if the passes ran continuously."""

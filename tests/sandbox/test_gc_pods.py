@@ -2,7 +2,6 @@
 
 import pytest
 
-from gangjobs_sandbox.controllers import ControllerSettings
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PODGROUPS
 from tests.sandbox.builders import NAMESPACE, Bench, is_deleting
@@ -53,15 +52,6 @@ def test_pods_of_a_returning_node_stay(bench):
     bench.node()
     bench.run(120)
     assert pod_named(bench, "p")["status"]["phase"] == "Pending"
-
-
-def test_oldest_finished_pods_above_the_limit_are_deleted():
-    bench = Bench(schedules=False, settings=ControllerSettings(finished_pods_max=2))
-    for number in range(4):
-        bench.succeed(bench.pod(f"p-{number}"))
-        bench.run(2)
-    bench.run(20)
-    assert [pod["metadata"]["name"] for pod in bench.pods()] == ["p-2", "p-3"]
 
 
 def test_idle_cluster_has_nothing_due(bench):
