@@ -19,7 +19,7 @@ from airflow_provider_gangjobs.submission.ending import kill
 from airflow_provider_gangjobs.sweeping.sweep import Sweep
 from airflow_provider_gangjobs.sweeping.views import ListedView
 from gangjobs_sandbox.api import Fault, FaultKind
-from gangjobs_sandbox.resources import PODS
+from gangjobs_sandbox.resources import JOBS, PODS
 from tests.interleaving import Gate, interleaved
 from tests.provider.submission_cluster import KEY, InterleavingClient, SubmissionCluster, running_cluster
 from tests.provider.test_submission_endings import NOW
@@ -86,8 +86,12 @@ async def test_gang_of_an_ended_task_is_deleted_after_grace_and_confirmation(clu
     await cluster.submit(key=PROD, policies=DELETE)
     cluster.bench.run()
     assert await Sweeper(cluster).until_confirmed() == [SweepAction.DELETE_LIVE]
-    assert cluster.jobs() == []
+    assert cluster.live_jobs() == []
     assert held_pods(cluster) == []
+    cluster.bench.run()
+    cluster.bench.stop_deleted()
+    cluster.bench.run()
+    assert cluster.jobs() == []
 
 
 ANSWERS: dict[str, tuple[bool | None, ...]] = {
@@ -211,7 +215,7 @@ async def test_held_pods_of_an_ended_gang_are_harvested_once_in_each_grace(clust
 async def vanished(cluster: SubmissionCluster, **submitted: Any) -> GangRef:
     ref = (await cluster.submit(**submitted)).ref
     cluster.bench.run()
-    await GangService(cluster.client).delete(ref)
+    cluster.bench.registry.delete(JOBS, ref.name, ref.namespace, propagation="Background")
     cluster.bench.run()
     assert len(held_pods(cluster)) == 4
     return ref
