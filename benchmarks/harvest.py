@@ -1,4 +1,4 @@
-"""What it costs that every pod's outcome is recorded before the pod may go: one Job of many pods on hollow nodes.
+"""The cost of recording each outcome before its pod is released: one Job of many pods on hollow nodes.
 
 The same Job three times a round, by turns, on one real control plane: without the provider's finalizer (`alone`);
 with it, and our trigger in a process of its own (`ours`); and with a harvester as one writes it in an afternoon

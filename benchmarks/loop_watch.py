@@ -1,4 +1,4 @@
-"""How long an event loop is kept from its other work: each callback's CPU time, and the lag of a timer.
+"""How long callbacks block an event loop: the CPU time of each callback, and the lag of a timer.
 
 CPU time of one callback is the loop's own doing; the lag also has what other processes took of the cores.
 Collections of garbage are kept apart: they walk everything that Airflow has loaded, whoever triggers them.

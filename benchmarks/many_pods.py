@@ -1,4 +1,4 @@
-"""What the client needs for very large gangs: memory, CPU, and the loop's other work meanwhile.
+"""The memory and CPU that the client needs for very large gangs, and how long it blocks the loop.
 
 1. store: one gang of 100,000 pods is listed in pages, ends pod by pod as watch events, and is listed again. No server
    takes part, so that the figures are those of decoding and keeping alone.

@@ -1,4 +1,4 @@
-"""A harvester as one writes it in an afternoon: it watches the pods, and frees each by a patch as soon as it has ended.
+"""A naive harvester, for comparison: it watches the pods, and releases each pod as soon as the pod has ended.
 
 It records nothing, waits for nobody, and whoever dies with it loses what it knew. What it costs is the yardstick.
 `python -m benchmarks.naive KUBECONFIG NAMESPACE GANG PODS`, in the same transport as ours.

@@ -1,4 +1,4 @@
-"""How soon the end of a Job is known: from the API server's answer to the last status write, to the trigger's event.
+"""The delay of an event: from the API server's answer to the last status write, to the trigger's event.
 
 The pods of each gang end a second before their Job is completed, as with the real Job controller. The event of ours
 comes after the harvest: every outcome is in the ledger and no pod is held.

@@ -1,4 +1,4 @@
-"""What a DAG file pays for importing the operator, beside the peer's, in fresh processes that take turns.
+"""The cost of importing the operator in a DAG file, compared with the peer, in fresh processes that take turns.
 
 Time is CPU time of the import statement after Airflow itself, which every DAG file loads, has been imported.
 Byte code is compiled before, as in any installation.

@@ -1,4 +1,4 @@
-"""The pods of one very large gang, as a real API server sends them, made when they are asked for and not kept.
+"""The pods of one very large gang, as a real API server sends them. Each pod is made when it is requested.
 
 Each has its own name, uid, version, node, times and result, and the weight of a real one: managedFields, a spec with
 volumes and tolerations, and what networks write into annotations.

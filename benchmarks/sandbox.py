@@ -1,4 +1,4 @@
-"""What the sandbox bears: one large gang from its creation to its end, while its loop must go on answering.
+"""The limits of the sandbox: one large gang from its creation to its end, while the sandbox answers other clients.
 
 The gang's pods are created by the Job controller, placed together by the scheduler, written Running and then Succeeded
 over HTTP by a kubelet's stand-in in a process of its own, and counted. Nothing overlaps: each step begins when the one

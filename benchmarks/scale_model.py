@@ -1,4 +1,4 @@
-"""What ten triggerers, 100,000 waiting gangs and 1,000,000 pods cost: the costs measured here, multiplied on paper.
+"""A model of ten triggerers, 100,000 waiting gangs and 1,000,000 pods, from the costs that were measured.
 
 A small simulation: gangs arrive, run and end at random, and every design's watches deliver the events. It knows the
 unit costs below, which other benchmarks of this folder and the client comparison measured, and nothing more.

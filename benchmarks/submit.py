@@ -1,4 +1,4 @@
-"""What a submission costs beyond its requests: many gangs at full rate from one process, on a real API server.
+"""The cost of a submission beyond its requests: many gangs at full rate from one process, on a real API server.
 
 By turns the provider submits gangs of four, and the same requests are sent bare: the same bodies, rendered and encoded
 beforehand, by the same HTTP library over as many connections. Nothing of them is checked, and no fault is provided for.

@@ -1,4 +1,4 @@
-"""What waiting costs: gangs deferred in one process, none of which changes, beside the peer's trigger.
+"""The cost of waiting: deferred gangs in one process that do not change, compared with the peer's trigger.
 
 Both processes run on the same API server, one after the other in each round, so that neither has the better minute.
 `--gangs 10000` takes about five minutes on two idle cores, of which one and a half go into writing the gangs.

@@ -1,4 +1,4 @@
-"""The process under test: triggers of one provider, as many as asked for, run as a triggerer runs them.
+"""The process under test: it runs a number of triggers of one provider as a triggerer runs them.
 
 `python -m benchmarks.waiting ours|peer GANGS.json idle|events|cpu SECONDS START_LIMIT`. Prints one JSON object a line:
 `ready` when all wait, and the result at the end. `cpu` is `events` without the watch over the loop, which takes a

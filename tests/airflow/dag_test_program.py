@@ -1,4 +1,4 @@
-"""Run DAGs of the DAGs folder by `dag.test()` and write what came of them: REPORT_PATH DAG_ID..."""
+"""Run DAGs of the DAGs folder by `dag.test()` and write their results: REPORT_PATH DAG_ID..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster does to pods that it has no place for any more."""
+"""Disruptions that a cluster causes: the eviction of a pod, and the loss of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow's processes of one machine pass for several: each is on a host of its own name."""
+"""Give each Airflow process of one machine a host name of its own, so that the processes count as several hosts."""
 
 from __future__ import annotations
 

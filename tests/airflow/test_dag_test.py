@@ -1,4 +1,4 @@
-"""Gangs by `dag.test()`, as an author tries a DAG out: deferral, results, failures, and clean-up."""
+"""Gangs by `dag.test()`, as a DAG author runs them: deferral, results, failures, and clean-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstration, as a person runs it: it reaches its accuracy, and leaves nothing behind however it ends."""
+"""The demonstration, as a user runs it: it reaches its accuracy, and leaves nothing behind however it ends."""
 
 import contextlib
 import os

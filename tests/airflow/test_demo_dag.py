@@ -1,4 +1,4 @@
-"""The example DAGs as an author tries them out: by `dag.test()`, and parsed without what only their tasks need."""
+"""The example DAGs by `dag.test()`, and parsed without the libraries that only their tasks need."""
 
 from __future__ import annotations
 

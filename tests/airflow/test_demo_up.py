@@ -1,4 +1,4 @@
-"""`make up` and `make down`: Airflow with a cluster in the background, found again, and gone afterwards."""
+"""`make up` and `make down`: Airflow with a cluster in the background, found again, and removed afterwards."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whether the harness runs Airflow at all, so that other failures here are the provider's."""
+"""The harness runs Airflow without gangs. If these tests fail, the other failures are not the fault of the provider."""
 
 from __future__ import annotations
 

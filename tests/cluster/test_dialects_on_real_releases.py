@@ -1,4 +1,4 @@
-"""Each dialect by what the server stored and where the pods landed; the documentation shows exactly that.
+"""The objects of each dialect as the server stored them, and the nodes of the pods. The documentation shows them.
 
 `GANGJOBS_WRITE_DOCS=1` writes the files of docs/manifests instead of comparing them.
 """

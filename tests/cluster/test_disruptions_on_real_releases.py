@@ -1,4 +1,4 @@
-"""A gang that a more important one pushes out, by the scheduler of each release, and its next attempt."""
+"""A gang of higher priority preempts a gang, by the scheduler of each release, and the next attempt runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/clusters.md tells to switch on what the control planes of these tests run with."""
+"""docs/clusters.md lists the settings that the control planes of these tests run with."""
 
 from __future__ import annotations
 

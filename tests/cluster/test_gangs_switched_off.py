@@ -1,4 +1,4 @@
-"""A real control plane as it comes, with gang scheduling off: what is told, what is refused, what runs all the same."""
+"""A real control plane with gang scheduling off: what is reported, what is refused, and what runs anyway."""
 
 from __future__ import annotations
 

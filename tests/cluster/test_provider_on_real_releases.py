@@ -1,4 +1,4 @@
-"""The provider on real control planes of each release, with no more rights than its documentation asks for."""
+"""The provider on real control planes of each release, with only the permissions that its documentation lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that nobody will harvest any more are let go, each way that docs/operations.md names, under the documented Role.
+"""Pods that nobody harvests are released in each way of docs/operations.md, under the documented Role.
 
 The kubectl line is taken from that page as it stands there.
 """

@@ -1,4 +1,4 @@
-"""Everything that the provider does, judged by the audit log: docs/rbac.yaml is enough, and nothing else was tried."""
+"""The audit log of everything that the provider does: docs/rbac.yaml is sufficient, and nothing else was requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look at gangs by somebody who may only list, as docs/ui.md says, on real API servers."""
+"""Snapshots of gangs by an account that may only list, as docs/ui.md describes, on real API servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A submission to real control planes, in which each request in turn goes wrong or is a process's last."""
+"""A submission to real control planes: in turn, each request fails or is the last request of its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects with defaults, said in few words. They ask for nothing that a controller would act upon in passing."""
+"""Objects with defaults. No controller acts on them."""
 
 from __future__ import annotations
 

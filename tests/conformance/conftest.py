@@ -1,4 +1,4 @@
-"""One boot of each chosen control plane a session (see `targets.py`); a namespace for each test.
+"""Boot each chosen control plane once a session (see `targets.py`), and create a namespace for each test.
 
 `server` is what tests of the API alone take: for the sandbox it is an API server without controllers.
 `namespace` is a namespace in a whole control plane, for tests of what controllers do.

@@ -1,4 +1,4 @@
-"""Jobs that run, and gangs, in the words of each release."""
+"""Manifests of Jobs and gangs, by the API of each release."""
 
 from __future__ import annotations
 

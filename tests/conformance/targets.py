@@ -1,4 +1,4 @@
-"""The control planes that the conformance tests judge: the sandbox of each release, and the real ones.
+"""The control planes under test: the sandbox of each release, and the real ones.
 
 `GANGJOBS_CONFORMANCE` chooses: `sandbox` (the default), `real`, or a comma separated list of names such as
 `sandbox-1.36,real-1.36`. `GANGJOBS_CONFORMANCE_KUBECONFIG` is the kubeconfig of another cluster to judge.

@@ -1,4 +1,4 @@
-"""What a client finds out before it asks for anything."""
+"""Discovery: versions, resources, health, and access reviews."""
 
 from __future__ import annotations
 

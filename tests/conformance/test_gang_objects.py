@@ -1,4 +1,4 @@
-"""Workload and PodGroup beside the pods that use them: protection, collection, and a group that goes away."""
+"""Workload and PodGroup: protection, collection, links of the pods, and the deletion of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All of a gang find a node or none, and what one can see of it."""
+"""All pods of a gang are placed or none, with the conditions and events that a user sees."""
 
 from __future__ import annotations
 

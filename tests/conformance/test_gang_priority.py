@@ -1,4 +1,4 @@
-"""A gang that is more important takes the place of what is less."""
+"""A gang of higher priority preempts pods of lower priority."""
 
 from __future__ import annotations
 

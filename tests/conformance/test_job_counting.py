@@ -1,4 +1,4 @@
-"""KEP-2307 as coded: each pod is counted once, by its UID, whoever looks and whatever its name is."""
+"""KEP-2307 as implemented: each pod is counted once, by its UID."""
 
 from __future__ import annotations
 

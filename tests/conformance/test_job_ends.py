@@ -1,4 +1,4 @@
-"""How a Job ends: its fate is told first, and the last word comes when every pod is terminal and counted."""
+"""How a Job ends: the interim condition comes first, and the final one when every pod is terminal and counted."""
 
 from __future__ import annotations
 

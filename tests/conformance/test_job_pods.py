@@ -1,4 +1,4 @@
-"""The pods that the Job controller makes."""
+"""The pods that the Job controller creates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suspended Job has no pods, and its clock stands still."""
+"""A suspended Job has no pods, and its deadline does not run."""
 
 from __future__ import annotations
 

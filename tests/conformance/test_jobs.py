@@ -1,4 +1,4 @@
-"""Jobs: defaults, the generated selector, what may change, and what the status may say."""
+"""Jobs: defaults, the generated selector, mutable fields, and the rules of the status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real kubectl, as a user would call it."""
+"""The real kubectl, as a user calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Workload API of each release: links that are kept, groups that are possible, what may change."""
+"""The Workload API of each release: the links that are stored, the valid groups, and the mutable fields."""
 
 from __future__ import annotations
 

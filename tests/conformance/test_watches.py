@@ -1,4 +1,4 @@
-"""Watches: from now, from a version, selected, bookmarked, ended."""
+"""Watches: from now, from a version, with selectors, with bookmarks, and their end."""
 
 from __future__ import annotations
 

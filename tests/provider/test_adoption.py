@@ -1,4 +1,4 @@
-"""Adopt or submit anew: a pure decision over the Jobs that a task has."""
+"""The rule that decides whether a task adopts one of its Jobs or submits a new one. Pure."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Half-submitted gangs: completed or removed by one rule, whoever else is at work on them."""
+"""Half-submitted gangs are completed or removed by one rule, also if others write to them at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be known before anything is created: abilities of the cluster, and a dry run of the Job."""
+"""What is known before anything is created: the capabilities of the cluster, and a dry run of the Job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole message of an error whose fields come from what a follower saw in the cluster."""
+"""The complete message of an error whose fields come from what a follower observed in the cluster."""
 
 from __future__ import annotations
 

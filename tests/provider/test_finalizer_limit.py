@@ -1,4 +1,4 @@
-"""Releases leave room for what events wait for, however many gangs release at once."""
+"""Releases leave connections for the requests of events, however many gangs are released at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Harvest and ledger against an API server whose pods the test makes by hand."""
+"""Harvest and ledger against an API server whose pods the test creates itself."""
 
 from __future__ import annotations
 

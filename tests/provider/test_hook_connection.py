@@ -1,4 +1,4 @@
-"""The `kubernetes` connection, read alike by a worker and by a triggerer, and told to nobody."""
+"""The `kubernetes` connection is read alike by a worker and by a triggerer, and its secrets are not shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook's calls by an id of the caller's choice, on the embedded cluster with its processes."""
+"""The calls of the hook by an id that the caller chooses, on the embedded cluster with its processes."""
 
 from __future__ import annotations
 

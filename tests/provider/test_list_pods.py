@@ -1,4 +1,4 @@
-"""The last list of a gang's pods: as the server has them, and no second copy of what is known already."""
+"""The last list of the pods of a gang: current views, without a second copy of pods that are known already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submissions by an id of the client's choice: one gang, to be polled, listed and deleted."""
+"""Submissions by an id that the client chooses: one gang, which can be polled, listed and deleted."""
 
 from __future__ import annotations
 

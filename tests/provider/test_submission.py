@@ -1,4 +1,4 @@
-"""One task, one gang: what a submission leaves in the cluster, and what the next one makes of it."""
+"""One task has one gang: the objects that a submission creates, and what the next submission does with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each request of a submission is, in turn, the last before the process dies; then another process submits."""
+"""Each request of a submission is, in turn, the last before the process dies. Then another process submits."""
 
 from __future__ import annotations
 

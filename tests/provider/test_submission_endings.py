@@ -1,4 +1,4 @@
-"""What ends a gang judges its Job first, and acts only on the version that it judged."""
+"""A function that ends a gang judges the Job first, and acts only on the version that it judged."""
 
 from __future__ import annotations
 

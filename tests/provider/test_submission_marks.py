@@ -1,4 +1,4 @@
-"""What is done to a gang once it was submitted: deleted, halted, marked, claimed; never a later one of its name."""
+"""Deletion, halt, delivery and claim of a submitted gang apply to its Job only, and to no later Job of the name."""
 
 from __future__ import annotations
 

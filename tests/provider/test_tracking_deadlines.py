@@ -1,4 +1,4 @@
-"""Deadlines: the gang is halted in time, its capacity given back, its outcomes kept, and the reason told."""
+"""Deadlines: the gang is halted in time, returns its capacity, keeps its outcomes, and the reason is reported."""
 
 from __future__ import annotations
 

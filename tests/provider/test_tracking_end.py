@@ -1,4 +1,4 @@
-"""The end of a gang: what is asked of the server before it is told, and what is never taken on trust."""
+"""The end of a gang: which requests a follower sends before it returns the event, and what it verifies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower under faults: transient ones delay the event, lasting ones end in an event that says so."""
+"""A follower under faults: a transient fault delays the event, and a lasting fault ends in an event that names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower against a whole control plane: phases in order, one event, nothing held."""
+"""A follower against a whole control plane: phases in order, one event, and no held pod at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches that lag: what the server says counts, not what was seen last."""
+"""Watches that lag: the answer of the server decides, and not the last view of the watch."""
 
 from __future__ import annotations
 

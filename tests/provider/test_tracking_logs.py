@@ -1,4 +1,4 @@
-"""Logs of the ranks that matter, best effort."""
+"""The logs of the ranks that a policy selects, as far as they can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Release frees every pod of ours in its scope, and nothing else."""
+"""Release removes the finalizer from every pod of the provider in its scope, and from no other pod."""
 
 from __future__ import annotations
 

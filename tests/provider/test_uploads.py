@@ -1,4 +1,4 @@
-"""Files that many gangs share: stored once, found before a gang needs them, seen by its ranks' volume."""
+"""Files that many gangs share: stored once, checked before a gang uses them, and mounted by the ranks' volume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP server that does what it is told: refuse, stall, cut a line in half, or say nothing for ever.
+"""An HTTP server with scripted faults: it refuses, stalls, cuts a line in half, or never answers.
 
 Written on raw sockets, because a proper server would not misbehave like that. `ModelApi` is a small API
 server on top, right in everything that an informer needs, whose faults come from a queue.

@@ -1,4 +1,4 @@
-"""The roll call lets a question be left out, so every doubt must make it ask."""
+"""The pods of a gang count as complete only if no doubt remains. In doubt the pods are listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where credentials come from, how they are renewed, and that they are nowhere to be seen."""
+"""Where credentials come from, how they are renewed, and that no output contains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of credentials: that they cannot be renewed, once, and that they can again. Never what they are."""
+"""The log of credentials: one line when a renewal fails, one when it works again, and never the credentials."""
 
 from __future__ import annotations
 

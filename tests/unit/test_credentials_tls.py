@@ -1,4 +1,4 @@
-"""Certificates: who is trusted, who we are, and that no key stays on disk."""
+"""TLS: which servers are trusted, client certificates, and that no key stays on disk."""
 
 from __future__ import annotations
 

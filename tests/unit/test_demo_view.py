@@ -1,4 +1,4 @@
-"""How the demo looks: a picture that is redrawn on a terminal, a line per change elsewhere."""
+"""The output of the demo: a display that is redrawn on a terminal, and one line for each change elsewhere."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""The forms in which clusters are told of a gang."""
+"""The manifests and pod links of each dialect."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What a cluster can do: served, not served, and not known are three answers."""
+"""The resources that a cluster serves: served, not served, and unknown are three answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer is turned into, and what a caller may conclude from it."""
+"""The errors that responses are translated to, and what a caller may conclude from each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label selectors of gangs pick what they say, and nothing else."""
+"""Label selectors of gangs match what they name, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the harvest says in the log, as a table: error -> level, line; once while it lasts, and once when it is over."""
+"""The log of the harvest as a table: error -> level, line. One line when a problem begins, and one when it ends."""
 
 from __future__ import annotations
 

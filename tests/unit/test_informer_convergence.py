@@ -1,4 +1,4 @@
-"""Any history, any faults, consumers fast and slow: what they are told is true, told once, and in the end complete.
+"""Any history, any faults, fast and slow consumers: notifications are true, come once, and are finally complete.
 
 The informer runs on its own against a model collection, in virtual time, while a state machine changes objects, makes
 requests fail, and has consumers look. A consumer keeps what it pieces together from updates and deletions alone, and

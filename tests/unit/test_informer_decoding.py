@@ -1,4 +1,4 @@
-"""Pages and events become views; what does not fit is told apart, and harms nothing beside it."""
+"""Pages and events become views. An object that cannot be decoded is reported, and affects no other object."""
 
 from __future__ import annotations
 

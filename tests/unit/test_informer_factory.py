@@ -1,4 +1,4 @@
-"""Who shares an informer, how long it lives, and what becomes of those who wait when it ends."""
+"""Which users share an informer, how long it lives, and what happens to those who wait when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the informer says in the log, as a table: what happens -> level, line, fields. No line for an event."""
+"""The log of the informer as a table: what happens -> level, line, fields. An event has no line."""
 
 from __future__ import annotations
 

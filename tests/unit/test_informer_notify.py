@@ -1,4 +1,4 @@
-"""A wake-up is never lost, and never given twice."""
+"""A notification is never lost, and never delivered twice."""
 
 from __future__ import annotations
 

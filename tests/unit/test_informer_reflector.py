@@ -1,4 +1,4 @@
-"""List and watch in virtual time: exact delays, and what each ending of a watch leads to."""
+"""List and watch in virtual time: exact delays, and the reaction to each end of a watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an informer's picture is one moment of the server's, and complete: only then does what is missing not exist."""
+"""When the objects of an informer are all objects of one moment, so that a missing object does not exist."""
 
 from __future__ import annotations
 

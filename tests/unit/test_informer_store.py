@@ -1,4 +1,4 @@
-"""The store against a plain dict: whatever happens in whatever order, both hold the same."""
+"""The store compared with a plain dict: after any events in any order, both have the same objects."""
 
 from __future__ import annotations
 

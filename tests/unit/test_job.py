@@ -1,4 +1,4 @@
-"""What a stored Job says about its gang, read from a view and from an object as the server sends it."""
+"""The properties of a stored Job, read from a view and from an object as the server sends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a spec to the Job that is posted."""
+"""The Job that is rendered from a spec."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""What Kubernetes accepts as names."""
+"""The names that Kubernetes accepts."""
 
 import pytest
 

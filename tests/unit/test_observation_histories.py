@@ -1,4 +1,4 @@
-"""Legal histories of a gang, drawn by hypothesis: phases only move forward, and a restart says the same."""
+"""Random legal histories of a gang: phases only move forward, and a restarted reader reports the same."""
 
 from __future__ import annotations
 

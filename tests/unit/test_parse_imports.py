@@ -1,4 +1,4 @@
-"""What a DAG file costs: importing the provider's doors loads no client library and nothing of the sandbox.
+"""Importing the interfaces of the provider in a DAG file loads no client library and nothing of the sandbox.
 
 In a fresh process each, because imports of other tests would hide what is loaded here.
 """

@@ -1,4 +1,4 @@
-"""Counting pods as they change comes to what counting all of them anew comes to."""
+"""Counting pods as they change has the same result as counting all of them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shapes can be a gang, and what happens to the others."""
+"""Which Jobs can be a gang, and what happens to the others."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The provider's description: valid for Airflow, and true."""
+"""The description of the provider is valid for Airflow and matches the code."""
 
 from __future__ import annotations
 

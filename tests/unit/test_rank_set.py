@@ -1,4 +1,4 @@
-"""A counted set of ranks is what a Counter of them would be, in a hundredth of its memory."""
+"""A counted set of ranks equals a Counter of them, in a hundredth of its memory."""
 
 from __future__ import annotations
 

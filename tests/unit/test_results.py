@@ -1,4 +1,4 @@
-"""What a task returns, from the outcomes of its ranks, and when it cannot tell."""
+"""The value that a task returns, from the outcomes of its ranks, and when the value is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stored Job says of its submission."""
+"""The submission record that is read from a stored Job."""
 
 from __future__ import annotations
 

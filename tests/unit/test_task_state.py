@@ -1,4 +1,4 @@
-"""What the state of a task says about its gang: a kill, a success, or neither."""
+"""The meaning of the state of a task for its gang: a kill, a success, or neither."""
 
 from __future__ import annotations
 

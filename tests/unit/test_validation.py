@@ -1,4 +1,4 @@
-"""Everything that is wrong with a request, at once, with the field's name and the remedy."""
+"""Validation reports all problems of a request at once, each with the name of the field and the remedy."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""One Airflow on PostgreSQL with two triggerers, and one cluster, for all tests here."""
+"""One Airflow on PostgreSQL with two triggerers, and one cluster, for all tests of the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster's fault door, by which a test learns that a request has arrived, and keeps its answer back."""
+"""A client of the fault injection of the cluster: it waits for a request, and holds the response back."""
 
 from __future__ import annotations
 

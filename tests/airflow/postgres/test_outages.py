@@ -1,4 +1,4 @@
-"""What Airflow stands on goes away for a while: its scheduler, its database."""
+"""Outages of what Airflow depends on: its scheduler, and its database."""
 
 from __future__ import annotations
 

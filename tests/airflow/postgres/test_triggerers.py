@@ -1,4 +1,4 @@
-"""Two triggerers: whichever of them ends, however, each gang is followed by one of them to its end, and told once.
+"""Two triggerers: after any end of one of them, each gang is followed to its end by one, and has one event.
 
 All gangs are started at once, so that each also lives through what happens to the ones before it.
 """

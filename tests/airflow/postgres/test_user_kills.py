@@ -1,4 +1,4 @@
-"""A user ends a deferred task by Airflow's API: what becomes of its gang."""
+"""A user ends a deferred task by Airflow's API. The tests check the gang of the task."""
 
 from __future__ import annotations
 

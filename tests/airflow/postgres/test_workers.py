@@ -1,4 +1,4 @@
-"""Workers killed at the moments that count: the next try goes on with the same gang, and it runs once.
+"""Workers are killed at critical moments: the next try continues with the same gang, and the gang runs once.
 
 The cluster keeps an answer back, or a request, so that the worker is there to be killed.
 """
