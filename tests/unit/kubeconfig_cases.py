@@ -36,7 +36,6 @@ EXEC_DIRECTORY = (
     "kubernetes.io: a relative command is relative to the kubeconfig. kubernetes_asyncio uses the process's."
 )
 STRICT_BASE64 = "Python's decoder skips characters that are not base64, so the damage is found later, or never."
-OIDC_SECRET = "kubernetes_asyncio refuses a client without a secret, and does not verify the issuer without a CA."
 SKIP_EMPTY = "kubectl skips empty files. The Python clients fail with a TypeError."
 REFUSED_SCHEME = "The HTTP clients of the provider support only HTTP proxies."
 
