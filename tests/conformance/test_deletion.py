@@ -152,7 +152,7 @@ async def test_deletion_of_a_job_is_a_new_generation(server: ApiServer) -> None:
     await server.patch(server.jobs("a"), {"metadata": {"finalizers": None}})
 
 
-async def test_pod_without_a_node_goes_at_once(server: ApiServer) -> None:
+async def test_pod_without_a_node_is_deleted_at_once(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod())
     last = await server.delete(server.core("pods", "a"))
     assert (last["kind"], last["metadata"]["deletionGracePeriodSeconds"]) == ("Pod", 0)
@@ -229,7 +229,7 @@ async def test_pod_waits_for_its_grace_period_without_finalizers_too(server: Api
     await server.delete(path, gracePeriodSeconds=0)
 
 
-async def test_finished_pod_goes_at_once(server: ApiServer) -> None:
+async def test_finished_pod_is_deleted_at_once(server: ApiServer) -> None:
     await server.create(server.core("pods"), pod(nodeName="n1"))
     await server.patch(server.core("pods", "a", "status"), {"status": {"phase": "Succeeded"}})
     await server.delete(server.core("pods", "a"))

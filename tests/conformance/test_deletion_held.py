@@ -34,7 +34,7 @@ def messages(namespace: Namespace) -> list[str]:
     return [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod in namespace.pods()]
 
 
-def test_background_deletion_leaves_the_pods_to_us(namespace: Namespace, held: list[Obj]) -> None:
+def test_background_deletion_leaves_held_pods_to_their_holder(namespace: Namespace, held: list[Obj]) -> None:
     namespace.delete("jobs", "j", propagationPolicy="Background")
     namespace.wait_gone("jobs", "j")
     namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
@@ -43,7 +43,7 @@ def test_background_deletion_leaves_the_pods_to_us(namespace: Namespace, held: l
     assert namespace.pods() == []
 
 
-def test_foreground_deletion_keeps_the_job_until_we_let_go(namespace: Namespace, held: list[Obj]) -> None:
+def test_foreground_deletion_keeps_the_job_until_its_pods_are_released(namespace: Namespace, held: list[Obj]) -> None:
     namespace.delete("jobs", "j", propagationPolicy="Foreground")
     namespace.wait_until(lambda: deletion_requested(namespace) == [True, True], lambda: "pods that are being deleted")
     job = namespace.job()
@@ -70,7 +70,7 @@ def test_deletion_that_names_no_policy_orphans(namespace: Namespace, held: list[
     assert held
 
 
-def test_expired_job_stays_until_we_let_go(namespace: Namespace) -> None:
+def test_expired_job_stays_until_its_pods_are_released(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(finalizers=(FOREIGN,), ttlSecondsAfterFinished=1))
     pods = namespace.wait_pods(2)
     namespace.set_terminated(*pods)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.conformance.namespace import Namespace, Obj
 
 
-def test_running_pods_end_and_are_ours_to_release(namespace: Namespace) -> None:
+def test_running_pods_of_a_deleted_job_end_and_wait_for_their_release(namespace: Namespace) -> None:
     namespace.add_nodes()
     namespace.create("jobs", indexed(finalizers=(FOREIGN,)))
     pods = namespace.wait_bound(2)
@@ -50,7 +50,7 @@ def test_orphaned_pods_run_on_without_tracking(namespace: Namespace) -> None:
     ] == [(False, False)] * 2
 
 
-def test_pods_without_a_node_are_gone_with_their_job(namespace: Namespace) -> None:
+def test_pods_without_a_node_are_deleted_with_their_job(namespace: Namespace) -> None:
     namespace.create("jobs", indexed())
     namespace.wait_pods(2)
     namespace.delete("jobs", "j", propagationPolicy="Background")
@@ -100,7 +100,7 @@ def test_job_controller_lets_go_of_running_pods_once_it_has_seen_the_deletion(na
     assert "deletionTimestamp" in namespace.job()["metadata"]
 
 
-def test_what_the_job_owns_goes_with_it(namespace: Namespace) -> None:
+def test_objects_that_the_job_owns_are_deleted_with_it(namespace: Namespace) -> None:
     job = namespace.create("jobs", indexed(suspend=True))
     namespace.create("configmaps", {"metadata": {"name": "ledger", "ownerReferences": [owner_reference(job)]}})
     namespace.delete("jobs", "j", propagationPolicy="Background")

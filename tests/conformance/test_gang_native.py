@@ -107,7 +107,7 @@ def test_job_without_scheduling_has_no_group(namespace: Namespace) -> None:
     assert pod_group["spec"]["schedulingPolicy"] == {"basic": {}}
 
 
-def test_pods_that_name_their_group_are_left_to_it(namespace: Namespace) -> None:
+def test_job_whose_pods_name_a_group_gets_no_other_group(namespace: Namespace) -> None:
     group(namespace, "own", 2)
     namespace.create("jobs", indexed("g", 2, pod_spec=link(namespace, "own")))
     namespace.wait_bound(2, "g")
@@ -122,7 +122,7 @@ def test_suspended_job_has_its_group_before_it_runs(namespace: Namespace) -> Non
     assert [workload["metadata"]["uid"]] == [one["metadata"]["uid"] for one in namespace.list_objects("workloads")]
 
 
-def test_made_objects_go_with_the_job(namespace: Namespace) -> None:
+def test_created_objects_are_deleted_with_the_job(namespace: Namespace) -> None:
     gang_asked_for(namespace)
     workload, pod_group = made(namespace)
     pods = namespace.wait_bound(3, "g")

@@ -56,7 +56,7 @@ def test_unused_group_is_deleted_at_once(grouped: Namespace) -> None:
     grouped.wait_gone("podgroups", "g")
 
 
-def test_group_goes_with_its_job(namespace: Namespace) -> None:
+def test_group_is_deleted_with_its_job(namespace: Namespace) -> None:
     gang(namespace, "g", 2)
     pods = namespace.wait_bound(2, "g")
     namespace.delete("jobs", "g", propagationPolicy="Background")
@@ -69,7 +69,7 @@ def test_group_goes_with_its_job(namespace: Namespace) -> None:
         namespace.wait_gone("podgroups", "g")
 
 
-def test_pods_of_a_placed_gang_stay_when_their_group_goes(namespace: Namespace) -> None:
+def test_pods_of_a_placed_gang_stay_when_their_group_is_deleted(namespace: Namespace) -> None:
     gang(namespace, "g", 2)
     namespace.set_running(*namespace.wait_bound(2, "g"))
     namespace.delete("workloads", "g")
@@ -77,7 +77,7 @@ def test_pods_of_a_placed_gang_stay_when_their_group_goes(namespace: Namespace) 
     assert ["deletionTimestamp" in pod["metadata"] for pod in namespace.pods("g")] == [False, False]
 
 
-def test_gang_completes_as_any_job(namespace: Namespace) -> None:
+def test_gang_completes_like_any_job(namespace: Namespace) -> None:
     gang(namespace, "g", 3, finalizers=(FOREIGN,))
     namespace.set_terminated(*namespace.wait_bound(3, "g"))
     job = namespace.wait_job("Complete", job="g")
@@ -92,7 +92,7 @@ def test_link_to_the_group_is_kept_in_the_pods(namespace: Namespace) -> None:
 
 
 @pytest.mark.long_wait
-def test_replacement_waits_for_ever_once_a_rank_has_ended(namespace: Namespace) -> None:
+def test_replacement_is_never_placed_once_a_rank_has_ended(namespace: Namespace) -> None:
     """kubernetes#142330: the scheduler forgets members that have ended, so a lost rank cannot be replaced."""
     gang(namespace, "g", 2, backoffLimitPerIndex=1, backoffLimit=None)
     first, second = namespace.wait_bound(2, "g")

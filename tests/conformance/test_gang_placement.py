@@ -160,14 +160,14 @@ def test_pods_have_no_condition_while_other_pods_are_missing(namespace: Namespac
     namespace.wait_bound(2, "g")
 
 
-def test_pods_beyond_the_least_may_wait(namespace: Namespace) -> None:
+def test_pods_above_min_count_may_wait(namespace: Namespace) -> None:
     gang(namespace, "g", 6, least=3)
     namespace.wait_bound(4, "g")
     assert pods_conditions(namespace, "g", 2) == Counter({NO_ROOM[namespace.target.release]: 2})
     assert group_condition(namespace, "g") == (("True", "Scheduled", "") if namespace.release.has_pod_groups else None)
 
 
-def test_gang_is_placed_when_room_appears(namespace: Namespace) -> None:
+def test_gang_is_placed_when_a_node_is_added(namespace: Namespace) -> None:
     gang(namespace, "g", 6)
     pods_conditions(namespace, "g", 2 if namespace.target.release == "1.35" else 6)
     namespace.add_nodes(1, cpu=2)
@@ -176,7 +176,7 @@ def test_gang_is_placed_when_room_appears(namespace: Namespace) -> None:
         assert namespace.wait_condition("podgroups", "g", namespace.release.pod_group_condition)
 
 
-def test_placed_once_is_placed_for_the_group(namespace: Namespace) -> None:
+def test_condition_of_a_group_stays_after_its_first_placement(namespace: Namespace) -> None:
     """Its condition says what happened, not what is: the gang is suspended, comes again, and finds no room."""
     gang(namespace, "g", 4)
     pods = namespace.wait_bound(4, "g")

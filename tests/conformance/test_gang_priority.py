@@ -42,7 +42,7 @@ def victims(namespace: Namespace) -> list[Obj]:
     return [pod for pod in namespace.pods("low") if condition_of(pod, "DisruptionTarget")]
 
 
-def test_more_important_gang_takes_the_place(namespace: Namespace, urgent: str) -> None:
+def test_gang_of_higher_priority_preempts(namespace: Namespace, urgent: str) -> None:
     gang(namespace, "vip", 2, priority=urgent)
     namespace.wait_until(lambda: len(victims(namespace)) == 2, lambda: f"two victims: {victims(namespace)}")
     namespace.wait_until(
@@ -75,7 +75,7 @@ def test_group_has_a_condition_while_it_waits_for_preemption(namespace: Namespac
     )
 
 
-def test_priority_of_pods_and_group_must_be_one(namespace: Namespace, urgent: str) -> None:
+def test_pods_and_group_must_have_the_same_priority(namespace: Namespace, urgent: str) -> None:
     """Since 1.37; so whoever makes the group has to name the class there too."""
     gang(namespace, "vip", 2, pod_spec={"priorityClassName": urgent})
     if namespace.target.release != "1.37":
@@ -90,7 +90,7 @@ def test_priority_of_pods_and_group_must_be_one(namespace: Namespace, urgent: st
     assert victims(namespace) == []
 
 
-def test_equally_important_gang_waits(namespace: Namespace) -> None:
+def test_gang_of_equal_priority_waits(namespace: Namespace) -> None:
     namespace.create("jobs", indexed("single", 1))
     gang(namespace, "g", 2)
     pod = namespace.wait_pods(1, "single")[0]["metadata"]["name"]

@@ -76,7 +76,7 @@ def released_at(namespace: Namespace, pod: Obj) -> int:
 
 
 @pytest.mark.parametrize(("exit_code", "outcome"), [(0, "succeeded"), (1, "failed")], ids=["success", "failure"])
-def test_uid_is_listed_before_the_finalizer_goes_and_counted_after(
+def test_uid_is_listed_before_the_finalizer_is_removed_and_counted_after(
     namespace: Namespace, exit_code: int, outcome: str
 ) -> None:
     created = namespace.create("jobs", numbered(1, backoffLimit=3))
@@ -116,7 +116,7 @@ def test_counted_pod_that_is_deleted_stays_counted(namespace: Namespace) -> None
     assert uids(namespace.pods()) == {second["metadata"]["uid"]}
 
 
-def test_pod_whose_finalizer_was_taken_away_counts_for_nothing(namespace: Namespace) -> None:
+def test_pod_whose_finalizer_was_removed_is_not_counted(namespace: Namespace) -> None:
     """A success that could not be counted safely is repeated."""
     namespace.create("jobs", numbered(1))
     (pod,) = namespace.wait_pods(1)
@@ -146,7 +146,7 @@ def test_matching_pod_without_an_owner_is_adopted(namespace: Namespace) -> None:
     assert namespace.wait_job("Complete")["status"]["succeeded"] == 1
 
 
-def test_pod_that_does_not_match_any_more_is_given_up(namespace: Namespace) -> None:
+def test_pod_that_does_not_match_any_more_loses_its_owner(namespace: Namespace) -> None:
     namespace.create("jobs", choosing(1))
     (pod,) = namespace.wait_until(lambda: namespace.list_objects("pods"), lambda: "a pod")
     name = pod["metadata"]["name"]
@@ -156,7 +156,7 @@ def test_pod_that_does_not_match_any_more_is_given_up(namespace: Namespace) -> N
     namespace.wait_until(lambda: len(namespace.list_objects("pods")) == 2, lambda: "a pod in its place")
 
 
-def test_pod_that_comes_after_the_end_is_let_go_when_it_is_deleted(namespace: Namespace) -> None:
+def test_pod_that_is_created_after_the_end_is_released_when_it_is_deleted(namespace: Namespace) -> None:
     """No sync counts it any more, and the Job itself does not look for it."""
     job = namespace.create("jobs", choosing(1))
     (pod,) = namespace.wait_until(lambda: namespace.list_objects("pods"), lambda: "a pod")
@@ -171,7 +171,7 @@ def test_pod_that_comes_after_the_end_is_let_go_when_it_is_deleted(namespace: Na
     assert namespace.job()["status"]["succeeded"] == 1
 
 
-def test_pods_of_an_earlier_job_of_the_name_are_not_its_own(namespace: Namespace) -> None:
+def test_pods_of_an_earlier_job_of_the_name_are_not_counted(namespace: Namespace) -> None:
     namespace.create("jobs", indexed(size=1, finalizers=(FOREIGN,)))
     (old,) = namespace.wait_pods(1)
     namespace.delete("jobs", "j", propagationPolicy="Background")

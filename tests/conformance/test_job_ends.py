@@ -45,7 +45,7 @@ def test_success_criteria_are_met_before_the_job_is_complete(namespace: Namespac
     assert namespace.wait_event("Completed", "Job")["message"] == "Job completed"
 
 
-def test_counted_pods_are_let_go(namespace: Namespace) -> None:
+def test_counted_pods_are_released(namespace: Namespace) -> None:
     namespace.create("jobs", indexed())
     namespace.set_terminated(*namespace.wait_pods(2))
     namespace.wait_job("Complete")
@@ -73,7 +73,7 @@ def test_pods_run_and_end_one_by_one(namespace: Namespace) -> None:
     assert counted(namespace.job()) == {"active": 1, "ready": 1, "succeeded": 2, "completedIndexes": "0,2"}
 
 
-def test_one_failure_takes_the_others_down(namespace: Namespace) -> None:
+def test_one_failure_ends_the_other_pods(namespace: Namespace) -> None:
     """Those without a node are gone at once."""
     created = namespace.create("jobs", indexed())
     pods = namespace.wait_pods(2)

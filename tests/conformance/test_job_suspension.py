@@ -34,7 +34,7 @@ def test_resumed_job_starts(namespace: Namespace) -> None:
     ]
 
 
-def test_suspension_ends_pods_that_count_for_nothing(namespace: Namespace) -> None:
+def test_suspension_deletes_pods_without_counting_them(namespace: Namespace) -> None:
     namespace.create("jobs", indexed())
     pods = namespace.wait_pods(2)
     namespace.patch("jobs", "j", {"spec": {"suspend": True}})
@@ -63,7 +63,7 @@ def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(namesp
     assert sum(event.get("count", 1) for event in created) <= 2  # events may be late
 
 
-def test_start_time_is_taken_back_and_set_anew(namespace: Namespace) -> None:
+def test_start_time_is_cleared_and_set_again(namespace: Namespace) -> None:
     """1.35 keeps it until the Job is resumed."""
     namespace.create("jobs", indexed())
     namespace.wait_pods(2)

@@ -93,7 +93,7 @@ async def test_wrong_job_is_refused(server: ApiServer, obj: dict[str, Any], fiel
     assert field in invalid_fields(await server.http.post(server.jobs(), json=obj))
 
 
-async def test_name_that_is_no_label_warns(server: ApiServer) -> None:
+async def test_name_that_is_not_a_label_warns(server: ApiServer) -> None:
     response = await server.http.post(server.jobs(), json=job("with.dots"))
     assert response.status_code == 201
     assert "a DNS label is recommended" in response.headers["Warning"]
@@ -114,7 +114,7 @@ async def test_immutable_field(server: ApiServer, change: dict[str, Any], field:
     assert field in invalid_fields(await server.send_patch(server.jobs("a"), {"spec": change}))
 
 
-async def test_what_may_change_is_a_new_generation(server: ApiServer) -> None:
+async def test_change_of_a_mutable_field_is_a_new_generation(server: ApiServer) -> None:
     await server.create(server.jobs(), job())
     change = {"backoffLimit": 2, "activeDeadlineSeconds": 9, "ttlSecondsAfterFinished": 5, "parallelism": 3}
     patched = await server.patch(server.jobs("a"), {"spec": change})
@@ -122,7 +122,7 @@ async def test_what_may_change_is_a_new_generation(server: ApiServer) -> None:
     assert patched["metadata"]["generation"] == 2
 
 
-async def test_metadata_is_no_new_generation(server: ApiServer) -> None:
+async def test_change_of_metadata_is_no_new_generation(server: ApiServer) -> None:
     await server.create(server.jobs(), job())
     patched = await server.patch(server.jobs("a"), {"metadata": {"annotations": {"x": "y"}}})
     assert patched["metadata"]["generation"] == 1
@@ -134,7 +134,7 @@ async def test_template_of_a_running_job_is_immutable(server: ApiServer) -> None
     assert invalid_fields(await server.send_patch(server.jobs("a"), {"spec": change}, STRATEGIC)) == ["spec.template"]
 
 
-async def test_suspended_job_may_be_sent_elsewhere(server: ApiServer) -> None:
+async def test_scheduling_fields_of_a_suspended_job_are_mutable(server: ApiServer) -> None:
     await server.create(server.jobs(), job())
     place = {"nodeSelector": {"zone": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
     change = {"template": {"spec": place, "metadata": {"annotations": {"x": "y"}}}}
@@ -207,7 +207,7 @@ async def test_finished_job_stays_finished(server: ApiServer) -> None:
     ]
 
 
-async def test_failures_are_not_taken_back(server: ApiServer) -> None:
+async def test_count_of_failures_never_decreases(server: ApiServer) -> None:
     await server.create(server.jobs(), job())
     path = server.jobs("a", "status")
     await server.patch(path, {"status": {"failed": 2}})

@@ -37,17 +37,17 @@ pytestmark = pytest.mark.timeout(AIRFLOW_TIMEOUT_S)
 
 
 @dataclass
-class Life:
-    """Of one worker's process."""
+class WorkerProcess:
+    """Where the process of a worker dies, and the requests that it sends."""
 
     crash: Crash | None = None
     requests: list[str] = field(default_factory=list)
 
 
 class CrashingOperator(OperatorWithTime):
-    """In a process that dies."""
+    """An operator in a process that dies at a chosen request."""
 
-    life: Life
+    process: WorkerProcess
 
     def _find_gangs(self, context: Any, **options: Any) -> Any:
         gangs = super()._find_gangs(context, **options)
@@ -57,8 +57,8 @@ class CrashingOperator(OperatorWithTime):
     @asynccontextmanager
     async def _crashing(self, config: ClusterConfig) -> AsyncIterator[GangService]:
         async with Client(config, clock=loop_clock()) as connected:
-            client = CrashingClient(connected, self.life.crash)
-            client.requests = self.life.requests
+            client = CrashingClient(connected, self.process.crash)
+            client.requests = self.process.requests
             yield GangService(client)
 
 
@@ -67,7 +67,7 @@ def worker(train: Task, crash: Crash | None = None) -> CrashingOperator:
     operator = train.operator()
     train.kind = kind
     assert isinstance(operator, CrashingOperator)
-    operator.life = Life(crash)
+    operator.process = WorkerProcess(crash)
     return operator
 
 
@@ -138,7 +138,13 @@ def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_coun
         whole.execute_complete(context, event)
     check_counted_once(train, left.value)
     remove(train)
-    assert {request.partition(" ")[0] for request in whole.life.requests} <= {"GET", "LIST", "POST", "PATCH", "DELETE"}
+    assert {request.partition(" ")[0] for request in whole.process.requests} <= {
+        "GET",
+        "LIST",
+        "POST",
+        "PATCH",
+        "DELETE",
+    }
 
     def check(crash: Crash) -> None:
         train, context, event = disrupted(task, on_finish=on_finish)
@@ -150,7 +156,7 @@ def test_worker_that_dies_while_it_submits_the_next_attempt_leaves_one_gang_coun
         check_counted_once(train, last)
         remove(train)
 
-    check_each(crashes_at(verbs, whole.life.requests), check)
+    check_each(crashes_at(verbs, whole.process.requests), check)
 
 
 @AT_WRITES_OR_READS
@@ -174,11 +180,13 @@ def test_worker_that_dies_after_an_end_that_nobody_observed_leaves_one_gang_coun
         check_counted_once(train, last)
         remove(train)
 
-    check_each(crashes_at(verbs, whole.life.requests), check)
+    check_each(crashes_at(verbs, whole.process.requests), check)
 
 
 @AT_WRITES_OR_READS
-def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: TaskMaker, verbs: tuple[str, ...]) -> None:
+def test_kill_at_any_request_of_the_next_submission_leaves_nothing_that_runs(
+    task: TaskMaker, verbs: tuple[str, ...]
+) -> None:
     """The signal interrupts the worker between a request and its answer, or before it was sent."""
     train, context, event = disrupted(task)
     whole = worker(train)
@@ -191,11 +199,11 @@ def test_kill_at_any_request_while_it_goes_on_leaves_nothing_that_runs(task: Tas
         killed = worker(train, kill)
         with pytest.raises(ProcessDied):
             killed.execute_complete(context, event)
-        killed.life.crash = None
+        killed.process.crash = None
 
         killed.on_kill()
 
         assert [job for job in train.jobs if job_state(read_job(job)) is JobState.LIVE] == [], kill
         remove(train)
 
-    check_each(crashes_at(verbs, whole.life.requests), check)
+    check_each(crashes_at(verbs, whole.process.requests), check)

@@ -10,8 +10,8 @@ from airflow_provider_gangjobs.kube.views import Meta, PodView
 from airflow_provider_gangjobs.tracking.harvest.finalizer import LOOP_IN_FLIGHT_MAX, release_all
 
 
-class Slow:
-    """An API server that answers when it is told to."""
+class BlockingServer:
+    """An API server that answers when the test sets `answer`."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -34,17 +34,17 @@ def pod(name: str) -> PodView:
 
 
 async def test_all_gangs_together_have_so_many_releases_in_flight() -> None:
-    server = Slow()
+    server = BlockingServer()
     released: list[str] = []
 
-    def told(one: PodView, error: Exception | None) -> None:
+    def on_released(one: PodView, error: Exception | None) -> None:
         assert error is None
         released.append(one.metadata.name)
 
     gangs = [[pod(f"{gang}-{rank}") for rank in range(2)] for gang in range(LOOP_IN_FLIGHT_MAX)]
     async with asyncio.TaskGroup() as group:
         for pods in gangs:
-            group.create_task(release_all(server, pods, told))  # type: ignore[arg-type]
+            group.create_task(release_all(server, pods, on_released))  # type: ignore[arg-type]
         await server.full.wait()
         server.answer.set()
     assert server.most == LOOP_IN_FLIGHT_MAX

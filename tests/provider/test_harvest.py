@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
 
 
-class Hand:
+class GangWithoutControllers:
     """A Job without controllers, and pods that are made in the state that a test needs."""
 
     def __init__(self, plane: VirtualControlPlane) -> None:
@@ -101,26 +101,26 @@ async def drained(harvester: Harvester) -> Exception | None:
 @in_virtual_time
 async def test_only_ended_pods_are_harvested():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
+        gang = GangWithoutControllers(plane)
         for rank, phase in enumerate(["Succeeded", "Failed", "Running", "Pending"]):
-            hand.pod(rank, phase=phase)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+            gang.pod(rank, phase=phase)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         assert await drained(harvester) is None
         assert (harvester.statistics().recorded, harvester.statistics().released) == (2, 2)
         assert [is_held(pod) for pod in plane.pods()] == [False, False, True, True]
-        found = await read_outcomes(plane.client, hand.ref)
+        found = await read_outcomes(plane.client, gang.ref)
         assert [(one.rank, one.outcome) for one in found] == [(0, OutcomeKind.SUCCEEDED), (1, OutcomeKind.FAILED)]
 
 
 @in_virtual_time
 async def test_held_pods_are_released_once_no_more_end():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0)
-        harvester = hand.harvester()
+        gang = GangWithoutControllers(plane)
+        gang.pod(0)
+        harvester = gang.harvester()
         harvesting = asyncio.create_task(harvester.run(clock=loop_clock()))
-        await hand.enqueue_all(harvester)
+        await gang.enqueue_all(harvester)
         async with asyncio.timeout(5):
             while harvester.backlog:  # noqa: ASYNC110 - a harvester tells nobody
                 await asyncio.sleep(0.1)
@@ -131,61 +131,61 @@ async def test_held_pods_are_released_once_no_more_end():
 @in_virtual_time
 async def test_pod_deleted_before_it_was_bound_is_harvested():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0, phase="Pending", node=None)
+        gang = GangWithoutControllers(plane)
+        gang.pod(0, phase="Pending", node=None)
         plane.registry.delete(PODS, "train-0", NAMESPACE)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         await drained(harvester)
         assert plane.pods() == []
-        assert [one.outcome for one in await read_outcomes(plane.client, hand.ref)] == [OutcomeKind.DELETED]
+        assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.DELETED]
 
 
 @in_virtual_time
 async def test_bound_pod_that_is_deleted_is_waited_for():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0, phase="Running")
+        gang = GangWithoutControllers(plane)
+        gang.pod(0, phase="Running")
         plane.registry.delete(PODS, "train-0", NAMESPACE)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         assert harvester.backlog == 0
 
 
 @in_virtual_time
 async def test_pod_that_another_process_released_is_recorded():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0, held=False)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        gang = GangWithoutControllers(plane)
+        gang.pod(0, held=False)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         await drained(harvester)
         assert len(plane.ledger()) == 1
-        await hand.enqueue_all(harvester)
+        await gang.enqueue_all(harvester)
         assert harvester.backlog == 0
 
 
 @in_virtual_time
 async def test_vanished_pod_is_recorded_by_its_last_view():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        last = view(PodView, hand.pod(0, phase="Running", held=False))
+        gang = GangWithoutControllers(plane)
+        last = view(PodView, gang.pod(0, phase="Running", held=False))
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
-        harvester = hand.harvester()
+        harvester = gang.harvester()
         harvester.enqueue_deleted([last])
         assert await drained(harvester) is None
-        assert [one.outcome for one in await read_outcomes(plane.client, hand.ref)] == [OutcomeKind.DELETED]
+        assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.DELETED]
         assert harvester.backlog == 0
 
 
 @in_virtual_time
 async def test_pod_that_was_replaced_counts_as_released():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        first = view(PodView, hand.pod(0, held=False))
+        gang = GangWithoutControllers(plane)
+        first = view(PodView, gang.pod(0, held=False))
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
-        hand.pod(0, phase="Running")
-        harvester = hand.harvester()
+        gang.pod(0, phase="Running")
+        harvester = gang.harvester()
         harvester.enqueue([_with_finalizer(first)])
         assert (await drained(harvester), harvester.backlog) == (None, 0)
         assert is_held(plane.pods()[0])
@@ -199,11 +199,11 @@ def _with_finalizer(pod: PodView) -> PodView:
 @in_virtual_time
 async def test_nothing_is_released_if_it_cannot_be_recorded():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0)
+        gang = GangWithoutControllers(plane)
+        gang.pod(0)
         plane.arm("status", method="POST", path="/configmaps", code=403, times=DRAIN_FAILURES_MAX)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         assert isinstance(await drained(harvester), Forbidden)
         assert (harvester.backlog, len(plane.held())) == (1, 1)
         assert await drained(harvester) is None
@@ -213,12 +213,12 @@ async def test_nothing_is_released_if_it_cannot_be_recorded():
 @in_virtual_time
 async def test_one_pod_that_fails_does_not_stop_the_others():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
+        gang = GangWithoutControllers(plane)
         for rank in range(4):
-            hand.pod(rank)
+            gang.pod(rank)
         plane.arm("status", method="PATCH", path="/pods/train-1", code=500, times=DRAIN_FAILURES_MAX)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         assert isinstance(await drained(harvester), ServerError)
         assert (harvester.statistics().recorded, harvester.statistics().released) == (4, 3)
         assert [pod["metadata"]["name"] for pod in plane.held()] == ["train-1"]
@@ -227,13 +227,13 @@ async def test_one_pod_that_fails_does_not_stop_the_others():
 @in_virtual_time
 async def test_batches_are_capped_and_begin_with_terminating_pods():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
+        gang = GangWithoutControllers(plane)
         for rank in range(BATCH_PODS_MAX + 3):
-            hand.pod(rank)
+            gang.pod(rank)
         terminating = f"train-{BATCH_PODS_MAX + 1}"
         plane.registry.delete(PODS, terminating, NAMESPACE)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         assert await drained(harvester) is None
         parts = [change.obj["data"] for change in plane.history.of(CONFIGMAPS)]
         assert [len(part) for part in parts] == [BATCH_PODS_MAX, BATCH_PODS_MAX + 3]
@@ -247,11 +247,11 @@ async def test_batches_are_capped_and_begin_with_terminating_pods():
 @in_virtual_time
 async def test_backlog_is_harvested_with_pauses_while_it_fails():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0)
+        gang = GangWithoutControllers(plane)
+        gang.pod(0)
         plane.arm("status", method="PATCH", path="/pods/", code=429, retry_after_s=40, times=3)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         running = asyncio.create_task(harvester.run(clock=loop_clock()))
         await plane.until(lambda: not plane.held())
         assert elapsed() >= 100
@@ -262,12 +262,12 @@ async def test_backlog_is_harvested_with_pauses_while_it_fails():
 @in_virtual_time
 async def test_drain_does_not_wait_for_a_pause_of_the_harvester():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0)
+        gang = GangWithoutControllers(plane)
+        gang.pod(0)
         plane.arm("status", method="PATCH", path="/pods/", code=403, times=8)
-        harvester = hand.harvester()
+        harvester = gang.harvester()
         running = asyncio.create_task(harvester.run(clock=loop_clock()))
-        await hand.enqueue_all(harvester)
+        await gang.enqueue_all(harvester)
         await plane.until(lambda: harvester.statistics().failures == 8)
         began = elapsed()
         assert await harvester.drain() is None
@@ -278,10 +278,10 @@ async def test_drain_does_not_wait_for_a_pause_of_the_harvester():
 @in_virtual_time
 async def test_drain_raises_what_ended_the_harvester():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0)
-        harvester = hand.harvester(FailingLedger(plane.client, hand.ref))
-        await hand.enqueue_all(harvester)
+        gang = GangWithoutControllers(plane)
+        gang.pod(0)
+        harvester = gang.harvester(FailingLedger(plane.client, gang.ref))
+        await gang.enqueue_all(harvester)
         with pytest.raises(ZeroDivisionError):
             await drained(harvester)
 
@@ -289,10 +289,10 @@ async def test_drain_raises_what_ended_the_harvester():
 @in_virtual_time
 async def test_gang_without_its_job_is_reported_and_not_recorded():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0, phase="Failed")
+        gang = GangWithoutControllers(plane)
+        gang.pod(0, phase="Failed")
         harvester = Harvester(plane.client, None)
-        await hand.enqueue_all(harvester)
+        await gang.enqueue_all(harvester)
         await drained(harvester)
         assert [one.rank for one in harvester.outcomes] == [0]
         assert (plane.ledger(), plane.held()) == ({}, [])
@@ -301,11 +301,11 @@ async def test_gang_without_its_job_is_reported_and_not_recorded():
 @in_virtual_time
 async def test_ending_namespace_is_not_held_up():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        hand.pod(0)
+        gang = GangWithoutControllers(plane)
+        gang.pod(0)
         plane.registry.delete("namespaces", NAMESPACE, None)
-        harvester = hand.harvester()
-        await hand.enqueue_all(harvester)
+        harvester = gang.harvester()
+        await gang.enqueue_all(harvester)
         assert await drained(harvester) is None
         assert (len(harvester.outcomes), plane.held()) == (1, [])
 
@@ -316,47 +316,47 @@ async def test_ending_namespace_is_not_held_up():
 @in_virtual_time
 async def test_ledger_belongs_to_its_job():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pod = view(PodView, hand.pod(0))
-        await hand.ledger().record([outcome_of(pod)])
-        (shard,) = hand.shards()
+        gang = GangWithoutControllers(plane)
+        pod = view(PodView, gang.pod(0))
+        await gang.ledger().record([outcome_of(pod)])
+        (shard,) = gang.shards()
         assert shard["metadata"]["name"] == "train-ledger-0"
-        assert [owner["uid"] for owner in shard["metadata"]["ownerReferences"]] == [hand.ref.uid]
+        assert [owner["uid"] for owner in shard["metadata"]["ownerReferences"]] == [gang.ref.uid]
         assert set(shard["data"]) == {pod.metadata.uid}
 
 
 @in_virtual_time
 async def test_full_shard_is_followed_by_the_next():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(10)]
-        await hand.ledger(shard_bytes_max=2000).record(map(outcome_of, pods))
-        sizes = [sum(len(k) + len(v) for k, v in shard["data"].items()) for shard in hand.shards()]
+        gang = GangWithoutControllers(plane)
+        pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(10)]
+        await gang.ledger(shard_bytes_max=2000).record(map(outcome_of, pods))
+        sizes = [sum(len(k) + len(v) for k, v in shard["data"].items()) for shard in gang.shards()]
         assert len(sizes) > 3
         assert max(sizes) <= 2000
-        assert len(await read_ledger(plane.client, hand.ref)) == 10
+        assert len(await read_ledger(plane.client, gang.ref)) == 10
 
 
 @in_virtual_time
-async def test_new_harvester_goes_on_in_the_last_shard():
+async def test_new_harvester_continues_in_the_last_shard():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(6)]
+        gang = GangWithoutControllers(plane)
+        pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(6)]
         for pod in pods:
-            await hand.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
-        assert [len(shard["data"]) for shard in hand.shards()] == [2, 2, 2]
+            await gang.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
+        assert [len(shard["data"]) for shard in gang.shards()] == [2, 2, 2]
 
 
 @in_virtual_time
 async def test_outcomes_are_returned_in_parts_and_each_once():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(6)]
+        gang = GangWithoutControllers(plane)
+        pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(6)]
         for pod in [*pods, pods[0]]:
-            await hand.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
+            await gang.ledger(shard_bytes_max=2000).record([outcome_of(pod)])
         twice = {"data": {pods[0].metadata.uid: encode(outcome_of(pods[0]))}}
         plane.registry.patch(CONFIGMAPS, "train-ledger-2", NAMESPACE, twice, PatchKind.MERGE)
-        ledger, parts = hand.ledger(), []
+        ledger, parts = gang.ledger(), []
         await ledger.load(parts.append)
         await ledger.load(parts.append)
         assert [len(part) for part in parts] == [2, 2, 2]
@@ -367,12 +367,12 @@ async def test_outcomes_are_returned_in_parts_and_each_once():
 @in_virtual_time
 async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pods = [view(PodView, hand.pod(rank, message="x" * 400)) for rank in range(24)]
+        gang = GangWithoutControllers(plane)
+        pods = [view(PodView, gang.pod(rank, message="x" * 400)) for rank in range(24)]
         for first in range(0, len(pods), 2):
-            await hand.ledger(shard_bytes_max=2000).record(map(outcome_of, pods[first : first + 2]))
+            await gang.ledger(shard_bytes_max=2000).record(map(outcome_of, pods[first : first + 2]))
         plane.arm("status", method="GET", path="/configmaps$", query="continue=", times=None, code=403)
-        ledger, parts = hand.ledger(), []
+        ledger, parts = gang.ledger(), []
         with pytest.raises(Forbidden):
             await ledger.load(parts.append)
         assert parts
@@ -385,35 +385,35 @@ async def test_ledger_that_was_read_in_part_is_read_again_from_its_beginning():
 @in_virtual_time
 async def test_shard_that_the_server_finds_too_large_is_left():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pods = [view(PodView, hand.pod(rank, message="x" * 4000)) for rank in range(300)]
-        await hand.ledger(shard_bytes_max=3 * 2**20).record(map(outcome_of, pods[:100]))
-        ledger = hand.ledger(shard_bytes_max=3 * 2**20)
+        gang = GangWithoutControllers(plane)
+        pods = [view(PodView, gang.pod(rank, message="x" * 4000)) for rank in range(300)]
+        await gang.ledger(shard_bytes_max=3 * 2**20).record(map(outcome_of, pods[:100]))
+        ledger = gang.ledger(shard_bytes_max=3 * 2**20)
         for start in range(100, 300, 100):
             await ledger.record(map(outcome_of, pods[start : start + 100]))
-        assert len(await read_ledger(plane.client, hand.ref)) == 300
-        assert len(hand.shards()) == 2
+        assert len(await read_ledger(plane.client, gang.ref)) == 300
+        assert len(gang.shards()) == 2
 
 
 @in_virtual_time
 async def test_ledger_of_an_earlier_job_is_left_alone():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pod = view(PodView, hand.pod(0))
+        gang = GangWithoutControllers(plane)
+        pod = view(PodView, gang.pod(0))
         labels = {LABEL_GANG: "train", LABEL_JOB_UID: "earlier"}
         meta = {"name": "train-ledger-0", "labels": labels}
         plane.registry.create(CONFIGMAPS, {"metadata": meta, "data": {"old": "1"}}, NAMESPACE)
-        await hand.ledger().record([outcome_of(pod)])
+        await gang.ledger().record([outcome_of(pod)])
         assert plane.registry.get(CONFIGMAPS, "train-ledger-0", NAMESPACE)["data"] == {"old": "1"}
-        assert [shard["metadata"]["name"] for shard in hand.shards()] == ["train-ledger-1"]
+        assert [shard["metadata"]["name"] for shard in gang.shards()] == ["train-ledger-1"]
 
 
 @in_virtual_time
 async def test_deleted_shard_is_made_again():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        first, second = (view(PodView, hand.pod(rank)) for rank in range(2))
-        ledger = hand.ledger()
+        gang = GangWithoutControllers(plane)
+        first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
+        ledger = gang.ledger()
         await ledger.record([outcome_of(first)])
         plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
         await ledger.record([outcome_of(second)])
@@ -423,9 +423,9 @@ async def test_deleted_shard_is_made_again():
 @in_virtual_time
 async def test_shard_replaced_by_a_person_is_not_written_to():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        first, second = (view(PodView, hand.pod(rank)) for rank in range(2))
-        ledger = hand.ledger()
+        gang = GangWithoutControllers(plane)
+        first, second = (view(PodView, gang.pod(rank)) for rank in range(2))
+        ledger = gang.ledger()
         await ledger.record([outcome_of(first)])
         plane.registry.delete(CONFIGMAPS, "train-ledger-0", NAMESPACE)
         plane.registry.create(CONFIGMAPS, {"metadata": {"name": "train-ledger-0"}, "data": {"mine": "1"}}, NAMESPACE)
@@ -437,9 +437,9 @@ async def test_shard_replaced_by_a_person_is_not_written_to():
 @in_virtual_time
 async def test_recording_twice_sends_nothing():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        outcome = outcome_of(view(PodView, hand.pod(0)))
-        ledger = hand.ledger()
+        gang = GangWithoutControllers(plane)
+        outcome = outcome_of(view(PodView, gang.pod(0)))
+        ledger = gang.ledger()
         await ledger.record([outcome])
         before = plane.client.statistics().requests
         await ledger.record([outcome])
@@ -449,9 +449,9 @@ async def test_recording_twice_sends_nothing():
 @in_virtual_time
 async def test_two_writers_of_one_shard_keep_each_others_entries():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        pods = [view(PodView, hand.pod(rank)) for rank in range(8)]
-        both = [hand.ledger(), hand.ledger()]
+        gang = GangWithoutControllers(plane)
+        pods = [view(PodView, gang.pod(rank)) for rank in range(8)]
+        both = [gang.ledger(), gang.ledger()]
         await asyncio.gather(*(both[n % 2].record([outcome_of(pod)]) for n, pod in enumerate(pods[:2])))
         await asyncio.gather(*(one.record(map(outcome_of, pods)) for one in both))
         for pod in pods:
@@ -464,34 +464,34 @@ async def test_two_writers_of_one_shard_keep_each_others_entries():
 @in_virtual_time
 async def test_ledger_that_cannot_be_read_is_not_empty():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
+        gang = GangWithoutControllers(plane)
         plane.arm("status", method="GET", path="/configmaps", code=403, times=None)
         with pytest.raises(LedgerUnavailable, match="default/train"):
-            await read_outcomes(plane.client, hand.ref)
+            await read_outcomes(plane.client, gang.ref)
 
 
 @in_virtual_time
 async def test_orphaned_ledger_can_still_be_read(plane):
-    hand = Hand(plane)
-    await hand.ledger().record([outcome_of(view(PodView, hand.pod(7)))])
+    gang = GangWithoutControllers(plane)
+    await gang.ledger().record([outcome_of(view(PodView, gang.pod(7)))])
     plane.delete_job(propagation="Orphan")
     await plane.until(lambda: plane.job() is None)
     await asyncio.sleep(30)
-    assert [one.rank for one in await read_outcomes(plane.client, hand.ref)] == [7]
+    assert [one.rank for one in await read_outcomes(plane.client, gang.ref)] == [7]
 
 
 @in_virtual_time
 async def test_last_view_never_overrules_who_saw_the_end():
     async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
-        hand = Hand(plane)
-        stale = hand.harvester()
+        gang = GangWithoutControllers(plane)
+        stale = gang.harvester()
         await stale.load_ledger()
-        running = view(PodView, hand.pod(0, phase="Running"))
+        running = view(PodView, gang.pod(0, phase="Running"))
         plane.finish("train", 0, exit_code=3)
-        other = hand.harvester()
-        await hand.enqueue_all(other)
+        other = gang.harvester()
+        await gang.enqueue_all(other)
         await drained(other)
         plane.registry.delete(PODS, "train-0", NAMESPACE, grace_period_s=0)
         stale.enqueue_deleted([running])
         await drained(stale)
-        assert [one.outcome for one in await read_outcomes(plane.client, hand.ref)] == [OutcomeKind.FAILED]
+        assert [one.outcome for one in await read_outcomes(plane.client, gang.ref)] == [OutcomeKind.FAILED]

@@ -22,7 +22,7 @@ async def fail_to_submit(cluster: SubmissionCluster, **options: float) -> float:
 
 @pytest.mark.parametrize("retry_after_s", [None, 7, 30], ids="Retry-After {}".format)
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_throttling_for_ever_fails_a_submission_at_its_deadline(method, retry_after_s):
+async def test_endless_throttling_fails_a_submission_at_its_deadline(method, retry_after_s):
     async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=429, method=method, retry_after_s=retry_after_s, times=None))
         # The submission does not begin a pause that would end after the deadline. A pause is at most 30 s here.
@@ -41,7 +41,7 @@ async def test_caller_may_set_a_shorter_deadline():
         assert await fail_to_submit(cluster, deadline_s=20) <= 20
 
 
-async def test_submission_goes_on_when_throttling_ends_before_the_deadline():
+async def test_submission_continues_when_throttling_ends_before_the_deadline():
     async with running_cluster() as cluster:
         cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", retry_after_s=10, times=9))
         submission = await GangService(cluster.client).submit(GANG_OF_4, key=KEY, claim="ti-1")

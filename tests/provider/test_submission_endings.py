@@ -101,7 +101,7 @@ async def test_kill_whose_answer_is_lost_is_known_to_be_done(cluster, kind: Faul
     assert cluster.live_jobs() == []
 
 
-async def test_kill_does_not_insist_for_ever(cluster):
+async def test_kill_gives_up_after_repeated_conflicts(cluster):
     ref = (await cluster.submit(claim="ti-1")).ref
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="DELETE", times=None))
 

@@ -91,7 +91,7 @@ async def test_claim_insists_while_others_change_the_job(cluster):
     assert await holds_claim(cluster.client, submission.ref, "ti-2")
 
 
-async def test_claim_does_not_insist_for_ever(cluster):
+async def test_claim_gives_up_after_repeated_conflicts(cluster):
     submission = await cluster.submit()
     cluster.faults.add(Fault(FaultKind.STATUS, code=409, method="PATCH", times=None))
     with pytest.raises(Conflict):

@@ -75,7 +75,7 @@ async def test_failed_rank_is_reported_as_the_cause(plane):
 
 
 @in_virtual_time
-async def test_pods_are_let_go_while_the_gang_still_runs(plane):
+async def test_pods_are_released_while_the_gang_still_runs(plane):
     following = Follower(plane, plane.submit(workers=2))
     await plane.until(lambda: plane.running_ranks() == 2)
     plane.finish("train", 0)

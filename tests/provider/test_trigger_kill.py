@@ -193,7 +193,7 @@ async def test_kill_after_the_event_does_nothing(
     assert (len(events), is_there(embedded, gang)) == (1, True)
 
 
-async def test_kill_goes_on_when_it_is_cancelled(
+async def test_kill_continues_when_it_is_cancelled(
     gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
 ) -> None:
     """Airflow 3.3 repeats its cancellation every second until the trigger has ended."""

@@ -19,7 +19,7 @@ def steps(log, *, fails=False):
     return "done"
 
 
-async def worked(duration_s):
+async def execution_order(duration_s):
     """Return the order of execution while another task is always ready to run."""
     log = []
 
@@ -35,11 +35,11 @@ async def worked(duration_s):
 
 
 async def test_other_tasks_run_when_the_time_slice_is_over():
-    assert await worked(0) == ["step 0", "else", "step 1", "else", "step 2", "else"]
+    assert await execution_order(0) == ["step 0", "else", "step 1", "else", "step 2", "else"]
 
 
 async def test_work_continues_until_the_time_slice_is_over():
-    assert await worked(FOR_EVER_S) == ["step 0", "step 1", "step 2"]
+    assert await execution_order(FOR_EVER_S) == ["step 0", "step 1", "step 2"]
 
 
 def test_work_without_interruption_has_the_same_result():

@@ -88,7 +88,7 @@ def test_first_report_is_complete():
     ]
 
 
-def drawn(shot, *, width=80, height=24):
+def rendered_lines(shot, *, width=80, height=24):
     console = Console(width=width, height=height, record=True, file=io.StringIO())
     console.print(tables(shot))
     return console.export_text().splitlines()
@@ -96,7 +96,7 @@ def drawn(shot, *, width=80, height=24):
 
 def test_tables_count_requests_of_running_pods():
     pods = [pod("a"), pod("b", cpu="500m"), pod("c", phase="Succeeded"), pod("d", node=None, phase="Pending")]
-    lines = drawn(snapshot(nodes=[node()], jobs=[job(active=2)], pods=pods))
+    lines = rendered_lines(snapshot(nodes=[node()], jobs=[job(active=2)], pods=pods))
     assert next(line for line in lines if "node-0" in line).split() == [
         *("node-0", "Ready", "2", "2", "/", "4", "2Gi", "/", "8Gi", "-")
     ]
@@ -111,24 +111,24 @@ def test_dashboard_fits_the_terminal_height(nodes, jobs, pods, height):
         jobs=[job() for _ in range(jobs)],
         pods=[pod(f"train-{number}") for number in range(pods)],
     )
-    assert len(drawn(shot, height=height)) < height
+    assert len(rendered_lines(shot, height=height)) < height
 
 
 def test_hidden_rows_are_counted():
-    lines = drawn(snapshot(pods=[pod(f"train-{number}") for number in range(300)]))
+    lines = rendered_lines(snapshot(pods=[pod(f"train-{number}") for number in range(300)]))
     shown = sum("default/train-" in line for line in lines)
     assert f"… {300 - shown} more" in "\n".join(lines)
 
 
 def test_shortened_names_of_one_gang_stay_distinct():
     names = [f"a-task-with-a-name-that-fills-more-than-half-of-the-terminal-{number}" for number in range(4)]
-    lines = drawn(snapshot(pods=[pod(name) for name in names]))
+    lines = rendered_lines(snapshot(pods=[pod(name) for name in names]))
     assert [line.split()[0][-3:] for line in lines if "default/" in line] == ["l-0", "l-1", "l-2", "l-3"]
 
 
 def test_pod_with_a_message_is_first():
     pods = [pod("a", phase="Succeeded"), pod("b"), pod("c", phase="Failed")]
-    lines = drawn(snapshot(pods=pods))
+    lines = rendered_lines(snapshot(pods=pods))
     assert [line.split()[0] for line in lines if "default/" in line] == ["default/c", "default/b", "default/a"]
 
 

@@ -32,7 +32,7 @@ SUCCESS_STATUSES = frozenset({200, 404})
 PATCH = Request("PATCH", "", body=b"")
 
 
-class Does(Enum):
+class ServerAction(Enum):
     """What the server does with one request."""
 
     OK = auto()
@@ -59,17 +59,16 @@ class Does(Enum):
     SILENT = auto()
 
 
-CODES = {
-    Does.OK: 200, Does.GONE: 404, Does.CONFLICT: 409, Does.REFUSED: 401, Does.BUSY: 429, Does.BROKEN: 500,
-    Does.LAST: 200, Does.CHUNKED: 200, Does.TWICE: 200, Does.DIES_AFTER: 200, Does.DIES_MIDWAY: 200, Does.INTERIM: 200,
-}  # fmt: skip
-STOPS_BATCH = {Does.REFUSED, Does.BUSY, Does.BROKEN}
+APPLIED = ("OK", "LAST", "CHUNKED", "TWICE", "DIES_AFTER", "DIES_MIDWAY", "INTERIM")
+REFUSALS = {"GONE": 404, "CONFLICT": 409, "REFUSED": 401, "BUSY": 429, "BROKEN": 500}
+CODES = {ServerAction[name]: code for name, code in (dict.fromkeys(APPLIED, 200) | REFUSALS).items()}
+STOPS_BATCH = {ServerAction.REFUSED, ServerAction.BUSY, ServerAction.BROKEN}
 
 
 class Server:
     """Keeps connections open, and does with the n-th request what the script says; afterwards all goes well."""
 
-    def __init__(self, script: Iterable[Does] = ()) -> None:
+    def __init__(self, script: Iterable[ServerAction] = ()) -> None:
         self.script = iter(script)
         self.requests: list[tuple[str, bytes]] = []
         self.heads: list[str] = []
@@ -123,9 +122,11 @@ class Server:
         self.most_in_flight = max(self.in_flight, self.most_in_flight)
         await asyncio.sleep(0)
         self.in_flight -= 1
-        return await self._do(next(self.script, Does.OK), path, writer, reader)
+        return await self._do(next(self.script, ServerAction.OK), path, writer, reader)
 
-    async def _do(self, does: Does, path: str, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> bool:
+    async def _do(
+        self, does: ServerAction, path: str, writer: asyncio.StreamWriter, reader: asyncio.StreamReader
+    ) -> bool:
         code = CODES.get(does, 0)
         if code == 200:
             self.applied[path] += 1
@@ -133,25 +134,25 @@ class Server:
         head = f"HTTP/1.1 {code} Whatever\r\nContent-Type: application/json\r\n"
         whole = f"{head}Content-Length: {len(reply)}\r\n\r\n".encode() + reply
         match does:
-            case Does.DIES_BEFORE | Does.DIES_AFTER:
+            case ServerAction.DIES_BEFORE | ServerAction.DIES_AFTER:
                 return False
-            case Does.DIES_MIDWAY:
+            case ServerAction.DIES_MIDWAY:
                 writer.write(whole[: len(whole) - 4])
                 await writer.drain()
                 return False
-            case Does.LAST:
+            case ServerAction.LAST:
                 writer.write(f"{head}Connection: close\r\nContent-Length: {len(reply)}\r\n\r\n".encode() + reply)
-            case Does.CHUNKED:
+            case ServerAction.CHUNKED:
                 chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in reply)
                 for byte in f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunks + b"0\r\n\r\n":
                     writer.write(bytes([byte]))
-            case Does.TWICE:
+            case ServerAction.TWICE:
                 writer.write(whole + whole)
-            case Does.GARBAGE:
+            case ServerAction.GARBAGE:
                 writer.write(b"220 mail.example ESMTP\r\n")
-            case Does.INTERIM:
+            case ServerAction.INTERIM:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" + whole)
-            case Does.SILENT:
+            case ServerAction.SILENT:
                 await reader.read()
             case _:
                 writer.write(whole)
@@ -204,19 +205,21 @@ async def test_request_has_credentials_and_user_agent() -> None:
     }
 
 
-@pytest.mark.parametrize("does", [one for one in Does if one not in {Does.OK, Does.GONE, Does.SILENT}])
-async def test_request_without_a_plain_response_is_unfinished(does: Does) -> None:
-    async with Server([Does.OK, does]) as server:
+@pytest.mark.parametrize(
+    "does", [one for one in ServerAction if one not in {ServerAction.OK, ServerAction.GONE, ServerAction.SILENT}]
+)
+async def test_request_without_a_plain_response_is_unfinished(does: ServerAction) -> None:
+    async with Server([ServerAction.OK, does]) as server:
         batch = await bulk_patch(server, 20, connections=1)
-    if does in {Does.LAST, Does.CHUNKED, Does.TWICE}:
-        assert batch.unfinished == ([2] if does is Does.TWICE and batch.unfinished else [])
+    if does in {ServerAction.LAST, ServerAction.CHUNKED, ServerAction.TWICE}:
+        assert batch.unfinished == ([2] if does is ServerAction.TWICE and batch.unfinished else [])
     else:
         assert batch.unfinished == [1]
     assert 0 in {number for number in range(20) if number not in batch.unfinished}
 
 
 @pytest.mark.parametrize("does", sorted(STOPS_BATCH, key=str))
-async def test_refusal_of_all_requests_stops_the_batch(does: Does) -> None:
+async def test_refusal_of_all_requests_stops_the_batch(does: ServerAction) -> None:
     async with Server([does] * 2) as server:
         batch = await bulk_patch(server, 1000, connections=2)
     assert len(batch.unfinished) >= 1
@@ -224,19 +227,19 @@ async def test_refusal_of_all_requests_stops_the_batch(does: Does) -> None:
 
 
 async def test_conflict_does_not_stop_the_batch() -> None:
-    async with Server([Does.CONFLICT] * 5) as server:
+    async with Server([ServerAction.CONFLICT] * 5) as server:
         batch = await bulk_patch(server, 50)
     assert (batch.succeeded, len(batch.unfinished)) == (45, 5)
 
 
 async def test_missing_object_counts_as_success_if_expected() -> None:
-    async with Server([Does.GONE] * 5) as server:
+    async with Server([ServerAction.GONE] * 5) as server:
         batch = await bulk_patch(server, 10)
     assert (batch.succeeded, batch.unfinished) == (10, [])
 
 
 async def test_silent_server_times_out() -> None:
-    async with Server([Does.SILENT] * 3) as server:
+    async with Server([ServerAction.SILENT] * 3) as server:
         batch = await bulk_patch(server, 50, connections=3, timeout_s=0.05)
     assert (batch.succeeded, len(batch.unfinished), batch.sent) == (0, 3, 3)
 
@@ -249,7 +252,7 @@ async def test_unreachable_server_consumes_no_request() -> None:
 
 
 async def test_cancelled_batch_leaves_no_connection() -> None:
-    async with Server([Does.SILENT] * 3) as server:
+    async with Server([ServerAction.SILENT] * 3) as server:
         running = asyncio.create_task(bulk_patch(server, 50, connections=3))
         async with asyncio.timeout(TIMEOUT_S):
             await server.busy.wait()
@@ -259,8 +262,13 @@ async def test_cancelled_batch_leaves_no_connection() -> None:
     assert running.cancelled()
 
 
-@given(st.lists(st.sampled_from([one for one in Does if one is not Does.SILENT]), max_size=12), st.integers(1, 4))
-def test_each_request_succeeds_or_is_unfinished_whatever_the_server_does(script: list[Does], connections: int) -> None:
+@given(
+    st.lists(st.sampled_from([one for one in ServerAction if one is not ServerAction.SILENT]), max_size=12),
+    st.integers(1, 4),
+)
+def test_each_request_succeeds_or_is_unfinished_whatever_the_server_does(
+    script: list[ServerAction], connections: int
+) -> None:
     async def run() -> None:
         async with asyncio.timeout(TIMEOUT_S), Server(script) as server:
             await bulk_patch(server, 20, connections=connections)
@@ -330,21 +338,25 @@ async def test_a_large_gang_is_released_over_a_few_connections() -> None:
     assert server.connections <= 16
 
 
-@given(st.lists(st.sampled_from([one for one in Does if one is not Does.SILENT]), max_size=30))
-def test_each_pod_is_reported_once_and_released_if_the_server_allows(script: list[Does]) -> None:
+@given(st.lists(st.sampled_from([one for one in ServerAction if one is not ServerAction.SILENT]), max_size=30))
+def test_each_pod_is_reported_once_and_released_if_the_server_allows(script: list[ServerAction]) -> None:
     async def run() -> None:
         async with Server(script) as server:
             reported = await released(server, BULK_PATCH_PODS_MIN)
         assert len(reported) == BULK_PATCH_PODS_MIN
         for name, error in reported.items():
-            assert error is not None or server.applied[f"/api/v1/namespaces/team/pods/{name}"] or Does.GONE in script
+            assert (
+                error is not None
+                or server.applied[f"/api/v1/namespaces/team/pods/{name}"]
+                or ServerAction.GONE in script
+            )
             assert error is None or isinstance(error, ClusterError)
 
     asyncio.run(run())
 
 
 async def test_busy_server_is_retried_and_then_patched_in_bulk_again() -> None:
-    async with Server([Does.OK] * 10 + [Does.BUSY] * 3) as server:
+    async with Server([ServerAction.OK] * 10 + [ServerAction.BUSY] * 3) as server:
         reported = await released(server, 2 * BULK_PATCH_PODS_MIN)
     assert set(reported.values()) == {None}
     assert len(server.applied) == 2 * BULK_PATCH_PODS_MIN
@@ -358,7 +370,7 @@ async def test_stopped_release_reports_finished_pods_only() -> None:
 
 
 async def test_permanent_refusal_is_reported_for_each_pod() -> None:
-    async with Server([Does.REFUSED] * 10_000) as server:
+    async with Server([ServerAction.REFUSED] * 10_000) as server:
         reported = await released(server, BULK_PATCH_PODS_MIN)
     assert all(isinstance(error, ApiError) for error in reported.values())
     assert len(reported) == BULK_PATCH_PODS_MIN

@@ -58,7 +58,7 @@ SECRET = "sesame-open-the-door"
 
 
 @dataclass
-class Hurry:
+class VirtualSleep:
     """Time that passes only by being slept."""
 
     now: float = 0.0
@@ -74,8 +74,8 @@ class Hurry:
 
 
 @pytest.fixture
-def hurry() -> Hurry:
-    return Hurry()
+def virtual_sleep() -> VirtualSleep:
+    return VirtualSleep()
 
 
 async def echo(request: Request, connection: Connection) -> None:
@@ -231,7 +231,7 @@ async def test_list_reads_all_pages(connect: Connect) -> None:
     assert [request.query.get("continue") for request in server.requests] == [None, "2", "4"]
 
 
-async def test_expired_list_is_restarted(connect: Connect, hurry: Hurry) -> None:
+async def test_expired_list_is_restarted(connect: Connect, virtual_sleep: VirtualSleep) -> None:
     api = ModelApi()
     for name in "abc":
         api.put(name)
@@ -245,7 +245,7 @@ async def test_expired_list_is_restarted(connect: Connect, hurry: Hurry) -> None
         else:
             await api.serve_list(request, connection)
 
-    async with FaultServer(expire_once) as server, connect(server.config, clock=hurry.clock) as client:
+    async with FaultServer(expire_once) as server, connect(server.config, clock=virtual_sleep.clock) as client:
         assert len(await client.list(JOBS, "team", limit=2)) == 3
     assert [request.query.get("continue") for request in server.requests] == [None, "2", None, "2"]
 
@@ -265,10 +265,10 @@ async def test_expired_list_continues_if_the_server_allows(connect: Connect) -> 
         assert [o["metadata"]["name"] for o in await client.list(JOBS)] == ["a", "b"]
 
 
-async def test_list_that_always_expires_fails(connect: Connect, hurry: Hurry) -> None:
+async def test_list_that_always_expires_fails(connect: Connect, virtual_sleep: VirtualSleep) -> None:
     async with (
         FaultServer(answering(*[refusing(410, "Expired")] * 9)) as server,
-        connect(server.config, clock=hurry.clock) as client,
+        connect(server.config, clock=virtual_sleep.clock) as client,
     ):
         with pytest.raises(Gone):
             await client.list(JOBS)
@@ -281,37 +281,39 @@ TRANSIENT = [internal_error, bad_gateway, reset_at_once, too_many_requests("1"),
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=["500", "502", "reset", "429", "503"])
-async def test_read_is_retried_after_a_transient_fault(connect: Connect, fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
+async def test_read_is_retried_after_a_transient_fault(
+    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
+) -> None:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
         assert await client.get(JOBS, "a", "team") == {"metadata": {"name": "a"}}
         assert client.statistics().requests == {"get": 2}
         assert client.statistics().retries == 1
 
 
-async def test_read_is_retried_until_its_deadline(connect: Connect, hurry: Hurry) -> None:
+async def test_read_is_retried_until_its_deadline(connect: Connect, virtual_sleep: VirtualSleep) -> None:
     async with (
         FaultServer(answering(*[internal_error] * 999)) as server,
-        connect(server.config, clock=hurry.clock, retry_for_s=60) as client,
+        connect(server.config, clock=virtual_sleep.clock, retry_for_s=60) as client,
     ):
         with pytest.raises(ServerError):
             await client.get(JOBS, "a", "team")
-    assert 30 < hurry.now <= 60
+    assert 30 < virtual_sleep.now <= 60
     assert len(server.requests) < 40
 
 
-async def test_retry_after_is_honoured(connect: Connect, hurry: Hurry) -> None:
+async def test_retry_after_is_honoured(connect: Connect, virtual_sleep: VirtualSleep) -> None:
     fault = too_many_requests("7")
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
         await client.get(JOBS, "a", "team")
-    assert hurry.slept == [7.0]
+    assert virtual_sleep.slept == [7.0]
 
 
-async def test_retry_after_beyond_the_deadline_is_not_waited_for(connect: Connect, hurry: Hurry) -> None:
-    fault, clock = too_many_requests("3600"), hurry.clock
+async def test_retry_after_beyond_the_deadline_is_not_waited_for(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+    fault, clock = too_many_requests("3600"), virtual_sleep.clock
     async with FaultServer(answering(fault)) as server, connect(server.config, clock=clock, retry_for_s=30) as client:
         with pytest.raises(TooManyRequests) as caught:
             await client.get(JOBS, "a", "team")
-    assert (hurry.slept, caught.value.retry_after_s) == ([], RETRY_AFTER_MAX_S)
+    assert (virtual_sleep.slept, caught.value.retry_after_s) == ([], RETRY_AFTER_MAX_S)
 
 
 @pytest.mark.parametrize(
@@ -329,9 +331,9 @@ async def test_retry_after_beyond_the_deadline_is_not_waited_for(connect: Connec
     ids=["500", "502", "503", "reset", "exists", "conflict", "not found", "login page"],
 )
 async def test_write_with_unknown_outcome_is_not_retried(
-    connect: Connect, fault: Any, error: type[Exception], hurry: Hurry
+    connect: Connect, fault: Any, error: type[Exception], virtual_sleep: VirtualSleep
 ) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
         with pytest.raises(error):
             await client.create(JOBS, {}, "team")
     assert len(server.requests) == 1
@@ -345,8 +347,10 @@ NOT_PROCESSED = [
 
 
 @pytest.mark.parametrize("fault", NOT_PROCESSED, ids=["429 with Retry-After", "429", "503 with Retry-After"])
-async def test_write_that_was_not_processed_is_retried(connect: Connect, fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
+async def test_write_that_was_not_processed_is_retried(
+    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
+) -> None:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
         await client.create(JOBS, {}, "team")
     assert len(server.requests) == 2
 
@@ -354,24 +358,26 @@ async def test_write_that_was_not_processed_is_retried(connect: Connect, fault: 
 # -- the third answer ------------------------------------------------------------------------------------------
 
 
-async def test_refused_connection_was_never_sent(connect: Connect, hurry: Hurry) -> None:
+async def test_refused_connection_was_never_sent(connect: Connect, virtual_sleep: VirtualSleep) -> None:
     async with FaultServer(echo) as server:
         config = server.config
-    async with connect(config, clock=hurry.clock) as client:
+    async with connect(config, clock=virtual_sleep.clock) as client:
         with pytest.raises(Unreachable) as caught:
             await client.create(JOBS, {}, "team")
     assert not caught.value.may_have_applied
 
 
-async def test_unknown_host_was_never_sent(connect: Connect, hurry: Hurry) -> None:
-    async with connect(config_for("http://nowhere.invalid:1"), clock=hurry.clock) as client:
+async def test_unknown_host_was_never_sent(connect: Connect, virtual_sleep: VirtualSleep) -> None:
+    async with connect(config_for("http://nowhere.invalid:1"), clock=virtual_sleep.clock) as client:
         with pytest.raises(Unreachable):
             await client.create(JOBS, {}, "team")
 
 
 @pytest.mark.parametrize("fault", [reset_at_once, reset_mid_line], ids=["before the head", "within the body"])
-async def test_broken_response_leaves_the_outcome_unknown(connect: Connect, fault: Any, hurry: Hurry) -> None:
-    async with FaultServer(answering(fault)) as server, connect(server.config, clock=hurry.clock) as client:
+async def test_broken_response_leaves_the_outcome_unknown(
+    connect: Connect, fault: Any, virtual_sleep: VirtualSleep
+) -> None:
+    async with FaultServer(answering(fault)) as server, connect(server.config, clock=virtual_sleep.clock) as client:
         with pytest.raises(ReplyLost) as caught:
             await client.create(JOBS, {}, "team")
     assert caught.value.may_have_applied
@@ -437,13 +443,13 @@ async def test_abandoned_watch_closes_its_connection(connect: Connect) -> None:
 
 @pytest.mark.parametrize("fault", [unauthorized, internal_error, login_page, reset_at_once, bad_gateway])
 async def test_no_secret_in_errors_or_logs(
-    connect: Connect, fault: Any, hurry: Hurry, caplog: pytest.LogCaptureFixture
+    connect: Connect, fault: Any, virtual_sleep: VirtualSleep, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     body = {"data": {"password": "hunter2hunter2"}}
     async with (
         FaultServer(answering(*[fault] * 999)) as server,
-        connect(server.config, clock=hurry.clock) as client,
+        connect(server.config, clock=virtual_sleep.clock) as client,
     ):
         with pytest.raises((ServerError, ReplyLost, UnexpectedReply, Unauthorized)) as written:
             await client.create(JOBS, body, "team")

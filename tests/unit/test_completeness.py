@@ -37,13 +37,15 @@ def uids(seen: list[PodView]) -> set[str]:
     return {one.metadata.uid for one in seen}
 
 
-def roll(job: JobBuilder | None, seen: list[PodView], recorded: AbstractSet[str] = frozenset()) -> Completeness:
+def completeness_of(
+    job: JobBuilder | None, seen: list[PodView], recorded: AbstractSet[str] = frozenset()
+) -> Completeness:
     return check_completeness(job.read() if job else None, PodIndex(REF, seen), recorded, REF)
 
 
 def test_one_pod_for_each_rank_that_all_succeeded_are_all() -> None:
-    assert roll(complete_job(), pods()) is Completeness.COMPLETE
-    assert roll(complete_job(), pods(), uids(pods())) is Completeness.COMPLETE
+    assert completeness_of(complete_job(), pods()) is Completeness.COMPLETE
+    assert completeness_of(complete_job(), pods(), uids(pods())) is Completeness.COMPLETE
 
 
 DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
@@ -61,12 +63,12 @@ DOUBTS: dict[str, Callable[[JobBuilder], object]] = {
 def test_job_that_may_have_had_other_pods_is_not_complete(doubt: Callable[[JobBuilder], object]) -> None:
     job = complete_job()
     doubt(job)
-    assert roll(job, pods()) is Completeness.UNKNOWN
+    assert completeness_of(job, pods()) is Completeness.UNKNOWN
 
 
 @pytest.mark.parametrize("job", [None, JobBuilder(RANKS).started(1), JobBuilder(RANKS).started(1).failed(10)])
 def test_job_that_has_not_succeeded_is_not_complete(job: JobBuilder | None) -> None:
-    assert roll(job, pods()) is Completeness.UNKNOWN
+    assert completeness_of(job, pods()) is Completeness.UNKNOWN
 
 
 SIGHTS = {
@@ -81,7 +83,7 @@ SIGHTS = {
 
 @pytest.mark.parametrize("seen", SIGHTS.values(), ids=SIGHTS)
 def test_pods_that_are_not_one_success_for_each_rank_are_not_complete(seen: list[PodView]) -> None:
-    assert roll(complete_job(), seen) is Completeness.UNKNOWN
+    assert completeness_of(complete_job(), seen) is Completeness.UNKNOWN
 
 
 BEHIND = {
@@ -93,8 +95,8 @@ BEHIND = {
 
 @pytest.mark.parametrize("seen", BEHIND.values(), ids=BEHIND)
 def test_pods_that_a_watch_may_yet_show_to_be_all_are_waited_for(seen: list[PodView]) -> None:
-    assert roll(complete_job(), seen) is Completeness.PENDING
+    assert completeness_of(complete_job(), seen) is Completeness.PENDING
 
 
 def test_a_pod_that_is_recorded_and_gone_is_a_sign_of_others() -> None:
-    assert roll(complete_job(), pods(), {"a-pod-that-was-preempted"}) is Completeness.UNKNOWN
+    assert completeness_of(complete_job(), pods(), {"a-pod-that-was-preempted"}) is Completeness.UNKNOWN

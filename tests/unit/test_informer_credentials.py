@@ -109,7 +109,7 @@ async def test_open_watch_outlives_its_token(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def test_watch_goes_on_with_the_renewed_token_where_it_was(tmp_path: Path) -> None:
+async def test_watch_continues_with_the_renewed_token_from_its_version(tmp_path: Path) -> None:
     async with watched(tmp_path) as it:
         gone = it.informer.subscribe("b")
         await asyncio.sleep(10)  # a watch that lived for a while is resumed at once
