@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
-    from airflow_provider_gangjobs.submission.ending import KillResult, LiveGang
+    from airflow_provider_gangjobs.submission.ending import Kill, KillResult, LiveGang
     from airflow_provider_gangjobs.submission.requests import Removal
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
@@ -338,12 +338,21 @@ class GangService(SubmissionService):
         The pods are released, since nobody follows the gang any more who would record their outcomes. A gang that has
         ended keeps its pods: their outcomes are still to be recorded.
         """
-        from airflow_provider_gangjobs.submission.ending import remove_live, result_of
+        killed = await self.begin_kill(ref, claim)
+        await self.finish_kill(killed)
+        return killed.result
+
+    async def begin_kill(self, ref: GangRef, claim: str) -> Kill:
+        """Delete the gang as `kill` does, without the release of its pods."""
+        from airflow_provider_gangjobs.submission.ending import Kill, remove_live, result_of
 
         removal = await remove_live(self.client, ref, claim)
-        if removal.kept is None:
-            await self._drain_removed(ref, removal)
-        return result_of(removal, claim)
+        return Kill(ref, result_of(removal, claim), removal)
+
+    async def finish_kill(self, killed: Kill) -> None:
+        """Release the pods of the gang that `begin_kill` has deleted. Safe to repeat."""
+        if killed.removal.kept is None:
+            await self._drain_removed(killed.ref, killed.removal)
 
     async def end_live_gangs(
         self,

@@ -109,6 +109,15 @@ class KillResult(StrEnum):
     """The Job is gone, or another task instance is responsible for the gang."""
 
 
+@dataclass(frozen=True)
+class Kill:
+    """A kill whose gang is deleted, and whose pods are still to be released."""
+
+    ref: GangRef
+    result: KillResult
+    removal: Removal
+
+
 def kill_result(job: Job, claim_id: str) -> KillResult:
     """Return the result of a kill by `claim_id`, which deletes a live gang that `claim_id` is responsible for. Pure."""
     if not is_claimed_by(job, claim_id):

@@ -14,19 +14,26 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, read_state
 from airflow_provider_gangjobs.submission.ending import KillResult
+from airflow_provider_gangjobs.triggers.wait import shared_service
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 KILL_TIMEOUT_S: Final = 120.0
 """Airflow waits 30 s for `on_kill`, and a kill that has begun goes on after that. The first request for the state of a
 task makes a triggerer load the API of Airflow: on a busy machine this took half a minute, and a gang that nobody wanted
-was left behind."""
-
+was left behind. A kill that waits for its turn is not limited."""
+KILLS_AT_ONCE_MAX: Final = 16
+RELEASES_AT_ONCE_MAX: Final = 8
+"""Gangs whose pods are released at once. Releases do not delay deletions: a deleted gang ends by itself, and a sweep
+releases what is left."""
 
 _running_kills: Final[set[asyncio.Task[KillResult | None]]] = set()
 """References to the running kills: the garbage collector may destroy a task that nothing refers to."""
@@ -56,21 +63,49 @@ async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult
         log.info("The task was killed. Gang %s is kept, because on_kill is 'keep'", args.ref)
         return None
     try:
-        async with asyncio.timeout(KILL_TIMEOUT_S):
-            state = await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
-            if not is_kill(state):
-                reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
-                log.info("The task was not killed (its state is %s): %s", state, reason)
-                return None
-            async with args.hook.connect() as gangs:
-                killed = await gangs.kill(args.ref, args.claim)
-            if killed is KillResult.ENDED:
-                await args.hook.afollow(args.ref)
+        # All kills hold the shared client while they wait for their turn, so it is opened once.
+        config = await args.hook.aconfig()
+        async with shared_service(config) as gangs:
+            return await _kill(gangs, config, args, task_instance, log)
     except Exception:
         log.exception("Gang %s was not deleted, because it is not certain that the task was killed", args.ref)
         return None
-    log.info("The task was killed. Gang %s %s", args.ref, _RESULTS[killed])
-    return killed
+
+
+async def _kill(
+    gangs: GangService, config: ClusterConfig, args: TriggerArgs, task_instance: Any, log: Logger
+) -> KillResult | None:
+    """Kill as `kill` does.
+
+    Raises:
+        Exception: it is not certain whether the gang is deleted.
+    """
+    limits = loop_local(_Limits)
+    async with limits.kills, asyncio.timeout(KILL_TIMEOUT_S):
+        state = await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
+        if not is_kill(state):
+            reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
+            log.info("The task was not killed (its state is %s): %s", state, reason)
+            return None
+        killed = await gangs.begin_kill(args.ref, args.claim)
+    log.info("The task was killed. Gang %s %s", args.ref, _RESULTS[killed.result])
+    try:
+        async with limits.releases, asyncio.timeout(KILL_TIMEOUT_S):
+            if killed.result is KillResult.ENDED:
+                await args.hook.afollow(args.ref, config=config)
+            else:
+                await gangs.finish_kill(killed)
+    except Exception:
+        log.exception("Some pods of gang %s may still be held. A sweep releases them", args.ref)
+    return killed.result
+
+
+class _Limits:
+    """Limits of one event loop, for when thousands of tasks are killed at once."""
+
+    def __init__(self) -> None:
+        self.kills = asyncio.Semaphore(KILLS_AT_ONCE_MAX)
+        self.releases = asyncio.Semaphore(RELEASES_AT_ONCE_MAX)
 
 
 _NOT_KILLED: Final = "gang %s stays, and its task is responsible for it"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+import yaml
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
@@ -25,7 +27,9 @@ from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from airflow_provider_gangjobs.service import GangService
     from gangjobs_sandbox.thread import SandboxThread
 
 CLAIM = "this-try"
@@ -219,3 +223,46 @@ async def test_kill_can_be_repeated(
     await trigger.on_kill()
 
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.fixture
+def plugin_runs(embedded: SandboxThread, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A connection `by_plugin` whose credentials come from an exec plugin. The file has a line for each of its runs."""
+    kubeconfig = yaml.safe_load(embedded.kubeconfig_path.read_text())
+    runs, plugin = tmp_path / "runs", tmp_path / "plugin.sh"
+    status = {"token": kubeconfig["users"][0]["user"]["token"]}
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    plugin.write_text(f"echo run >> {runs}\necho '{json.dumps(credential)}'\n")
+    exec_config = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "/bin/sh",
+        "args": [str(plugin)],
+        "interactiveMode": "Never",
+    }
+    kubeconfig["users"][0]["user"] = {"exec": exec_config}
+    described = {"conn_type": "kubernetes", "extra": {"kube_config": json.dumps(kubeconfig)}}
+    monkeypatch.setenv("AIRFLOW_CONN_BY_PLUGIN", json.dumps(described))
+    return runs
+
+
+def runs_of(plugin_runs: Path) -> int:
+    return len(plugin_runs.read_text().splitlines())
+
+
+async def test_kills_at_once_share_one_client(
+    connection: str, embedded: SandboxThread, set_states: Any, plugin_runs: Path
+) -> None:
+    spec = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+    run, claims = uuid4().hex, {"claim": CLAIM}
+
+    async def submit(gangs: GangService, number: int) -> GangRef:
+        return (await gangs.submit(spec, key=TaskKey("d", run, f"train{number}"), is_retry=False, **claims)).ref
+
+    async with GangJobHook(connection).connect() as service:
+        gangs = [await submit(service, number) for number in range(40)]
+    set_states({"r": {"train": "failed"}})
+
+    await asyncio.gather(*(trigger_of(gang, "by_plugin").on_kill() for gang in gangs))
+
+    assert [gang for gang in gangs if is_there(embedded, gang)] == []
+    assert runs_of(plugin_runs) == 1
