@@ -284,8 +284,8 @@ def _wrong_deletion(change: Change, history: History) -> str | None:
     """Return what is wrong with the request to delete a live gang; None if nothing is wrong or nothing is known."""
     old = change.old
     requested = old is not None and not is_being_deleted(old) and (change.is_deletion or is_being_deleted(change.obj))
-    if old is None or not requested or is_ended(old) or annotation(old, ANNOTATION_HALTED) is not None:
-        return None
+    if old is None or not requested or is_ended(old) or old["spec"].get("suspend"):
+        return None  # the gang had ended or was halted, or it has not started yet
     owner = claim_of(old)
     before = [one for one in history.task_changes(change.task or "") if one.at <= change.at]
     if not before or before[-1].claim != owner or before[-1].state in {*FINAL_STATES, None, "up_for_retry"}:

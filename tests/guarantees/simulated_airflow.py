@@ -1,0 +1,444 @@
+"""One task of a simulated Airflow, in virtual time, with the real operator and the real trigger.
+
+The simulation follows Airflow 3.3: the API server accepts a report only of the task instance that runs, a scheduler
+that misses the heartbeats of a worker starts the next try, a triggerer that misses its heartbeats loses its triggers,
+and a triggerer whose trigger is no longer its own cancels the trigger "by user action" and calls `on_kill`
+(apache/airflow#73454). Each worker and each triggerer is a `Process`, which can be stopped at each of its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from airflow.sdk import DAG
+from airflow.sdk.execution_time.comms import TaskStatesResult
+from sqlalchemy.util import await_only, greenlet_spawn
+
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.tracking.follow import follow
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from tests.crashes import ProcessDied
+from tests.guarantees.history import FINAL_STATES, TaskChange
+from tests.guarantees.processes import Process
+from tests.provider.virtual_control_plane import loop_clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+
+    from airflow_provider_gangjobs.gang.identity import TaskKey
+    from gangjobs_sandbox.store import Event
+    from tests.crashes import Crash
+    from tests.provider.virtual_control_plane import VirtualControlPlane
+
+Obj = dict[str, Any]
+
+HEARTBEAT_TIMEOUT_S: Final = 60.0
+"""After how long without a heartbeat a worker or a triggerer counts as lost."""
+SYNC_S: Final = 1.0
+"""How long the scheduler and a triggerer take to notice a change."""
+ON_KILL_S: Final = 30.0
+"""The default of Airflow's `[triggerer] on_kill_timeout`."""
+DAG_ID, RUN_ID, TASK_ID = "d", "r", "train"
+
+
+class Terminated(BaseException):
+    """The handler of SIGTERM in a worker, which calls `on_kill` of the operator and ends the process."""
+
+
+class RefusedError(Exception):
+    """The API server of Airflow has refused a report: the task instance does not run any more."""
+
+
+@dataclass
+class TaskInstance:
+    """The row of the task, which each try gives a new id."""
+
+    id: str = field(default_factory=lambda: str(uuid4()))
+    try_number: int = 1
+    state: str | None = "scheduled"
+    trigger: TriggerArgs | None = None
+    event: Obj | None = None
+
+
+class SimulatedAirflow:
+    """The task, its scheduler, and the processes that work on it.
+
+    :param stops: at which request the process of a name stops: `worker-0` runs first, then `worker-1`, and so on.
+    :param retries: how often Airflow starts another try after a failure.
+    :param parameters: parameters of the operator.
+    """
+
+    def __init__(
+        self,
+        plane: VirtualControlPlane,
+        *,
+        stops: Mapping[str, Crash] | None = None,
+        retries: int = 2,
+        **parameters: Any,
+    ) -> None:
+        self.plane = plane
+        self.stops = dict(stops or {})
+        self.retries = retries
+        self.parameters = {"results": "all", **parameters}
+        self.ti = TaskInstance()
+        self.key: TaskKey | None = None
+        self.processes: list[Process] = []
+        self.refused_reports = 0
+        """How many reports of a success the API server still refuses."""
+        self._changed = asyncio.Event()
+        self._notice = asyncio.Event()
+        """Set when an object, the task, or a process has changed."""
+        plane.registry.observe(lambda _: self._notice.set())
+        self._work: set[asyncio.Task[Any]] = set()
+        self._states: list[tuple[float, str, str | None, bool, tuple[Any, ...] | None]] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, plane: VirtualControlPlane, **options: Any) -> AsyncIterator[SimulatedAirflow]:
+        """Schedule the task during the block."""
+        airflow = cls(plane, **options)
+        airflow._begin(airflow._schedule())
+        try:
+            yield airflow
+        finally:
+            await airflow._close()
+
+    async def _close(self) -> None:
+        for process in self.processes:
+            process.wake()
+        for task in self._work:
+            task.cancel()
+        for process in self.processes:
+            await process.close()
+        await asyncio.gather(*self._work, return_exceptions=True)
+
+    # -- what a test does and awaits ---------------------------------------------------------------------------
+
+    async def until(self, holds: Callable[[], Any], *, within_s: float = 3600.0) -> None:
+        """Wait in virtual time until this holds."""
+        async with asyncio.timeout(within_s):
+            while not holds():
+                self._notice.clear()
+                await self._notice.wait()
+
+    async def settled(self, for_s: float) -> None:
+        """Let all stopped processes continue, and wait for the end of the task and this much longer."""
+        for process in self.processes:
+            process.wake()
+        await self.until(lambda: self.ti.state in FINAL_STATES)
+        await asyncio.sleep(for_s)
+        self._raise_defects()
+
+    def _raise_defects(self) -> None:
+        """Raise the exception that has ended a part of the simulation."""
+        for task in self._work:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise task.exception()  # type: ignore[misc]
+
+    def mark(self, state: str) -> None:
+        """A user marks the task as failed, or as success."""
+        self._set(state, by_user=True)
+        self.ti.trigger = None
+
+    def clear(self) -> None:
+        """A user clears the task: the next try begins."""
+        self._set(None, by_user=True)
+        self._next_try()
+
+    def process(self, role: str) -> Process:
+        """Start another process of this role."""
+        number = sum(process.name.startswith(role) for process in self.processes)
+        name = f"{role}-{number}"
+        process = Process(self.plane.config, name, self.stops.get(name), on_stop=self._notice.set)
+        self.processes.append(process)
+        self._notice.set()
+        return process
+
+    @property
+    def requests(self) -> dict[str, list[str]]:
+        """What each process has sent, by its name."""
+        return {process.name: process.requests for process in self.processes}
+
+    def named(self, name: str) -> Process | None:
+        return next((process for process in self.processes if process.name == name), None)
+
+    # -- the API server ----------------------------------------------------------------------------------------
+
+    def _set(self, state: str | None, *, by_user: bool = False, results: tuple[Any, ...] | None = None) -> None:
+        self.ti.state = state
+        self._states.append((self.plane.moment(), self.ti.id, state, by_user, results))
+        self._changed.set()
+        self._notice.set()
+
+    def record(self) -> None:
+        """Add the changes of the task to the history of the control plane."""
+        assert self.key is not None, "no worker has begun"
+        self.plane.history.tasks = [
+            TaskChange(at, self.key.digest, claim, state, by_user, results)
+            for at, claim, state, by_user, results in self._states
+        ]
+        self.plane.history.ended_at = self.plane.moment()
+
+    def states(self) -> dict[str, dict[str, str | None]]:
+        """Return what the API server answers to `get_task_states`."""
+        return {RUN_ID: {TASK_ID: self.ti.state}}
+
+    def send(self, message: Any) -> Any:
+        """Answer a request of a trigger, in place of `SUPERVISOR_COMMS`."""
+        return TaskStatesResult(task_states=self.states())
+
+    def _require_running(self, claim: str) -> None:
+        if (self.ti.id, self.ti.state) != (claim, "running"):
+            raise RefusedError
+
+    def _defer(self, claim: str, args: TriggerArgs) -> None:
+        self._require_running(claim)
+        self.ti.trigger = args
+        self._set("deferred")
+        self._begin(self._run_trigger(args, claim))
+
+    def _succeed(self, claim: str, value: Any) -> None:
+        self._require_running(claim)
+        if self.refused_reports:
+            self.refused_reports -= 1
+            raise RefusedError
+        self._set("success", results=tuple(value) if isinstance(value, list) else None)
+
+    def _fail(self, claim: str, *, may_retry: bool = True) -> None:
+        self._require_running(claim)
+        if may_retry and self.ti.try_number <= self.retries:
+            self._set("up_for_retry")
+            self._next_try()
+        else:
+            self._set("failed")
+
+    def _next_try(self) -> None:
+        self.ti = TaskInstance(try_number=self.ti.try_number + 1)
+        self._set("scheduled")
+
+    # -- the scheduler -----------------------------------------------------------------------------------------
+
+    def _begin(self, coroutine: Any, process: Process | None = None) -> asyncio.Task[Any]:
+        task = asyncio.create_task(coroutine) if process is None else process.start(coroutine)
+        self._work.add(task)
+        return task
+
+    async def _schedule(self) -> None:
+        """Start a worker whenever the task is scheduled, and the next try when the worker has stopped."""
+        while True:
+            if self.ti.state == "scheduled":
+                await asyncio.sleep(SYNC_S)
+                self._set("running")
+                process = self.process("worker")
+                self._begin(self._work_on(process, self.ti), process)
+                self._begin(self._watch_worker(process, self.ti.id))
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _watch_worker(self, process: Process, claim: str) -> None:
+        """Start the next try when the worker has stopped for too long."""
+        await process.stopped.wait()
+        await asyncio.sleep(HEARTBEAT_TIMEOUT_S)
+        self._reported(lambda: self._fail(claim))
+
+    # -- a worker ----------------------------------------------------------------------------------------------
+
+    async def _work_on(self, process: Process, ti: TaskInstance) -> None:
+        """Run one part of a try, as Airflow's task runner does."""
+        context = self._context(process, ti)
+        operator = _Operator.make(self, process)
+        try:
+            if ti.event is None:
+                value = await greenlet_spawn(operator.execute, context)
+            else:
+                value = await greenlet_spawn(operator.execute_complete, context, ti.event)
+            await process.reach()
+            await self._report_success(operator, context, ti.id, value)
+        except TaskDeferred as left:
+            args = left.trigger.args
+            await process.reach()
+            self._reported(lambda: self._defer(ti.id, args))
+        except Terminated:
+            await greenlet_spawn(operator.on_kill)
+        except ProcessDied:
+            pass
+        except Exception as error:
+            await process.reach()
+            may_retry = not isinstance(error, AirflowFailException)
+            self._reported(lambda: self._fail(ti.id, may_retry=may_retry))
+
+    async def _report_success(self, operator: GangJobOperator, context: Any, claim: str, value: Any) -> None:
+        """Report the success, and call the callbacks even if the report was refused, as the task runner does."""
+        self._reported(lambda: self._succeed(claim, value))
+        for callback in operator.on_success_callback:
+            await greenlet_spawn(callback, {**context, "task": operator})
+        # If the report was refused, the supervisor reports that the process has ended without a state.
+        self._reported(lambda: self._fail(claim))
+
+    def _reported(self, report: Callable[[], None]) -> None:
+        """Send a report of a process, which the API server may refuse."""
+        with suppress(RefusedError):
+            report()
+
+    def _context(self, process: Process, ti: TaskInstance) -> Any:
+        known = {"id": ti.id, "try_number": ti.try_number, "max_tries": self.retries, "map_index": -1}
+        names = {"dag_id": DAG_ID, "run_id": RUN_ID, "task_id": TASK_ID}
+        calls = {"xcom_push": lambda *_: None, "get_task_states": lambda **_: self._asked(process)}
+        return {"ti": SimpleNamespace(**known, **names, **calls, start_date=datetime.now(UTC))}
+
+    def _asked(self, process: Process) -> dict[str, dict[str, str | None]]:
+        await_only(process.reach())
+        return self.states()
+
+    # -- the triggerers ----------------------------------------------------------------------------------------
+
+    async def _run_trigger(self, args: TriggerArgs, claim: str) -> None:
+        """Run the trigger in one triggerer after the other, until it is not needed any more."""
+        while self._is_waiting(args):
+            process = self.process("triggerer")
+            running = self._begin(self._follow(process, args, claim), process)
+            stopped = asyncio.create_task(process.stopped.wait())
+            await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            await asyncio.sleep(HEARTBEAT_TIMEOUT_S if process.stopped.is_set() else SYNC_S)
+
+    def _is_waiting(self, args: TriggerArgs) -> bool:
+        return self.ti.state == "deferred" and self.ti.trigger is args
+
+    async def _follow(self, process: Process, args: TriggerArgs, claim: str) -> None:
+        """One triggerer: run the trigger, and cancel it when another triggerer or nobody has it."""
+        trigger = GangJobTrigger(**args.to_kwargs())
+        trigger.args = _Args.of(args, process)
+        trigger.task_instance = SimpleNamespace(  # type: ignore[assignment]
+            id=claim, dag_id=DAG_ID, run_id=RUN_ID, task_id=TASK_ID, map_index=-1
+        )
+        running = self._begin(self._first_event(trigger), process)
+        while not running.done():
+            await asyncio.wait({running}, timeout=SYNC_S)
+            await process.reach()
+            if not running.done() and not (self._is_waiting(args) and self._newest("triggerer") is process):
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                try:
+                    async with asyncio.timeout(ON_KILL_S):
+                        await trigger.on_kill()
+                except TimeoutError:
+                    pass
+                return
+        await process.reach()
+        payload = json.loads(json.dumps(running.result()))
+        if self._is_waiting(args):
+            self.ti.event, self.ti.trigger = payload, None
+            self._set("scheduled")
+
+    async def _first_event(self, trigger: GangJobTrigger) -> Any:
+        async for event in trigger.run():
+            return event.payload
+        raise AssertionError("the trigger has ended without an event")
+
+    def _newest(self, role: str) -> Process:
+        return [process for process in self.processes if process.name.startswith(role)][-1]
+
+
+@dataclass(kw_only=True)
+class _Gangs(TaskGangs):
+    """The gangs of a try, whose requests run on the running event loop, in the process of the worker."""
+
+    process: Process
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        yield
+
+    def _send(self, action: Callable[[GangService], Awaitable[Any]]) -> Any:
+        return await_only(action(GangService(self.process.client())))  # type: ignore[arg-type]
+
+
+class _Operator(GangJobOperator):
+    process: Process
+    airflow: SimulatedAirflow
+
+    @classmethod
+    def make(cls, airflow: SimulatedAirflow, process: Process) -> _Operator:
+        """Return a new operator, as each process creates it from the DAG file."""
+        common: Obj = {"image": "i", "workers": 2, "resources": {"cpu": "1"}, "kubernetes_conn_id": "virtual"}
+        with DAG(DAG_ID, schedule=None):
+            operator = cls(task_id=TASK_ID, deferrable=True, **common, **airflow.parameters)
+        operator.process, operator.airflow = process, airflow
+        return operator
+
+    def _find_gangs(self, context: Any, **options: Any) -> TaskGangs:
+        found = super()._find_gangs(context, **options)
+        known = {one.name: getattr(found, one.name) for one in fields(TaskGangs) if one.init}
+        self._gangs = _Gangs(**known, process=self.process)
+        self.airflow.key = found.key
+        return self._gangs
+
+
+class _Hook(GangJobHook):
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self.process = process
+
+    async def aconfig(self, **_: Any) -> Any:
+        return self.process.config
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[GangService]:
+        yield GangService(self.process.client())
+
+    async def afollow(self, ref: Any, *, report: Any = lambda _: None, config: Any = None, **options: Any) -> Any:
+        options = {name: value for name, value in options.items() if value is not None}
+        return await follow(self.process.config, ref, report=report, clock=loop_clock(), **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Args(TriggerArgs):
+    """The arguments of a trigger, with a hook in the process of the triggerer."""
+
+    process: Process
+
+    @classmethod
+    def of(cls, args: TriggerArgs, process: Process) -> _Args:
+        return cls(**{one.name: getattr(args, one.name) for one in fields(TriggerArgs)}, process=process)
+
+    @property
+    def hook(self) -> GangJobHook:
+        return _Hook(self.process)
+
+
+class Programs:
+    """The programs of all ranks: each runs for some time, writes its rank as its result, and succeeds."""
+
+    def __init__(self, plane: VirtualControlPlane, run_s: float) -> None:
+        self._plane = plane
+        self._run_s = run_s
+        self._started: set[str] = set()
+
+    def observe(self, event: Event) -> None:
+        """Start the program of a pod that runs. To be called for each change of an object."""
+        pod = event.obj
+        if event.resource.plural != "pods" or (pod.get("status") or {}).get("phase") != "Running":
+            return
+        uid = pod["metadata"]["uid"]
+        if uid not in self._started:
+            self._started.add(uid)
+            asyncio.get_running_loop().call_later(self._run_s, self._end, uid)
+
+    def _end(self, uid: str) -> None:
+        pod = self._plane._find(uid)
+        if pod is not None and pod["status"].get("phase") == "Running":
+            rank = pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]
+            self._plane._end(pod, 0, rank)

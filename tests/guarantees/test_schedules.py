@@ -1,0 +1,279 @@
+"""Frozen processes that wake late: at each request of a worker, a trigger, and a kill, while another one takes over.
+
+Each schedule is a whole life of a task in virtual time. The guarantees are checked on its history. A test tries each
+request of a process in turn, before and after the API server applies the request, until the process has no such
+request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.execution_time import task_runner
+
+from gangjobs_sandbox.resources import JOBS, PODS
+from tests.crashes import Crash
+from tests.guarantees.checkers import check
+from tests.guarantees.history import ChangeType
+from tests.guarantees.simulated_airflow import Programs, SimulatedAirflow, Terminated
+from tests.provider.virtual_control_plane import VirtualControlPlane
+from tests.provider.virtual_time import START, elapsed, in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from tests.guarantees.processes import Process
+
+ASLEEP_S = 600.0
+"""How long a process is stopped: longer than Airflow waits for a heartbeat, and than any request is retried."""
+SETTLE_S = 300.0
+FOLLOW_REQUESTS = 3
+"""How many requests a trigger sends to follow a gang that runs. The requests of a kill come next."""
+SHORT_S, LONG_S = 30.0, 720.0
+"""How long the programs run: their gang has ended, or still runs, when a process wakes."""
+
+APPLIED = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+NOBODY_SWEEPS = pytest.mark.xfail(strict=True, reason="docs/reliability.md, point 10: no sweep in time")
+LATE_ADOPTION = pytest.mark.xfail(strict=True, reason="docs/reliability.md, point 7: an earlier try takes the claim")
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs a control plane, a task on it, and programs that run for `run_s` seconds."""
+    monkeypatch.setenv("AIRFLOW__GANGJOBS__INSTALLATION_ID", "simulated")
+
+    @asynccontextmanager
+    async def run(
+        *, run_s: float = SHORT_S, starts_at: datetime = START, **options: Any
+    ) -> AsyncIterator[SimulatedAirflow]:
+        async with VirtualControlPlane.running(starts_at=starts_at) as plane:
+            extra = {"kube_config": plane.config.kube_config}
+            monkeypatch.setenv("AIRFLOW_CONN_VIRTUAL", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+            plane.registry.observe(Programs(plane, run_s).observe)
+            async with SimulatedAirflow.running(plane, **options) as airflow:
+                monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
+                yield airflow
+
+    return run
+
+
+async def finish(airflow: SimulatedAirflow) -> None:
+    """Let everything that was stopped continue, wait for the end, and check the guarantees."""
+    await airflow.settled(SETTLE_S)
+    airflow.record()
+    check(airflow.plane.history)
+
+
+async def at_each_request(
+    simulated: Any,
+    name: str,
+    disturb: Callable[[SimulatedAirflow, Process], Awaitable[None]],
+    *,
+    applied: bool,
+    first: int = 0,
+    begin: Callable[[SimulatedAirflow], Awaitable[None]] | None = None,
+    stops: Mapping[str, Crash] | None = None,
+    **options: Any,
+) -> None:
+    """Run a schedule for each request of the process of this name: the process stops there, and `disturb` goes on.
+
+    :param first: the number of the first request at which the process stops.
+    :param begin: what happens before the process stops.
+    :param stops: where other processes stop.
+    """
+    for at in count(first):
+        point = Crash(at, applied)
+        async with simulated(stops={**(stops or {}), name: point}, **options) as airflow:
+            try:
+                if begin is not None:
+                    await begin(airflow)
+                await airflow.until(lambda: is_stopped(airflow, name) or is_over(airflow))
+                if not is_stopped(airflow, name):
+                    assert at > first, f"{name} has no request {first}"
+                    return
+                await disturb(airflow, airflow.named(name))
+                await finish(airflow)
+            except BaseException as error:
+                error.add_note(f"{name} was stopped {point}: {airflow.requests}")
+                raise
+
+
+def is_stopped(airflow: SimulatedAirflow, name: str) -> bool:
+    process = airflow.named(name)
+    return process is not None and process.stopped.is_set()
+
+
+def is_over(airflow: SimulatedAirflow) -> bool:
+    """Return whether the task has ended, and nothing of its gang is left to do."""
+    return airflow.ti.state in {"success", "failed"} and not airflow.plane.registry.list(JOBS)
+
+
+def running_ranks(airflow: SimulatedAirflow) -> int:
+    return sum(pod["status"].get("phase") == "Running" for pod in airflow.plane.registry.list(PODS))
+
+
+def jobs_created(airflow: SimulatedAirflow) -> int:
+    return len([change for change in airflow.plane.history.of(JOBS) if change.type is ChangeType.ADDED])
+
+
+@in_virtual_time
+async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> None:
+    async with simulated() as airflow:
+        await finish(airflow)
+
+        assert airflow.ti.state == "success"
+        assert jobs_created(airflow) == 1
+        assert airflow.plane.history.tasks[-1].results == (0, 1)
+
+
+@APPLIED
+@pytest.mark.parametrize(
+    ("run_s", "terminated"),
+    [
+        pytest.param(SHORT_S, False, id="the gang has ended", marks=NOBODY_SWEEPS),
+        pytest.param(LONG_S, True, id="the gang runs, and SIGTERM arrives"),
+        pytest.param(SHORT_S, True, id="the gang has ended, and SIGTERM arrives", marks=pytest.mark.slow),
+        pytest.param(LONG_S, False, id="the gang runs", marks=LATE_ADOPTION),
+    ],
+)
+@in_virtual_time
+async def test_worker_that_submits_wakes_after_the_next_try(
+    simulated: Any, applied: bool, run_s: float, terminated: bool
+) -> None:
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        await asyncio.sleep(ASLEEP_S)
+        process.wake(terminate_with=Terminated if terminated else None)
+
+    await at_each_request(simulated, "worker-0", disturb, applied=applied, run_s=run_s)
+
+
+@APPLIED
+@pytest.mark.parametrize(
+    "terminated",
+    [pytest.param(False, id="wakes"), pytest.param(True, id="SIGTERM arrives", marks=pytest.mark.slow)],
+)
+@in_virtual_time
+async def test_worker_that_completes_wakes_after_the_next_try(simulated: Any, applied: bool, terminated: bool) -> None:
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        await asyncio.sleep(ASLEEP_S)
+        process.wake(terminate_with=Terminated if terminated else None)
+
+    await at_each_request(simulated, "worker-1", disturb, applied=applied)
+
+
+@APPLIED
+@pytest.mark.parametrize(
+    "state",
+    [
+        "running",
+        "success",
+        pytest.param("deferred", marks=pytest.mark.slow),
+        pytest.param("scheduled", marks=pytest.mark.slow),
+    ],
+)
+@in_virtual_time
+async def test_triggerer_wakes_in_each_state_of_the_task(simulated: Any, applied: bool, state: str) -> None:
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        await airflow.until(lambda: airflow.named("triggerer-1"))
+        await airflow.until(lambda: airflow.ti.state in {state, "success"})
+        process.wake()
+        await asyncio.sleep(10)
+
+    # The worker that completes the task stops too, so that the triggerer wakes while the task runs.
+    stops = {"worker-1": Crash(0, applied=False)} if state == "running" else {}
+    await at_each_request(simulated, "triggerer-0", disturb, applied=applied, stops=stops)
+
+
+@APPLIED
+@pytest.mark.parametrize("run_s", [SHORT_S, LONG_S], ids=["the gang has ended", "the gang runs"])
+@pytest.mark.parametrize("mark", ["failed", pytest.param("success", marks=pytest.mark.slow)])
+@in_virtual_time
+async def test_kill_wakes_after_the_task_was_cleared(simulated: Any, applied: bool, run_s: float, mark: str) -> None:
+    async def kill(airflow: SimulatedAirflow) -> None:
+        await airflow.until(lambda: running_ranks(airflow) == 2)
+        airflow.mark(mark)
+
+    async def disturb(airflow: SimulatedAirflow, process: Process) -> None:
+        airflow.clear()
+        await asyncio.sleep(ASLEEP_S)
+        process.wake()
+
+    await at_each_request(
+        simulated, "triggerer-0", disturb, applied=applied, first=FOLLOW_REQUESTS, begin=kill, run_s=run_s
+    )
+
+
+@in_virtual_time
+async def test_success_that_airflow_refuses_is_reported_by_the_next_try_of_one_gang(simulated: Any) -> None:
+    async with simulated() as airflow:
+        airflow.refused_reports = 1
+
+        await finish(airflow)
+
+        assert (airflow.ti.state, airflow.ti.try_number, jobs_created(airflow)) == ("success", 2, 1)
+
+
+@pytest.mark.parametrize("kind", ["drop-after", "drop-before"])
+@pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE", pytest.param("GET", marks=pytest.mark.slow)])
+@in_virtual_time
+async def test_answer_that_is_lost_changes_nothing(simulated: Any, method: str, kind: str) -> None:
+    for skip in count():
+        async with simulated() as airflow:
+            airflow.plane.arm(kind, method=method, skip=skip)
+            await finish(airflow)
+            if not airflow.plane.faults.history:
+                assert skip > 0
+                return
+            assert (airflow.ti.state, jobs_created(airflow)) == ("success", 1), f"{method} {skip} {kind}"
+
+
+@pytest.mark.parametrize("refusals", [1, 3, None])
+@in_virtual_time
+async def test_quota_of_configmaps_takes_no_result_away(simulated: Any, refusals: int | None) -> None:
+    async with simulated() as airflow:
+        for method in ("POST", "PATCH"):
+            airflow.plane.arm(
+                "status", method=method, path="/configmaps", code=403, message="exceeded quota", times=refusals
+            )
+
+        await finish(airflow)
+
+        assert (airflow.ti.state, jobs_created(airflow)) == ("success", 1)
+
+
+@pytest.mark.parametrize("ahead_s", [-600, 600], ids=["ten minutes ahead of the server", "ten minutes behind"])
+@pytest.mark.parametrize(
+    ("run_s", "state"), [(200.0, "success"), (400.0, "failed")], ids=["in time", "longer than run_timeout"]
+)
+@in_virtual_time
+async def test_time_limit_is_counted_by_the_clock_of_the_server(
+    simulated: Any, ahead_s: float, run_s: float, state: str
+) -> None:
+    starts_at = datetime.now(UTC) + timedelta(seconds=ahead_s)
+    async with simulated(run_s=run_s, starts_at=starts_at, run_timeout=300, retries=0) as airflow:
+        await airflow.until(lambda: is_over(airflow) or airflow.ti.state == state)
+        assert elapsed() == pytest.approx(min(run_s, 300), abs=30)
+
+        await finish(airflow)
+
+        assert airflow.ti.state == state
+
+
+@in_virtual_time
+async def test_next_attempt_waits_for_the_pods_of_the_one_before(simulated: Any) -> None:
+    async with simulated(run_s=LONG_S) as airflow:
+        airflow.plane.stop_s = 60.0  # the grace period of the pods that are killed
+        await airflow.until(lambda: running_ranks(airflow) == 2)
+        airflow.mark("failed")
+        await airflow.until(lambda: not airflow.plane.registry.list(JOBS))
+        airflow.clear()
+
+        await finish(airflow)
+
+        assert airflow.ti.state == "success"
