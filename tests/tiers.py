@@ -78,8 +78,13 @@ ALL = (
     ),
     Tier(
         "airflow",
-        ("tests/airflow", "--ignore=tests/airflow/postgres", "--ignore=tests/airflow/ui", *_spread(2, "loadfile")),
+        (
+            "tests/airflow",
+            *(f"--ignore=tests/airflow/{other}" for other in ("postgres", "soak", "ui")),
+            *_spread(2, "loadfile"),
+        ),
     ),
+    Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES)),
     Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,)),
 )
 

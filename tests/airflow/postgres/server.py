@@ -86,14 +86,14 @@ class Postgres:
 
     def create_database(self, name: str) -> str:
         """A new database; its URL for Airflow."""
-        with closing(self._connect("postgres")) as connection:
+        with closing(self.connect("postgres")) as connection:
             connection.autocommit = True  # it cannot be created within a transaction
             connection.cursor().execute(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg2://{USER}@/{name}?host={self.folder}"
 
     def rows(self, database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """The rows of a query."""
-        with closing(self._connect(database)) as connection, connection.cursor() as cursor:
+        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(statement, values)
             return list(cursor.fetchall())
 
@@ -103,14 +103,15 @@ class Postgres:
         assert self._server is not None, "the server was never started"
         return self._server.pid
 
-    def _connect(self, database: str) -> Any:
+    def connect(self, database: str) -> Any:
+        """A new connection to a database."""
         return psycopg2.connect(host=str(self.folder), user=USER, dbname=database)
 
     def _answers(self) -> bool:
         assert self._server is not None
         assert self._server.poll() is None, (self.folder / "server.log").read_text()
         try:
-            self._connect("postgres").close()
+            self.connect("postgres").close()
         except psycopg2.OperationalError as error:
             raise ConnectionError(error) from error
         return True
