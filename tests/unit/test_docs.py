@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_gangjobs import exceptions
 from airflow_provider_gangjobs.gang import labels
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from tests.guarantees.checkers import Guarantee
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -85,3 +86,23 @@ def test_every_error_has_its_troubleshooting(error: str) -> None:
 def test_every_label_and_finalizer_is_in_the_reference(name: str) -> None:
     if name.startswith(labels.PREFIX):
         assert name in (ROOT / "docs/reference.md").read_text()
+
+
+NAMED_TESTS = sorted(set(re.findall(r"`(test_[a-z0-9_]+)`", (ROOT / "docs/reliability.md").read_text())))
+DEFINED_TESTS = frozenset(
+    name
+    for file in ROOT.glob("tests/**/test_*.py")
+    for name in re.findall(r"^(?:async )?def (test_\w+)\(", file.read_text(), flags=re.MULTILINE)
+)
+
+
+@pytest.mark.parametrize("name", NAMED_TESTS)
+def test_every_test_that_the_page_on_reliability_names_exists(name: str) -> None:
+    assert name in DEFINED_TESTS
+
+
+def test_page_on_reliability_has_all_points_and_guarantees() -> None:
+    page = (ROOT / "docs/reliability.md").read_text()
+    points = [int(number) for number in re.findall(r"^### (\d+)\. ", page, flags=re.MULTILINE)]
+    assert points == list(range(1, 19))
+    assert all(f"| `{guarantee}` |" in page for guarantee in Guarantee)
