@@ -40,7 +40,8 @@ SHORT_S, LONG_S = 30.0, 720.0
 
 APPLIED = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 NOBODY_SWEEPS = pytest.mark.xfail(strict=True, reason="docs/reliability.md, point 10: no sweep in time")
-LATE_ADOPTION = pytest.mark.xfail(strict=True, reason="docs/reliability.md, point 7: an earlier try takes the claim")
+# Not strict: a worker that is stopped after its list of Jobs, and not before it, does not find the next try's gang.
+LATE_ADOPTION = pytest.mark.xfail(strict=False, reason="docs/reliability.md, point 7: an earlier try takes the claim")
 
 
 @pytest.fixture
