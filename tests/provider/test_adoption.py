@@ -51,13 +51,13 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields=""):
     metadata, status = made["metadata"], made["status"]
     if state in {"succeeded", "delivered"}:
         status["conditions"] = [{"type": "Complete", "status": "True"}]
-    if state in {"failed", "told"}:
+    if state in {"failed", "failed and delivered"}:
         status["conditions"] = [{"type": "Failed", "status": "True"}]
     if state == "failing":
         status["conditions"] = [{"type": "FailureTarget", "status": "True"}]
     if state == "terminating":
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    if state in {"delivered", "told"}:
+    if state in {"delivered", "failed and delivered"}:
         metadata["annotations"][ANNOTATION_DELIVERED] = "2026-01-01T00:00:00+00:00"
     if state == "halted":
         metadata["annotations"][ANNOTATION_HALTED] = "assembling took too long"
@@ -75,9 +75,9 @@ RULES = {
     "a running gang is adopted": ([job("live")], BOTH, "adopt 0"),
     "a half submitted one is adopted": ([job("half")], RUNNING, "adopt 0"),
     "one about to fail is still adopted": ([job("failing")], BOTH, "adopt 0"),
-    "an untold success is adopted": ([job("succeeded")], BOTH, "adopt 0"),
-    "an untold success is run again by policy": ([job("succeeded")], RUNNING, SubmitNew(1)),
-    "a told success is run again": ([job("delivered")], BOTH, SubmitNew(1)),
+    "an undelivered success is adopted": ([job("succeeded")], BOTH, "adopt 0"),
+    "an undelivered success is run again by policy": ([job("succeeded")], RUNNING, SubmitNew(1)),
+    "a delivered success is run again": ([job("delivered")], BOTH, SubmitNew(1)),
     "a failure is followed by another attempt": ([job("failed", 3)], BOTH, SubmitNew(4)),
     "what is being deleted is not waited for": ([job("terminating", 1)], BOTH, SubmitNew(2)),
     "a halted one is over": ([job("halted")], BOTH, SubmitNew(1)),
@@ -85,7 +85,7 @@ RULES = {
     "a live one counts whatever came after": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
     "one of two live ones is left": ([job("live"), job("live", 1)], BOTH, ("adopt", 1, [0])),
     "of two live ones that of these parameters": ([job("live"), job("half", 1, **OTHER)], BOTH, ("adopt", 0, [1])),
-    "its own success is told before others run": ([job("succeeded", **MINE), job("failed", 1)], NEVER, "adopt 0"),
+    "its own success is returned before others run": ([job("succeeded", **MINE), job("failed", 1)], NEVER, "adopt 0"),
     "never replaces what is live": ([job("live"), job("failed", 1)], NEVER, ("replace", 2, [0])),
     "never leaves a success alone": ([job("succeeded")], NEVER, SubmitNew(1)),
     "never still knows its own": ([job("live", claim=ME)], NEVER, "adopt 0"),
@@ -116,19 +116,19 @@ def test_choice(jobs, reattach, expected):
     assert choice == expected_choice(jobs, expected)
 
 
-TELL = {
+RETURNED_FAILURES = {
     "a failure that nobody looked at": ([job("failed", 3)], BOTH, "adopt 3"),
     "whatever a retry adopts": ([job("failed", 3)], RUNNING, "adopt 3"),
     "not of an earlier try, if that is not adopted": ([job("failed", 3)], NEVER, SubmitNew(4)),
     "its own, whatever the policy": ([job("failed", 3, **MINE)], NEVER, "adopt 3"),
-    "no failure that was told": ([job("told", 3)], BOTH, SubmitNew(4)),
+    "no failure that was delivered": ([job("failed and delivered", 3)], BOTH, SubmitNew(4)),
     "no failure of other parameters": ([job("failed", 3, **OTHER)], BOTH, SubmitNew(4)),
     "no failure before the last attempt": ([job("failed"), job("halted", 1)], BOTH, SubmitNew(2)),
     "not while another gang is live": ([job("live"), job("failed", 1)], BOTH, "adopt 0"),
 }
 
 
-@pytest.mark.parametrize(("jobs", "reattach", "expected"), TELL.values(), ids=TELL)
+@pytest.mark.parametrize(("jobs", "reattach", "expected"), RETURNED_FAILURES.values(), ids=RETURNED_FAILURES)
 def test_action_when_failures_are_returned(jobs, reattach, expected):
     choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS, return_failed=True)
     assert choice == expected_choice(jobs, expected)
@@ -137,7 +137,7 @@ def test_action_when_failures_are_returned(jobs, reattach, expected):
 LOST = {
     "the next attempt": ([job("failed", 1, **MINE)], SubmitNew(2)),
     "also if the lost one is gone": ([], SubmitNew(2)),
-    "also if the lost one was told": ([job("told", 1, **MINE)], SubmitNew(2)),
+    "also if the lost one was delivered": ([job("failed and delivered", 1, **MINE)], SubmitNew(2)),
     "one that it had begun": ([job("failed", 1, **MINE), job("half", 2, **MINE)], "adopt 2"),
     "one that has succeeded meanwhile": ([job("failed", 1, **MINE), job("succeeded", 2, **MINE)], "adopt 2"),
     "nothing where another try has taken the lost one": ([job("failed", 1)], "leave 1"),
@@ -160,7 +160,18 @@ def test_used_up_numbers_are_skipped():
     assert decide_action([job("failed")], reattach=BOTH, claim=ME, spec_hash=OURS, min_attempt=5) == SubmitNew(5)
 
 
-STATES = ["live", "half", "queued", "failing", "succeeded", "delivered", "failed", "told", "terminating", "halted"]
+STATES = [
+    "live",
+    "half",
+    "queued",
+    "failing",
+    "succeeded",
+    "delivered",
+    "failed",
+    "failed and delivered",
+    "terminating",
+    "halted",
+]
 JOBS = st.lists(
     st.builds(
         job,

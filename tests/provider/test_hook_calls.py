@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
 
 SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
-TELL = GangSpec(image="i", command=["sh", "-c", "echo I am $RANK"], workers=2, resources={"cpu": "100m"})
+PRINT_RANK = GangSpec(image="i", command=["sh", "-c", "echo I am $RANK"], workers=2, resources={"cpu": "100m"})
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_halted_gang_is_kept_and_deleted_gang_is_not(hook: GangJobHook, embedded
 
 
 def test_outcomes_and_logs_outlive_the_gang(hook: GangJobHook, connection: str) -> None:
-    ref = submitted(hook, TELL)
+    ref = submitted(hook, PRINT_RANK)
     watch = TriggerArgs(kubernetes_conn_id=connection, namespace=ref.namespace, name=ref.name, uid=ref.uid)
     wait_for_event_in_worker(watch, hook.log, config=hook.config(), limit_s=None)
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from tests.provider.task_runner import Task, TaskMaker
 
-TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
+WRITE_RANK = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 ENDLESS = "sleep 600"
-FIRST_IS_ENDLESS = f'case "$MASTER_ADDR" in *-0-0.*) {ENDLESS};; esac; {TELL}'
+FIRST_IS_ENDLESS = f'case "$MASTER_ADDR" in *-0-0.*) {ENDLESS};; esac; {WRITE_RANK}'
 """The name of a rank's pod starts with the name of the gang, which ends with the number of the attempt."""
 FIRST_IS_ENDLESS_THEN_FAILS = f'case "$MASTER_ADDR" in *-0-0.*) {ENDLESS};; esac; exit 3'
 

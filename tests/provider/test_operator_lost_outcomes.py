@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.task_runner import Task, TaskMaker
 
-TELL = 'printf "$RANK" > "$GANG_RESULT_PATH"'
+WRITE_RANK = 'printf "$RANK" > "$GANG_RESULT_PATH"'
 
 
 @contextmanager
@@ -110,7 +110,7 @@ class Resumed:
 
 
 def test_results_that_cannot_be_recorded_come_from_the_held_pods(task: TaskMaker, embedded: SandboxThread) -> None:
-    resumed = Resumed(task(TELL, deferrable=True, results="all"))
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
     with no_configmap_can_be_written(embedded):
         value = resumed.complete(resumed.unrecorded())
         assert (value, resumed.held) == ([0, 1], 2)
@@ -122,7 +122,7 @@ def test_results_that_cannot_be_recorded_come_from_the_held_pods(task: TaskMaker
 
 
 def test_kept_gang_has_no_held_pod_once_its_success_is_noted(task: TaskMaker, embedded: SandboxThread) -> None:
-    resumed = Resumed(task(TELL, deferrable=True, results="none", on_finish="keep"))
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="none", on_finish="keep"))
     with no_configmap_can_be_written(embedded):
         value = resumed.complete(resumed.unrecorded())
         resumed.note_success(value)
@@ -132,7 +132,7 @@ def test_kept_gang_has_no_held_pod_once_its_success_is_noted(task: TaskMaker, em
 
 
 def test_worker_records_outcomes_that_the_trigger_could_not_record(task: TaskMaker) -> None:
-    resumed = Resumed(task(TELL, deferrable=True, results="all"))
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
 
     assert resumed.complete(resumed.unrecorded()) == [0, 1]
     assert resumed.held == 0
@@ -140,7 +140,7 @@ def test_worker_records_outcomes_that_the_trigger_could_not_record(task: TaskMak
 
 @pytest.mark.parametrize("results", ["rank0", "all"])
 def test_job_deleted_after_its_end_is_no_success_without_results(task: TaskMaker, results: str) -> None:
-    resumed = Resumed(task(TELL, deferrable=True, results=results))
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results=results))
     event = resumed.recorded()
     resumed.delete_job()
     wait_for("the end of its pods", lambda: not resumed.train.pods)
@@ -152,7 +152,7 @@ def test_job_deleted_after_its_end_is_no_success_without_results(task: TaskMaker
 
 
 def test_job_deleted_after_its_end_is_a_success_if_no_result_is_wanted(task: TaskMaker) -> None:
-    resumed = Resumed(task(TELL, deferrable=True, results="none"))
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="none"))
     event = resumed.recorded()
     resumed.delete_job()
 
@@ -160,7 +160,7 @@ def test_job_deleted_after_its_end_is_a_success_if_no_result_is_wanted(task: Tas
 
 
 def test_job_deleted_while_its_pods_are_held_gives_its_results(task: TaskMaker) -> None:
-    resumed = Resumed(task(TELL, deferrable=True, results="all"))
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
     event = resumed.unrecorded()
     resumed.delete_job()
 
@@ -172,7 +172,7 @@ def test_job_deleted_while_its_pods_are_held_gives_its_results(task: TaskMaker) 
 
 
 def test_gang_whose_outcomes_are_lost_is_kept_and_not_delivered(task: TaskMaker) -> None:
-    resumed = Resumed(task(TELL, deferrable=True, results="all"))
+    resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
     event = resumed.recorded()
     resumed.delete_evidence()
 

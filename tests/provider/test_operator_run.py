@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gangjobs_sandbox.thread import SandboxThread
     from tests.provider.task_runner import TaskMaker
 
-TELL = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
+WRITE_RANK = 'printf "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"'
 FAIL = "test $RANK = 0 || exit 3; sleep 600"
 FAIL_ALL = "echo no luck; exit 3"
 ENDLESS = "sleep 600"
@@ -36,13 +36,13 @@ ENDLESS = "sleep 600"
 
 
 def test_task_that_waits_in_its_worker_returns_the_result(task: TaskMaker) -> None:
-    train = task(TELL)
+    train = task(WRITE_RANK)
 
     assert train.execute() == {"rank": 0}
 
 
 def test_gang_is_delivered_only_after_its_success_is_noted(task: TaskMaker) -> None:
-    train = task(TELL, results="all")
+    train = task(WRITE_RANK, results="all")
     operator, context = train.operator(), train.next_try()
 
     value = operator.execute(context)
@@ -66,7 +66,7 @@ def test_gang_is_delivered_only_after_its_success_is_noted(task: TaskMaker) -> N
 def test_gang_of_a_success_that_airflow_has_not_accepted_is_delivered_by_the_next_try(
     task: TaskMaker, state: Any
 ) -> None:
-    train = task(TELL)
+    train = task(WRITE_RANK)
     train.state = state
     train.execute()
     (kept,) = train.jobs
@@ -78,7 +78,7 @@ def test_gang_of_a_success_that_airflow_has_not_accepted_is_delivered_by_the_nex
 
 
 def test_late_try_does_not_deliver_a_gang_that_the_next_try_has_adopted(task: TaskMaker) -> None:
-    train = task(TELL)
+    train = task(WRITE_RANK)
     late, of_late = train.operator(), train.next_try()
     value = late.execute(of_late)
     train.operator().execute(train.next_try())
@@ -91,8 +91,8 @@ def test_late_try_does_not_deliver_a_gang_that_the_next_try_has_adopted(task: Ta
 
 @pytest.mark.parametrize("given", [None, print, [print]], ids=["none", "one", "list"])
 def test_callbacks_of_the_user_and_of_cluster_policies_come_after_ours(task: TaskMaker, given: Any) -> None:
-    by_parameter = task(TELL, on_success_callback=given).operator()
-    by_policy = task(TELL).operator()
+    by_parameter = task(WRITE_RANK, on_success_callback=given).operator()
+    by_policy = task(WRITE_RANK).operator()
     by_policy.on_success_callback = given
 
     for operator in (by_parameter, by_policy):
@@ -110,7 +110,7 @@ def test_submission_is_an_xcom(task: TaskMaker) -> None:
 
 
 def test_resumed_task_needs_nothing_but_the_event(task: TaskMaker) -> None:
-    train = task(TELL, deferrable=True)
+    train = task(WRITE_RANK, deferrable=True)
     context = train.next_try()
     left = train.defer(context)
 
@@ -162,7 +162,7 @@ def test_manifest_file_of_a_mapped_task_is_read_when_it_runs(task: TaskMaker, tm
 
 @pytest.mark.parametrize("manifest", ["kind: [", "kind: Pod\nspec: {}\n", "- a\n- b\n"])
 def test_manifest_that_is_not_a_job_fails_without_a_retry(task: TaskMaker, manifest: str) -> None:
-    train = task(TELL)
+    train = task(WRITE_RANK)
     operator = train.operator()
     operator.manifest = manifest
 
@@ -194,7 +194,7 @@ def test_next_try_adopts_the_gang_that_runs(task: TaskMaker) -> None:
 
 
 def test_next_try_delivers_a_gang_that_was_not_delivered(task: TaskMaker) -> None:
-    train = task(TELL, deferrable=True)
+    train = task(WRITE_RANK, deferrable=True)
     first = train.defer()
     run_trigger(first)
     second = train.defer()
@@ -204,7 +204,7 @@ def test_next_try_delivers_a_gang_that_was_not_delivered(task: TaskMaker) -> Non
 
 def test_result_that_airflow_did_not_store_is_returned_again(task: TaskMaker) -> None:
     """A fault of the worker or the API server after the success of a gang does not run the gang again."""
-    train = task(TELL)
+    train = task(WRITE_RANK)
     context = train.next_try()
     pushed: list[str] = []
 
@@ -224,7 +224,7 @@ def test_result_that_airflow_did_not_store_is_returned_again(task: TaskMaker) ->
 
 
 def test_cleared_task_runs_a_new_gang(task: TaskMaker) -> None:
-    train = task(TELL, on_finish="keep")
+    train = task(WRITE_RANK, on_finish="keep")
     train.execute()
     train.execute()
 
@@ -267,7 +267,7 @@ def test_gang_that_fits_nowhere_ends_at_its_deadline(task: TaskMaker) -> None:
 
 
 def test_wrong_parameter_fails_without_a_retry(task: TaskMaker) -> None:
-    train = task(TELL)
+    train = task(WRITE_RANK)
     operator = train.operator()
     operator.workers = "many"
 
@@ -290,7 +290,7 @@ def test_deleted_gang_is_an_error_of_its_own(task: TaskMaker) -> None:
 
 def test_event_of_another_release_is_refused(task: TaskMaker) -> None:
     with pytest.raises(UnreadableEventError, match="version 99"):
-        task(TELL).operator().execute_complete(task(TELL).next_try(), {"v": 99, "status": "succeeded"})
+        task(WRITE_RANK).operator().execute_complete(task(WRITE_RANK).next_try(), {"v": 99, "status": "succeeded"})
 
 
 # -- Airflow ends the deferral -------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_time_limit_of_the_deferral_ends_the_gang(task: TaskMaker) -> None:
 
 @pytest.mark.parametrize("retries_left", [True, False])
 def test_gang_of_a_broken_trigger_is_followed_in_the_worker(task: TaskMaker, retries_left: bool) -> None:
-    train = task(f"sleep 2; {TELL}", deferrable=True)
+    train = task(f"sleep 2; {WRITE_RANK}", deferrable=True)
     context = train.next_try(retries_left=retries_left)
     train.defer(context)
 
@@ -336,7 +336,7 @@ def test_gang_that_the_worker_follows_keeps_its_count_of_disruptions(
 
 
 def test_gang_is_not_left_without_a_trigger_if_its_xcom_cannot_be_pushed(task: TaskMaker) -> None:
-    train = task(TELL, deferrable=True)
+    train = task(WRITE_RANK, deferrable=True)
     context = train.next_try()
 
     def refuse(key: str, value: Any) -> None:
@@ -390,7 +390,7 @@ def test_kill_leaves_a_gang_that_another_try_has_taken(task: TaskMaker) -> None:
 
 def test_kill_leaves_a_gang_that_has_succeeded(task: TaskMaker) -> None:
     """The next try delivers its results."""
-    train = task(TELL, deferrable=True)
+    train = task(WRITE_RANK, deferrable=True)
     operator = train.operator()
     with pytest.raises(TaskDeferred) as left:
         operator.execute(train.next_try())

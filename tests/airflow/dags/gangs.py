@@ -8,7 +8,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
 
-TELL = """
+WRITE_RANK = """
 import json, os
 rank = int(os.environ["RANK"])
 print("rank", rank, "of", os.environ["WORLD_SIZE"])
@@ -27,7 +27,7 @@ FIRST_ATTEMPT_IS_ENDLESS = (
 import os, time
 time.sleep(3000 if os.environ["GANG_ATTEMPT"] == "0" else 0)
 """
-    + TELL
+    + WRITE_RANK
 )
 RESOURCES = {"cpu": "100m", "memory": "64Mi"}
 
@@ -52,10 +52,10 @@ with DAG("three_ranks", schedule=None):
     def total(ranks: list[dict[str, int]]) -> int:
         return sum(rank["square"] for rank in ranks)
 
-    total(gang(TELL, results="all").output)
+    total(gang(WRITE_RANK, results="all").output)
 
 with DAG("three_ranks_in_worker", schedule=None):
-    gang(TELL, deferrable=False)
+    gang(WRITE_RANK, deferrable=False)
 
 with DAG("failing_rank", schedule=None):
     gang(RANK_1_FAILS, on_finish="delete")
