@@ -1,7 +1,7 @@
 """One part of one try of a task in a fresh process, as Airflow's task runner calls it.
 
 The arguments are who (`ours` or `peer`), the step, and the task as JSON. The process prints one line of JSON: the
-modules that the step imported, its CPU time, the trigger or the value that it ended with, and the XComs.
+modules that the step imported, the CPU time, the trigger or the value that it ended with, and the XComs.
 `benchmarks.task_process` measures the process from outside.
 """
 
@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,13 +85,28 @@ def act(step: str, made: Any, context: dict[str, Any], task: dict[str, Any]) -> 
     return {"value": value}
 
 
+def peak_mb() -> float | None:
+    """Return the peak of the resident memory. `getrusage` would count the parent's memory before the exec."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
 def main() -> None:
     who, step, task = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    began_s = time.process_time()
     made = operator(who, task)
+    parsed_s = time.process_time()
     before, pushed = set(sys.modules), {}
-    context, began_s = context_of(task, made, pushed), time.process_time()
-    ended = act(step, made, context, task)
-    measured = {"cpu_s": time.process_time() - began_s, "modules": sorted(set(sys.modules) - before)}
+    ended = act(step, made, context_of(task, made, pushed), task)
+    measured = {
+        "parse_cpu_s": parsed_s - began_s,
+        "step_cpu_s": time.process_time() - parsed_s,
+        "modules": sorted(set(sys.modules) - before),
+        "peak_mb": peak_mb(),
+    }
     print(json.dumps({**ended, **measured, "xcoms": sorted(pushed)}, default=str))
 
 
