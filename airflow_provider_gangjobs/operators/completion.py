@@ -16,6 +16,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, format_table
 from airflow_provider_gangjobs.gang.outcome.results import task_result
 from airflow_provider_gangjobs.gang.spec import OnFinish, Results
+from airflow_provider_gangjobs.hooks.masking import mask
 from airflow_provider_gangjobs.hooks.task_state import is_success, read_state
 from airflow_provider_gangjobs.kube.text import keep_end
 from airflow_provider_gangjobs.operators.errors import error_from_event
@@ -74,7 +75,7 @@ class Completion:
 
         self.gangs.call(read)
         for line in (line for rank_log in self.rank_logs for line in rank_log.lines()):
-            self.log.info("%s", line)
+            self.log.info("%s", mask(line))
 
     @property
     def disruption(self) -> Disruption | None:
@@ -91,7 +92,9 @@ class Completion:
         lost = self.disruption
         self.log.warning("Gang %s failed: %s. Another attempt follows", self.event.ref, lost or self.event.message)
         if self.outcomes:
-            self.log.info("Outcomes of its pods:\n%s", format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
+            self.log.info(
+                "Outcomes of its pods:\n%s", mask(format_table(failures_first(self.outcomes, TABLE_ROWS_MAX)))
+            )
 
     @property
     def has_held_pods(self) -> bool:
@@ -206,7 +209,7 @@ class Completion:
         """Return the last lines of the log of the rank that failed first."""
         failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
         lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
-        return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
+        return keep_end(mask("\n".join(lines[-LAST_LINES:])), LAST_CHARACTERS)
 
     def _call_or_warn(self, what: str, action: Callable[[GangService], Awaitable[object]]) -> None:
         try:

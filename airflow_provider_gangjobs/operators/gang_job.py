@@ -353,9 +353,10 @@ class GangJobOperator(GangTaskParameters):
         )
 
     def _read_completion(self, gangs: TaskGangs, event: GangEvent) -> Completion:
+        from airflow_provider_gangjobs.hooks.masking import mask_event
         from airflow_provider_gangjobs.operators.completion import Completion
 
-        completion = Completion(gangs, event, self.on_finish, self.max_disruptions, self.log)
+        completion = Completion(gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log)
         completion.read(self.logs)
         return completion
 

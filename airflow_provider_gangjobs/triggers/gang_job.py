@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.kill import kill_shielded
 from airflow_provider_gangjobs.triggers.metrics import report_metrics
@@ -51,7 +52,7 @@ class _GangTrigger(BaseTrigger):
         if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
         self._has_yielded = True
-        yield TriggerEvent(event.to_payload())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(mask_event(event).to_payload())  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
+from airflow.sdk._shared.secrets_masker import mask_secret as add_mask
 
 from airflow_provider_gangjobs.exceptions import AppFailed, DeadlineExceeded, JobDeleted, Unschedulable
 from airflow_provider_gangjobs.gang.outcome.event import UnreadableEventError
@@ -241,6 +243,22 @@ def test_failed_rank_is_an_error_with_its_fields(task: TaskMaker) -> None:
         train.execute()
 
     assert (raised.value.rank, raised.value.exit_code) == (1, 3)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_secret_that_airflow_knows_is_masked_in_event_xcom_and_error(task: TaskMaker, deferrable: bool) -> None:
+    secret = f"s3cr3t-{uuid4().hex}"
+    add_mask(secret)
+    train = task(f"echo rank $RANK uses {secret} >&2; exit 1", deferrable=deferrable)
+    context = train.next_try()
+
+    event = run_trigger(train.defer(context)) if deferrable else {}
+
+    with pytest.raises(AppFailed) as failed:
+        train.operator().execute_complete(context, event) if deferrable else train.execute(context)
+
+    assert secret not in json.dumps([event, train.xcoms])
+    assert (secret in str(failed.value), "***" in str(failed.value)) == (False, True)
 
 
 def test_last_lines_are_in_the_error(task: TaskMaker) -> None:
