@@ -28,6 +28,18 @@ _INSTALLATION_ID: dict[str, Any] = {
 }
 
 
+_SWEEP_GRACE: dict[str, Any] = {
+    "description": (
+        "For how many seconds nobody may follow a gang before a triggerer asks Airflow whether the task of the gang "
+        "has ended, and ends or frees the gang.\n"
+    ),
+    "version_added": "0.1.0",
+    "type": "integer",
+    "example": None,
+    "default": "900",
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the form of Airflow's `provider_info.schema.json`."""
     return {
@@ -51,7 +63,7 @@ def get_provider_info() -> dict[str, Any]:
         "config": {
             "gangjobs": {
                 "description": "Gangs of Kubernetes pods.",
-                "options": {"installation_id": _INSTALLATION_ID},
+                "options": {"installation_id": _INSTALLATION_ID, "sweep_grace": _SWEEP_GRACE},
             }
         },
     }

@@ -12,17 +12,21 @@ import logging
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
+from airflow.configuration import conf
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from asgiref.sync import sync_to_async
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, read_state
 
 if TYPE_CHECKING:
+    import configparser
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
@@ -94,6 +98,7 @@ class _Sweepers:
             has_ended=has_ended,
             release=release,
             clock=Clock(monotonic=asyncio.get_running_loop().time),
+            grace=sweep_grace(),
         )
         sweeper = NamespaceSweeper(
             sweep,
@@ -117,6 +122,11 @@ class _Sweepers:
 def following(args: TriggerArgs) -> AbstractContextManager[None]:
     """Return a context manager that counts a trigger as the follower of its gang, and sweeps the gang's namespace."""
     return loop_local(_Sweepers).following(args)
+
+
+def sweep_grace(config: configparser.ConfigParser = conf) -> timedelta:
+    """Return `[gangjobs] sweep_grace`, or the default of the rules."""
+    return timedelta(seconds=config.getint("gangjobs", "sweep_grace", fallback=int(GRACE.total_seconds())))
 
 
 async def has_ended(key: TaskKey) -> bool | None:

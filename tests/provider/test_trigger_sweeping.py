@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from configparser import ConfigParser
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
 from airflow_provider_gangjobs.sweeping.sweeper import LOOK_EVERY_S
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from airflow_provider_gangjobs.triggers.sweeping import sweep_grace
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
 from tests.provider.virtual_control_plane import NAMESPACE
@@ -135,3 +138,10 @@ def requests() -> int:
     """Requests of the triggerer, without watches, which the server ends after some minutes."""
     statistics = informers().client_statistics().values()
     return sum(count for client in statistics for verb, count in client.requests.items() if verb != "watch")
+
+
+@pytest.mark.parametrize(("options", "grace"), [({}, GRACE), ({"sweep_grace": "60"}, timedelta(minutes=1))])
+async def test_grace_is_that_of_the_configuration(options: dict[str, str], grace: timedelta):
+    config = ConfigParser()
+    config.read_dict({"gangjobs": options})
+    assert sweep_grace(config) == grace

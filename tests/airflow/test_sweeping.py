@@ -1,0 +1,75 @@
+"""A real triggerer ends the gang of a task that ended while no triggerer had its trigger."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import LABEL_INSTALLATION
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
+from airflow_provider_gangjobs.service import GangService
+from gangjobs_sandbox.resources import JOBS
+from tests.airflow.airflow_home import AirflowHome
+from tests.airflow.polling import wait_for
+from tests.timeouts import AIRFLOW_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from gangjobs_sandbox.thread import SandboxThread
+    from tests.airflow.api import Api, DagRun
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(2 * AIRFLOW_TIMEOUT_S)]
+INSTALLATION = "tests"
+KEPT_SUSPENDED = GangSpec(image="i", command=["true"], workers=2, keep_suspended=True)
+POLICIES = Policies(OnKill.DELETE, OnFinish.KEEP)
+
+
+@pytest.fixture
+def api(cluster: SandboxThread, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """An Airflow whose triggerers do not wait long before they ask about a gang."""
+    settings = {"GANGJOBS__INSTALLATION_ID": INSTALLATION, "GANGJOBS__SWEEP_GRACE": "5"}
+    home = AirflowHome.make(tmp_path_factory.mktemp("sweeping") / "home", **settings)
+    home.add_cluster("kubernetes_default", cluster.kubeconfig_path)
+    with home.running() as airflow:
+        yield airflow.api
+
+
+def orphan_of(run: DagRun, task: str, cluster: SandboxThread, *, installation: str = INSTALLATION) -> GangRef:
+    """A gang whose trigger is gone, as Airflow leaves it when nobody has taken the trigger up."""
+    config = ClusterConfig.from_extras("test", {"kube_config_path": str(cluster.kubeconfig_path)})
+    key = TaskKey(run.dag_id, run.run_id, task, installation=installation)
+
+    async def submit() -> GangRef:
+        async with GangService.connect(config) as gangs:
+            return (await gangs.submit(KEPT_SUSPENDED, key=key, claim="a try", policies=POLICIES)).ref
+
+    return asyncio.run(submit())
+
+
+def installations(cluster: SandboxThread) -> dict[str, str]:
+    """The installation of each Job, by uid."""
+    jobs = cluster.call(lambda it: it.registry.list(JOBS))
+    return {job["metadata"]["uid"]: job["metadata"]["labels"][LABEL_INSTALLATION] for job in jobs}
+
+
+def test_gang_of_an_ended_task_is_swept_and_no_other(api: Api, cluster: SandboxThread) -> None:
+    ended, endless = api.trigger("endless"), api.trigger("endless")
+    for run in (ended, endless):
+        run.wait_for_task("gang", "deferred")
+    ended.set_task_state("gang", "failed")
+    wait_for("the end of its own gang", lambda: len(installations(cluster)) == 1)
+    orphan = orphan_of(ended, "gang", cluster)
+    foreign = orphan_of(ended, "gang", cluster, installation="staging")
+
+    wait_for("the sweep", lambda: orphan.uid not in installations(cluster))
+
+    left = installations(cluster)
+    assert sorted(left.values()) == ["staging", INSTALLATION]
+    assert left[foreign.uid] == "staging"
+    assert endless.task("gang")["state"] == "deferred"
