@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 60.0
+"""Less if the grace is shorter."""
 LOOKS_PER_CONNECTION: Final = 10
 """After so many looks the connection is read again, because its credentials may have changed."""
 
@@ -76,7 +77,7 @@ class NamespaceSweeper:
         ):
             view = InformerView(jobs, pods)
             for _ in range(LOOKS_PER_CONNECTION):
-                await self._clock.sleep(LOOK_EVERY_S)
+                await self._clock.sleep(min(LOOK_EVERY_S, max(self._sweep.grace.total_seconds(), 1.0)))
                 try:
                     is_synced = await jobs.synced(0) and await pods.synced(0)
                 except InformerClosedError:
