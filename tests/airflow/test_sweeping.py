@@ -59,13 +59,11 @@ def installations(cluster: SandboxThread) -> dict[str, str]:
 
 
 def test_gang_of_an_ended_task_is_swept_and_no_other(api: Api, cluster: SandboxThread) -> None:
-    ended, endless = api.trigger("endless"), api.trigger("endless")
-    for run in (ended, endless):
-        run.wait_for_task("gang", "deferred")
-    ended.set_task_state("gang", "failed")
-    wait_for("the end of its own gang", lambda: len(installations(cluster)) == 1)
-    orphan = orphan_of(ended, "gang", cluster)
-    foreign = orphan_of(ended, "gang", cluster, installation="staging")
+    ended, endless = api.trigger("plain"), api.trigger("endless")
+    ended.wait_for_task("answer", "success")
+    orphan = orphan_of(ended, "answer", cluster)
+    foreign = orphan_of(ended, "answer", cluster, installation="staging")
+    endless.wait_for_task("gang", "deferred")
 
     wait_for("the sweep", lambda: orphan.uid not in installations(cluster))
 
