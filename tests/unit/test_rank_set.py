@@ -1,8 +1,7 @@
-"""A counted set of ranks equals a Counter of them, in a hundredth of its memory."""
+"""A rank is in a set as long as one of its pods is."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 
 import pytest
@@ -10,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.state.indexes import parse_indexes, parse_spans
-from airflow_provider_gangjobs.gang.state.rank_set import BYTES_MAX, RankSet
+from airflow_provider_gangjobs.gang.state.rank_set import RankSet
 
-RANKS = st.one_of(st.integers(0, 20), st.sampled_from([BYTES_MAX - 1, BYTES_MAX, 2**31, "a-uid", "another-uid"]))
-SPANS = ["", "0", "0-3,5", "2,4,6-30", f"7,{BYTES_MAX - 2}-{BYTES_MAX + 2}"]
+RANKS = st.one_of(st.integers(0, 20), st.sampled_from([100_000, 2**31, "a-uid", "another-uid"]))
+SPANS = ["", "0", "0-3,5", "2,4,6-30", "7,99998-100002"]
 
 
 @settings(max_examples=200, deadline=None)
@@ -42,10 +41,3 @@ def test_one_that_is_missing_among_many_is_missed(missing: int):
     ranks.remove(missing)
     assert not ranks.is_exactly(100_000)
     assert not ranks.is_exactly(99_999) or missing == 99_999
-
-
-def test_a_hundred_thousand_ranks_weigh_little():
-    ranks = RankSet()
-    for rank in range(100_000):
-        ranks.add(rank)
-    assert sum(sys.getsizeof(getattr(ranks, name)) for name in RankSet.__slots__) < 300_000
