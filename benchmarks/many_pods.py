@@ -15,11 +15,8 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import aiohttp
 
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
@@ -37,6 +34,7 @@ from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS
 from benchmarks.harness import ROOT, Report, arguments, with_bytecode
 from benchmarks.loop_watch import LoopWatch
 from benchmarks.population import GANG, JOB_UID, NAMESPACE, Population
+from benchmarks.synthetic_api import SyntheticApi, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -167,8 +165,8 @@ async def _notified(store: Store[PodView], views: ViewDecoder[PodView], pods: It
 async def _follower(pods: int) -> dict[str, Any]:
     watch = LoopWatch()
     watch.install()
-    with _server(1) as url:
-        await _followed(url, 1, seconds=0.1, on_synced=lambda: None)  # what a process loads once
+    with serving(Population(1, HELD_EVERY)) as api:
+        await _followed(api, 1, seconds=0.1, on_synced=lambda: None)  # what a process loads once
     watch.take()
     peak = _Peak()
     ticking = [asyncio.create_task(watch.tick()), asyncio.create_task(peak.watch())]
@@ -179,8 +177,8 @@ async def _follower(pods: int) -> dict[str, Any]:
         figures["list_cpu_s"] = round(time.process_time() - cpu, 2)
         figures["running_mb"] = round(_rss_mb(collected=False) - peak.before_mb, 1)
 
-    with _server(pods) as url:
-        counted = await _followed(url, pods, seconds=pods / ENDS_PER_S, on_synced=synced)
+    with serving(Population(pods, HELD_EVERY)) as api:
+        counted = await _followed(api, pods, seconds=pods / ENDS_PER_S, on_synced=synced)
     figures["cpu_s"] = round(time.process_time() - cpu, 2)
     figures["seconds"] = round(time.monotonic() - began, 1)
     figures["memory_mb"] = round(peak.highest_mb - peak.before_mb, 1)
@@ -194,11 +192,11 @@ async def _follower(pods: int) -> dict[str, Any]:
     return figures
 
 
-async def _followed(url: str, pods: int, *, seconds: float, on_synced: Callable[[], None]) -> dict[str, Any]:
+async def _followed(api: SyntheticApi, pods: int, *, seconds: float, on_synced: Callable[[], None]) -> dict[str, Any]:
     """Follow the gang while its pods end. Returns what the server has counted."""
-    config = ClusterConfig.from_extras("benchmark", {"kube_config": _kubeconfig(url)})
+    config = ClusterConfig.from_extras("benchmark", {"kube_config": api.kubeconfig()})
     following = asyncio.create_task(_follow(config))
-    async with aiohttp.ClientSession(url) as control:
+    async with api.control() as control:
         async for _ in _every(0.1):
             kept = sum(one.objects for one in informers().statistics().values() if one.synced)
             if kept > pods or following.done():
@@ -221,27 +219,6 @@ async def _every(seconds: float) -> AsyncIterator[None]:
     while True:
         yield
         await asyncio.sleep(seconds)
-
-
-@contextmanager
-def _server(pods: int) -> Iterator[str]:
-    command = [sys.executable, "-m", "benchmarks.synthetic_api", str(pods), str(HELD_EVERY)]
-    environment = with_bytecode(os.environ)
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        try:
-            assert server.stdout is not None
-            yield json.loads(server.stdout.readline())["url"]
-        finally:
-            server.kill()
-
-
-def _kubeconfig(url: str) -> dict[str, Any]:
-    return {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "this", "user": "me"}}],
-        "clusters": [{"name": "this", "cluster": {"server": url}}],
-        "users": [{"name": "me", "user": {}}],
-    }
 
 
 # -- measuring -------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""The pods of one very large gang, as a real API server sends them. Each pod is made when it is requested.
+"""The pods of one very large gang, or of many gangs, as a real API server sends them. Each pod is made
+when it is requested.
 
 Each has its own name, uid, version, node, times and result, and the weight of a real one: managedFields, a spec with
 volumes and tolerations, and what networks write into annotations.
@@ -14,8 +15,6 @@ from typing import Any, Final
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG
 
 NAMESPACE: Final = "research"
-GANG: Final = "train-7f3k2a-0"
-JOB_UID: Final = "4e1d9f52-6c1b-4a8e-9a51-0c7f1f0b7d3e"
 NODES: Final = 2000
 STARTS_OVER_S: Final = 300
 ENDS_OVER_S: Final = 600
@@ -29,20 +28,43 @@ def uid_of(index: int) -> str:
     return f"{index:08x}-6c1b-4a8e-9a51-{index * 7919:012x}"
 
 
-def name_of(index: int) -> str:
-    return f"{GANG}-{index}-{index * 7919 % 99991:05d}"
+def gang_name(gang: int) -> str:
+    return f"train-{gang:06x}-0"
+
+
+def job_uid(gang: int) -> str:
+    return f"{gang:08x}-6c1b-4a8e-9a51-0c7f1f0b7d3e"
 
 
 def index_of(name: str) -> int:
-    return int(name.rsplit("-", 2)[1])
+    """The number of a pod, from its name."""
+    return int(name.rsplit("-", 1)[1])
+
+
+def gang_of_name(name: str) -> int:
+    """The number of a gang, from the name of its Job."""
+    return int(name.split("-")[1], 16)
+
+
+GANG: Final = gang_name(0)
+JOB_UID: Final = job_uid(0)
 
 
 @dataclass(frozen=True)
 class Population:
-    """So many pods of one gang; every `held_every`-th is still held by our finalizer, the others were let go."""
+    """So many pods in gangs of equal size. The finalizer of the provider still holds every `held_every`-th pod."""
 
     pods: int
     held_every: int = 1
+    gangs: int = 1
+
+    @property
+    def size(self) -> int:
+        """The number of pods of each gang."""
+        return self.pods // self.gangs
+
+    def name_of(self, index: int) -> str:
+        return f"{gang_name(index // self.size)}-{index % self.size}-{index:05d}"
 
     def is_held(self, index: int) -> bool:
         return index % self.held_every == 0
@@ -54,13 +76,13 @@ class Population:
         """A pod that succeeded with a result; released by us if `held` is false."""
         return self._filled(_ENDED, index, version, held=self.is_held(index) if held is None else held)
 
-    def job(self, version: int, *, complete: bool) -> Json:
+    def job(self, gang: int, version: int, *, complete: bool) -> Json:
         at = _time(BEGAN + timedelta(seconds=STARTS_OVER_S + ENDS_OVER_S))
-        began = {"active": self.pods, "ready": self.pods, "startTime": _time(BEGAN)}
+        began = {"active": self.size, "ready": self.size, "startTime": _time(BEGAN)}
         ended = {
             "startTime": _time(BEGAN),
-            "succeeded": self.pods,
-            "completedIndexes": f"0-{self.pods - 1}",
+            "succeeded": self.size,
+            "completedIndexes": f"0-{self.size - 1}",
             "completionTime": at,
             "conditions": [
                 {"type": kind, "status": "True", "reason": "CompletionsReached", "lastTransitionTime": at}
@@ -71,15 +93,15 @@ class Population:
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {
-                "name": GANG,
+                "name": gang_name(gang),
                 "namespace": NAMESPACE,
-                "uid": JOB_UID,
+                "uid": job_uid(gang),
                 "generation": 2,
                 "resourceVersion": str(version),
                 "creationTimestamp": _CREATION,
-                "labels": {LABEL_GANG: GANG, LABEL_ATTEMPT: "0"},
+                "labels": {LABEL_GANG: gang_name(gang), LABEL_ATTEMPT: "0"},
             },
-            "spec": {"parallelism": self.pods, "completions": self.pods, "completionMode": "Indexed"},
+            "spec": {"parallelism": self.size, "completions": self.size, "completionMode": "Indexed"},
             "status": ended if complete else began,
         }
 
@@ -88,8 +110,10 @@ class Population:
         start = BEGAN + timedelta(seconds=index % STARTS_OVER_S)
         end = BEGAN + timedelta(seconds=STARTS_OVER_S + index * 31 % ENDS_OVER_S)
         values = {
-            b"@index": str(index),
-            b"@name": name_of(index),
+            b"@index": str(index % self.size),
+            b"@name": self.name_of(index),
+            b"@gang": gang_name(index // self.size),
+            b"@job_uid": job_uid(index // self.size),
             b"@uid": uid_of(index),
             b"@version": str(version),
             b"@node": f"ip-10-{index % NODES // 250}-{index % NODES % 250}.eu-central-1.compute.internal",
@@ -108,19 +132,19 @@ def _time(at: datetime) -> str:
 
 def _template(phase: str, state: Json, *, ready: bool) -> bytes:
     labels = {
-        LABEL_GANG: GANG,
+        LABEL_GANG: "@gang",
         LABEL_ATTEMPT: "0",
-        "batch.kubernetes.io/controller-uid": JOB_UID,
+        "batch.kubernetes.io/controller-uid": "@job_uid",
         "batch.kubernetes.io/job-completion-index": "@index",
-        "batch.kubernetes.io/job-name": GANG,
-        "controller-uid": JOB_UID,
-        "job-name": GANG,
+        "batch.kubernetes.io/job-name": "@gang",
+        "controller-uid": "@job_uid",
+        "job-name": "@gang",
         "team": "research",
     }
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": GANG, "uid": JOB_UID, "controller": True}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "@gang", "uid": "@job_uid", "controller": True}
     meta = {
         "name": "@name",
-        "generateName": f"{GANG}-@index-",
+        "generateName": "@gang-@index-",
         "namespace": NAMESPACE,
         "uid": "@uid",
         "resourceVersion": "@version",

@@ -1,20 +1,35 @@
-"""An API server of one very large gang, for measuring its client: it makes each pod's JSON anew and keeps two bits.
+"""An API server of one very large gang or of many gangs, to measure their client. The server makes the JSON of a pod
+when the pod is asked for, and keeps two bits for each pod.
 
-`python -m benchmarks.synthetic_api PODS HELD_EVERY` prints its address, and serves what a follower asks for.
-`POST /end` with seconds has all pods end within that time, and then the Job. It stores the ledger, and counts requests.
+`python -m benchmarks.synthetic_api PODS HELD_EVERY GANGS [tls]` prints the address, and serves what a follower asks
+for. After `POST /end` with a number of seconds, all pods end within that time, and each Job after its last pod. The
+server stores the ledgers, and counts requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
+import ssl
+import subprocess
 import sys
 from collections import Counter
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import aiohttp
 from aiohttp import web
 
-from benchmarks.population import GANG, JOB_UID, NAMESPACE, Population, index_of, name_of, uid_of
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from benchmarks.harness import ROOT, with_bytecode
+from benchmarks.population import NAMESPACE, Population, gang_of_name, index_of, uid_of
+from gangjobs_sandbox import tls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 JOBS_PATH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
@@ -31,7 +46,7 @@ class Api:
         self.version = 1000
         self.ended = bytearray(population.pods)
         self.released = bytearray(population.pods)
-        self.is_complete = False
+        self.completed = bytearray(population.gangs)
         self.maps: dict[str, dict[str, Any]] = {}
         self.watchers: dict[str, list[asyncio.Queue[bytes]]] = {"pods": [], "jobs": []}
         self.requests: Counter[str] = Counter()
@@ -74,32 +89,48 @@ class Api:
     async def _pods(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
             return await self._watch(request, "pods")
-        first, limit = int(request.query.get("continue", 0)), int(request.query.get("limit") or self.population.pods)
-        after = min(first + limit, self.population.pods)
-        meta = {"resourceVersion": str(self.version)} | ({"continue": str(after)} if after < len(self.ended) else {})
+        selected = self._selected(request)
+        first = int(request.query.get("continue", selected.start))
+        after = min(first + int(request.query.get("limit") or len(selected)), selected.stop)
+        meta = {"resourceVersion": str(self.version)} | ({"continue": str(after)} if after < selected.stop else {})
         items = b",".join(self._pod(index) for index in range(first, after))
         return _json(b'{"kind":"PodList","metadata":' + json.dumps(meta).encode() + b',"items":[' + items + b"]}")
+
+    def _selected(self, request: web.Request) -> range:
+        """The pods that the label selector selects: the pods of one gang, or all."""
+        gang = _gang_in_selector(request)
+        if gang is None:
+            return range(self.population.pods)
+        first = gang_of_name(gang) * self.population.size
+        return range(first, first + self.population.size)
 
     async def _release(self, request: web.Request) -> web.StreamResponse:
         await request.read()
         index = index_of(request.match_info["name"])
         self.released[index] = 1
         self._send_event("pods", self._pod(index))
-        meta = {"name": name_of(index), "namespace": NAMESPACE, "uid": uid_of(index), "resourceVersion": "1"}
+        meta = {
+            "name": self.population.name_of(index),
+            "namespace": NAMESPACE,
+            "uid": uid_of(index),
+            "resourceVersion": "1",
+        }
         return _json({"kind": "PartialObjectMetadata", "metadata": meta})
 
-    # -- the Job ---------------------------------------------------------------------------------------------
+    # -- Jobs ------------------------------------------------------------------------------------------------
 
-    def _job_now(self) -> dict[str, Any]:
-        return self.population.job(self.version, complete=self.is_complete)
+    def _job_now(self, gang: int) -> dict[str, Any]:
+        return self.population.job(gang, self.version, complete=bool(self.completed[gang]))
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._job_now()) if request.match_info["name"] == GANG else await self._missing(request)
+        gang = gang_of_name(request.match_info["name"])
+        return _json(self._job_now(gang)) if gang < self.population.gangs else await self._missing(request)
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
             return await self._watch(request, "jobs")
-        return _json({"metadata": {"resourceVersion": str(self.version)}, "items": [self._job_now()]})
+        items = [self._job_now(gang) for gang in range(self.population.gangs)]
+        return _json({"metadata": {"resourceVersion": str(self.version)}, "items": items})
 
     async def _end(self, request: web.Request) -> web.StreamResponse:
         task = asyncio.create_task(self._run_out(float((await request.json())["seconds"])))
@@ -114,17 +145,23 @@ class Api:
             for index in range(done, due):
                 self.ended[index] = 1
                 self._send_event("pods", self._pod(index))
+                if (index + 1) % self.population.size == 0:
+                    self._complete(index // self.population.size)
                 if index % 100 == 0:
                     await asyncio.sleep(0)
             done = due
             await asyncio.sleep(BURST_S)
-        self.is_complete = True
-        self._send_event("jobs", json.dumps(self._job_now()).encode())
+
+    def _complete(self, gang: int) -> None:
+        self.completed[gang] = 1
+        self._send_event("jobs", json.dumps(self._job_now(gang)).encode())
 
     # -- the ledger ------------------------------------------------------------------------------------------
 
     async def _list_maps(self, request: web.Request) -> web.StreamResponse:
-        return _json({"metadata": {"resourceVersion": str(self.version)}, "items": list(self.maps.values())})
+        gang = _gang_in_selector(request)
+        items = [one for one in self.maps.values() if gang is None or one["metadata"]["labels"][LABEL_GANG] == gang]
+        return _json({"metadata": {"resourceVersion": str(self.version)}, "items": items})
 
     async def _create_map(self, request: web.Request) -> web.StreamResponse:
         made = await request.json()
@@ -167,7 +204,9 @@ class Api:
                     lines = [json.dumps({"type": "BOOKMARK", "object": meta}).encode() + b"\n"]
                 while not queue.empty() and len(lines) < 16:
                     lines.append(queue.get_nowait())
-                await response.write(b"".join(lines))
+                # A real API server also writes each event by itself, so that each is a TLS record, or several.
+                for line in lines:
+                    await response.write(line)
         except (ConnectionError, asyncio.CancelledError):
             return response
         finally:
@@ -184,21 +223,71 @@ class Api:
         return _json({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}, status=404)
 
 
+def _gang_in_selector(request: web.Request) -> str | None:
+    """The gang that the label selector names, if any."""
+    terms = (term.partition("=") for term in request.query.get("labelSelector", "").split(","))
+    return next((value for label, _, value in terms if label == LABEL_GANG and value), None)
+
+
 def _json(body: Any, *, status: int = 200) -> web.Response:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return web.Response(body=raw, status=status, content_type="application/json")
 
 
-async def main(pods: int, held_every: int) -> None:
-    runner = web.AppRunner(Api(Population(pods, held_every)).app(), access_log=None)
+async def main(population: Population, *, secure: bool) -> None:
+    runner = web.AppRunner(Api(population).app(), access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    certificate = tls.issue() if secure else None
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.server_context() if certificate else None)
     await site.start()
-    address = runner.addresses[0]
-    print(json.dumps({"url": f"http://{address[0]}:{address[1]}", "job_uid": JOB_UID}), flush=True)
+    host, port = runner.addresses[0][:2]
+    authority = certificate.certificate.decode() if certificate else None
+    url = f"{'https' if secure else 'http'}://{host}:{port}"
+    print(json.dumps({"url": url, "authority": authority}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started this is gone
     await runner.cleanup()
 
 
+@dataclass(frozen=True)
+class SyntheticApi:
+    """A running server, as a client sees it."""
+
+    url: str
+    authority: str | None
+    """The certificate of the server as PEM; `None` for a server without TLS."""
+
+    def kubeconfig(self) -> dict[str, Any]:
+        cluster = {"server": self.url}
+        if self.authority is not None:
+            cluster["certificate-authority-data"] = base64.b64encode(self.authority.encode()).decode()
+        return {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "this", "user": "me"}}],
+            "clusters": [{"name": "this", "cluster": cluster}],
+            "users": [{"name": "me", "user": {}}],
+        }
+
+    def control(self) -> aiohttp.ClientSession:
+        """A client for `/end` and `/figures`."""
+        trust = ssl.create_default_context(cadata=self.authority) if self.authority else True
+        return aiohttp.ClientSession(self.url, connector=aiohttp.TCPConnector(ssl=trust))
+
+
+@contextmanager
+def serving(population: Population, *, secure: bool = False) -> Iterator[SyntheticApi]:
+    """A server in a process of its own, while the block runs."""
+    numbers = [str(number) for number in (population.pods, population.held_every, population.gangs)]
+    command = [sys.executable, "-m", "benchmarks.synthetic_api", *numbers, *(["tls"] if secure else [])]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=with_bytecode(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        try:
+            assert server.stdout is not None
+            yield SyntheticApi(**json.loads(server.stdout.readline()))
+        finally:
+            server.kill()
+
+
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    pods, held_every, gangs = (int(number) for number in sys.argv[1:4])
+    asyncio.run(main(Population(pods, held_every, gangs), secure="tls" in sys.argv))

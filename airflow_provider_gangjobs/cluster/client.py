@@ -60,6 +60,7 @@ class Client:
 
     :param transport: The way to send requests: `choose_transport.for_watches`, or `for_few_requests` in a process
         that sends some requests and ends.
+    :param patches_in_bulk: Whether `patch_many` sends patches. Otherwise the caller sends each with `patch`.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Client:
         retry_for_s: float = RETRY_FOR_S,
         credentials: Credentials | None = None,
         transport: TransportFactory = for_watches,
+        patches_in_bulk: bool = True,
     ) -> None:
         self.config = config
         self.clock = clock = clock or Clock()
         self._credentials = credentials or Credentials(config, clock=clock)
         self._transport = transport(self._credentials, tcp_keepalive=config.tcp_keepalive, monotonic=clock.monotonic)
         self._retrying = RetryingTransport(self._transport, clock, retry_for_s=retry_for_s)
+        self._patches_in_bulk = patches_in_bulk
 
     async def __aenter__(self) -> Self:
         return self
@@ -191,6 +194,8 @@ class Client:
         :return: The consumed items that are unfinished, and whether any patch succeeded. Send the unfinished items
             with `patch`, which classifies a refusal. They may have been applied.
         """
+        if not self._patches_in_bulk:
+            return [], False
         requests = (
             (item, resource.path(namespace, name), msgspec.json.encode(body)) for item, name, namespace, body in patches
         )

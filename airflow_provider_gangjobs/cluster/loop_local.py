@@ -28,6 +28,14 @@ def loop_local(factory: Callable[[], T]) -> T:
     return instance
 
 
+def set_loop_local(factory: Callable[[], T], instance: T) -> None:
+    """Make `instance` the running loop's instance of `factory`, for a program with settings of its own.
+
+    Call this before the first use: code that already uses another instance keeps it.
+    """
+    _STATE.setdefault(asyncio.get_running_loop(), {})[factory] = instance
+
+
 def _drop_closed_loops() -> None:
     """Drop the state of closed loops. The state may refer to its loop, so the weak key alone would keep both alive."""
     for loop in [loop for loop in _STATE if loop.is_closed()]:

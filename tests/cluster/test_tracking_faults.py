@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster import loop_local
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory
 from airflow_provider_gangjobs.cluster.informer.config import InformerConfig
+from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS
 from airflow_provider_gangjobs.gang.labels import LABEL_JOB_UID
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
@@ -115,7 +115,7 @@ class FaultyNamespace:
         plane = tenant.plane
         config = ClusterConfig.from_extras("admin", {"kube_config_path": str(plane.folder / "admin.kubeconfig")})
         factory = InformerFactory(connect=ShortTimeoutClient, config=SHORT_WATCHES, linger_s=0)
-        loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = factory
+        set_loop_local(InformerFactory, factory)
         async with AsyncExitStack() as stack:
             proxy = await stack.enter_async_context(FaultProxy.opened(plane))
             kubelets = FakeKubelets(await stack.enter_async_context(Client(config)))

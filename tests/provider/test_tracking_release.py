@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_gangjobs.cluster import resources as cluster_resources
+from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
+from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.tracking.harvest.finalizer import release_all
 from airflow_provider_gangjobs.tracking.release import release_pods
+from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import NAMESPACES, PODS
 from tests.guarantees.history import is_held
-from tests.provider.virtual_control_plane import VirtualControlPlane
+from tests.provider.virtual_control_plane import VirtualControlPlane, loop_clock
 from tests.provider.virtual_time import in_virtual_time
 
 FOREIGN = "example.org/other"
@@ -20,6 +25,11 @@ def _pod(
     meta = {"name": name, "finalizers": list(finalizers), "labels": labels or {}}
     body = {"metadata": meta, "spec": {"containers": [{"name": "main", "image": "i"}]}}
     plane.registry.create(PODS, body, namespace)
+
+
+async def _views(plane: VirtualControlPlane) -> list[PodView]:
+    pages = plane.client.list_views(PodView, cluster_resources.PODS, "default")
+    return [pod async for page in pages for pod in page]
 
 
 def _held(plane: VirtualControlPlane) -> list[str]:
@@ -119,16 +129,44 @@ STORMS = {
 }
 
 
+IN_BULK_OR_NOT = pytest.mark.parametrize("in_bulk", [True, False], ids=["in bulk", "one by one"])
+
+
+@IN_BULK_OR_NOT
+@in_virtual_time
+async def test_pods_that_are_gone_or_replaced_count_as_released(in_bulk: bool) -> None:
+    """Both ways of sending patches have the same result."""
+    async with (
+        VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane,
+        Client(plane.config, clock=loop_clock(), patches_in_bulk=in_bulk) as client,
+    ):
+        for number in range(200):
+            _pod(plane, f"pod-{number}")
+        pods = await _views(plane)
+        for name in ("pod-7", "pod-150"):
+            plane.registry.patch(PODS, name, "default", {"metadata": {"finalizers": None}}, PatchKind.MERGE)
+            plane.registry.delete(PODS, name, "default")
+        _pod(plane, "pod-150")
+        errors = {}
+        await release_all(client, pods, lambda pod, error: errors.update({pod.metadata.name: error}))
+        assert errors == dict.fromkeys((f"pod-{number}" for number in range(200)), None)
+        assert _held(plane) == ["pod-150"]
+
+
+@IN_BULK_OR_NOT
 @pytest.mark.parametrize("fault", STORMS.values(), ids=STORMS)
 @in_virtual_time
-async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault):
-    async with VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane:
+async def test_of_many_pods_none_stays_held_by_the_faults_of_a_server(fault, in_bulk):
+    async with (
+        VirtualControlPlane.running(jobs=False, plays_nodes=False) as plane,
+        Client(plane.config, clock=loop_clock(), patches_in_bulk=in_bulk) as client,
+    ):
         for number in range(300):
             _pod(plane, f"pod-{number}")
         plane.arm(method="PATCH", skip=100, times=3, **fault)
         plane.arm(method="PATCH", skip=60, times=3, **fault)
-        first = await release_pods(plane.client, namespace="default")
-        again = await release_pods(plane.client, namespace="default")
+        first = await release_pods(client, namespace="default")
+        again = await release_pods(client, namespace="default")
         assert _held(plane) == []
         assert first.released + first.failed == 300
         assert again.failed == 0

@@ -14,13 +14,14 @@ import asyncio
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.cluster import loop_local
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
 from airflow_provider_gangjobs.cluster.informer import InformerFactory, informers
+from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, LABEL_ATTEMPT, LABEL_GANG, LABEL_ROLE, Role
 from gangjobs_sandbox.api.app import create_app
@@ -65,9 +66,8 @@ def config_for(url: str, token: str | None = None) -> ClusterConfig:
 
 def _share_virtual_time() -> None:
     """Give the loop's informers and their clients its time; by themselves they take the machine's."""
-    loop_local._STATE.setdefault(asyncio.get_running_loop(), {})[InformerFactory] = InformerFactory(
-        connect=lambda config: Client(config, clock=loop_clock()), clock=loop_clock()
-    )
+    connect = partial(Client, clock=loop_clock())
+    set_loop_local(InformerFactory, InformerFactory(connect=connect, clock=loop_clock()))
 
 
 def loop_clock() -> Clock:

@@ -16,8 +16,10 @@ from airflow_provider_gangjobs.cluster.http.stream_reader import (
     BATCH_AFTER_CHUNKS,
     BATCH_PAUSE_MAX_S,
     BATCH_PAUSE_S,
+    StreamReader,
     batch_pause_s,
     read_batched,
+    read_chunks,
     reading_paused,
 )
 from gangjobs_sandbox.tls import issue
@@ -26,6 +28,9 @@ from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+
+READERS = pytest.mark.parametrize("read", [read_chunks, read_batched])
 
 
 class Wire:
@@ -64,15 +69,29 @@ class Wire:
         self.is_paused = False
 
 
-async def _read(wire: Any) -> list[tuple[float, bytes]]:
+async def _read(wire: Any, read: StreamReader = read_batched) -> list[tuple[float, bytes]]:
     sending = asyncio.create_task(wire.send())
-    chunks = [(elapsed(), chunk) async for chunk in read_batched(wire, idle_timeout_s=TIMEOUT_S)]
+    chunks = [(elapsed(), chunk) async for chunk in read(wire, idle_timeout_s=TIMEOUT_S)]
     await sending
     return chunks
 
 
 def _whole(times: list[float]) -> bytes:
     return b"".join(b"%d " % number for number in range(len(times)))
+
+
+@READERS
+@pytest.mark.parametrize("apart_s", [0.001, 0.021, 1.0])
+@in_virtual_time
+async def test_every_reader_yields_the_whole_body_in_order(read: StreamReader, apart_s: float) -> None:
+    wire = Wire([number * apart_s for number in range(1, 101)])
+    assert b"".join(chunk for _, chunk in await _read(wire, read)) == _whole(wire.times)
+
+
+@in_virtual_time
+async def test_plain_reader_reads_each_chunk_of_a_burst_at_once() -> None:
+    wire = Wire([number * 0.001 for number in range(1, 101)])
+    assert [at for at, _ in await _read(wire, read_chunks)] == pytest.approx(wire.times)
 
 
 @in_virtual_time
@@ -189,8 +208,9 @@ async def test_connection_may_close_in_the_pause(tls: bool) -> None:
             await reader.read()
 
 
+@READERS
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_idle_stream_times_out_without_waiting_for_its_peer(tls: bool) -> None:
+async def test_idle_stream_times_out_without_waiting_for_its_peer(tls: bool, read: StreamReader) -> None:
     heard = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -208,7 +228,7 @@ async def test_idle_stream_times_out_without_waiting_for_its_peer(tls: bool) -> 
             aiohttp.ClientSession() as session,
             session.get(f"http{'s' if tls else ''}://{host}:{port}/", ssl=context) as response,
         ):
-            stream = read_batched(response, idle_timeout_s=0.1)
+            stream = read(response, idle_timeout_s=0.1)
             assert await anext(stream) == b"hello"
             with pytest.raises(TimeoutError, match=r"nothing arrived for 0\.1 s"):
                 await anext(stream)
@@ -218,12 +238,13 @@ async def test_idle_stream_times_out_without_waiting_for_its_peer(tls: bool) -> 
         await asyncio.sleep(0)
 
 
+@READERS
 @in_virtual_time
-async def test_slow_reader_does_not_cause_an_idle_timeout():
+async def test_slow_reader_does_not_cause_an_idle_timeout(read: StreamReader) -> None:
     wire: Any = Wire([number * 1.0 for number in range(1, 21)])
     sending = asyncio.create_task(wire.send())
     heard = b""
-    async for chunk in read_batched(wire, idle_timeout_s=2.5):
+    async for chunk in read(wire, idle_timeout_s=2.5):
         heard += chunk
         if len(heard) < 10:
             await asyncio.sleep(7)

@@ -1,4 +1,5 @@
-"""Reads a busy stream in batches, at intervals, and an idle stream at once.
+"""Reads the body of a watch: `read_batched` reads a busy stream in batches, at intervals, and an idle stream at once;
+`read_chunks` is the plain way, which reads each chunk as it arrives.
 
 Waking the reader for each event of a burst costs more than the event itself. A batch that holds little is expensive
 too: the pause, the wake-up, and the first record cost 0.4 ms, however much follows.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -26,18 +27,31 @@ BATCH_AFTER_CHUNKS: Final = 4
 """A burst begins after this many chunks in a row, each within `BATCH_PAUSE_S` of the previous one."""
 
 
+class StreamReader(Protocol):
+    """Yields the body of a response in chunks: `read_batched` or `read_chunks`.
+
+    Raises:
+        TimeoutError: nothing arrived for `idle_timeout_s`.
+        aiohttp.ClientError: the connection broke.
+    """
+
+    def __call__(self, response: aiohttp.ClientResponse, *, idle_timeout_s: float) -> AsyncIterator[bytes]: ...
+
+
+async def read_chunks(response: aiohttp.ClientResponse, *, idle_timeout_s: float) -> AsyncIterator[bytes]:
+    """Yield each chunk as it arrives. See `StreamReader`."""
+    with _IdleTimeout(response, idle_timeout_s) as reader:
+        while chunk := await reader.read():
+            yield chunk
+
+
 def batch_pause_s(burst_s: float) -> float:
     """Return how long to pause reading, in seconds, in a burst that has lasted for `burst_s`."""
     return min(max(BATCH_PAUSE_S, burst_s * BATCH_PAUSE_PER_BURST_SECOND), BATCH_PAUSE_MAX_S)
 
 
 async def read_batched(response: aiohttp.ClientResponse, *, idle_timeout_s: float) -> AsyncIterator[bytes]:
-    """Yield the body in chunks as they arrive. In a burst, yield one chunk for each pause.
-
-    Raises:
-        TimeoutError: nothing arrived for `idle_timeout_s`.
-        aiohttp.ClientError: the connection broke.
-    """
+    """Yield the body in chunks as they arrive. In a burst, yield one chunk for each pause. See `StreamReader`."""
     now_s = asyncio.get_running_loop().time
     chunks_in_a_row = 0
     read_at = burst_at = now_s()

@@ -141,6 +141,7 @@ class _SharedInformer(Generic[V]):
         clock: Clock,
         config: InformerConfig,
         linger_s: float,
+        intern: bool,
     ) -> None:
         self._clock = clock
         self._linger_s = linger_s
@@ -148,7 +149,7 @@ class _SharedInformer(Generic[V]):
         self._ends_at: float | None = None
         self._lifetime: asyncio.Timeout | None = None
         self._target = target
-        self.store: Store[V] = Store(index, intern=interner_of(kind))
+        self.store: Store[V] = Store(index, intern=interner_of(kind) if intern else None)
         self.health = Health(str(target), clock, healthy_after_s=config.healthy_after_s)
         self.reflector = Reflector(client, target, kind, self.store, health=self.health, clock=clock, config=config)
 
@@ -205,7 +206,13 @@ class InformerFactory:
         clock: Clock | None = None,
         config: InformerConfig | None = None,
         linger_s: float = LINGER_S,
+        intern: bool = True,
     ) -> None:
+        """
+        :param linger_s: How long an informer stays after its last user has released it.
+        :param intern: Whether equal values of views are stored once (`kube.interning`). The views are equal either way.
+        """
+        self._intern = intern
         self._connect = connect
         self._clock = clock or Clock()
         self._config = config or InformerConfig()
@@ -296,7 +303,14 @@ class InformerFactory:
     def _open(self, key: _Key, config: ClusterConfig) -> _SharedInformer[Any]:
         client = self.acquire_client(config)
         shared = _SharedInformer(
-            key.target, key.kind, key.index, client, clock=self._clock, config=self._config, linger_s=self._linger_s
+            key.target,
+            key.kind,
+            key.index,
+            client,
+            clock=self._clock,
+            config=self._config,
+            linger_s=self._linger_s,
+            intern=self._intern,
         )
         self._shared[key] = shared
         # The task gets its own context: a triggerer routes log lines by a context variable, and the informer outlives

@@ -1,0 +1,219 @@
+"""Whether the special paths of the client are worth their code: each run with and without one of them.
+
+Every figure comes from a fresh process that has loaded what a triggerer loads and follows either 1,000 gangs of 8 or
+one gang of 20,000: from the first list until each gang has its event. The API server is synthetic, in a process of its
+own, with TLS. The processes run in turns, and the figures are medians. A special path stays if a user would notice
+its absence: at least a fifth of the CPU or memory of a triggerer, or of the time of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import airflow_provider_gangjobs.triggers.gang_job  # noqa: F401 - as in a triggerer, with all of Airflow
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.config import ClusterConfig
+from airflow_provider_gangjobs.cluster.http.aiohttp_transport import AiohttpTransport
+from airflow_provider_gangjobs.cluster.http.stream_reader import read_chunks
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.cluster.informer.factory import InformerFactory
+from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.tracking.follow import follow
+from benchmarks.harness import ROOT, Report, arguments, log_progress, median, with_bytecode
+from benchmarks.population import NAMESPACE, Population, gang_name, job_uid
+from benchmarks.synthetic_api import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from benchmarks.synthetic_api import SyntheticApi
+
+ENDS_PER_S: Final = 2000
+REST_S: Final = 0.5
+REST_CPU_S: Final = 0.03
+"""A process that uses less CPU in that time is at rest."""
+SAMPLE_S: Final = 0.05
+SHIPPED: Final = "all"
+SPECIAL_PATHS: Final = ("bulk-patches", "batched-reads", "interning")
+FIGURES: Final = ("cpu_s", "triggerer_mb", "after_end_s")
+"""What a user may notice."""
+NOTICEABLE: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A number of gangs of equal size."""
+
+    gangs: int
+    pods: int
+    """Of each gang."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.gangs:,} of {self.pods:,}"
+
+
+def main() -> None:
+    if len(sys.argv) > 1 and sys.argv[1] == "run":
+        variant, gangs, pods = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+        print(json.dumps(asyncio.run(_run(variant, Shape(gangs, pods)))))
+        return
+    options = arguments(__doc__, choices={"without": SPECIAL_PATHS}, gangs=1000, pods=20_000, rounds=3)
+    many = Shape(options.gangs or (100 if options.quick else 1000), 8)
+    large = Shape(1, options.pods or (2000 if options.quick else 20_000))
+    report = Report("special paths", f"the row `{SHIPPED}`: every special path, as the provider runs")
+    for shape in (many, large):
+        _compare(report, shape, options.without, options.rounds or (1 if options.quick else 3))
+    report.publish(options.out)
+
+
+def _compare(report: Report, shape: Shape, without: list[str], rounds: int) -> None:
+    runs: dict[str, list[dict[str, float]]] = {variant: [] for variant in (SHIPPED, *without)}
+    for number in range(rounds):
+        for variant, results in runs.items():
+            log_progress(f"{shape.title}, round {number + 1} of {rounds}: {variant}")
+            results.append(_in_a_process(variant, shape))
+            print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+    rows = {
+        variant: {name: median(one[name] for one in results) for name in results[0]}
+        for variant, results in runs.items()
+    }
+    for variant, row in rows.items():
+        report.add(who=f"{shape.title}: {_title(variant)}", **{name: round(value, 2) for name, value in row.items()})
+        wins = {name: row[name] / rows[SHIPPED][name] for name in FIGURES if variant != SHIPPED}
+        noticed = [f"{name} {factor:.2f} times" for name, factor in wins.items() if factor >= 1 / (1 - NOTICEABLE)]
+        if wins:
+            report.notes.append(f"{shape.title}, {_title(variant)}: {', '.join(noticed) or 'nobody notices'}")
+
+
+def _title(variant: str) -> str:
+    return variant if variant == SHIPPED else f"without {variant}"
+
+
+def _in_a_process(variant: str, shape: Shape) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.special_paths", "run", variant, str(shape.gangs), str(shape.pods)]
+    done = subprocess.run(command, cwd=ROOT, env=with_bytecode(os.environ), check=True, stdout=subprocess.PIPE)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+# -- the process under test ------------------------------------------------------------------------------------
+
+
+async def _run(variant: str, shape: Shape) -> dict[str, float]:
+    logging.disable(logging.INFO)
+    if variant != SHIPPED:
+        set_loop_local(InformerFactory, _without(variant))
+    with serving(Population(1), secure=True) as api:
+        await _followed(api, Shape(1, 1))  # A process loads libraries once.
+    gc.collect()
+    idle_mb, peak = _rss_mb(), _Peak()
+    sampling = asyncio.create_task(peak.sample())
+    with serving(Population(shape.gangs * shape.pods, gangs=shape.gangs), secure=True) as api:
+        figures = await _followed(api, shape)
+    sampling.cancel()
+    return figures | {
+        "triggerer_mb": peak.highest_mb,
+        "memory_mb": peak.highest_mb - idle_mb,
+        "timer_cpu_max_ms": peak.longest_cpu_ms,
+    }
+
+
+async def _followed(api: SyntheticApi, shape: Shape) -> dict[str, float]:
+    """Follow all gangs from their first list to their events."""
+    config = ClusterConfig.from_extras("benchmark", {"kube_config": api.kubeconfig()})
+    cpu = time.process_time()
+    following = [asyncio.create_task(_follow(config, gang)) for gang in range(shape.gangs)]
+    await _rest(shape)
+    start_cpu_s = time.process_time() - cpu
+    running_mb = _rss_mb()
+    seconds = max(shape.gangs * shape.pods / ENDS_PER_S, 0.1)
+    began = time.monotonic()
+    async with api.control() as control:
+        await (await control.post("/end", json={"seconds": seconds})).read()
+        await asyncio.gather(*following)
+        figures = {
+            "cpu_s": time.process_time() - cpu,
+            "start_cpu_s": start_cpu_s,
+            "after_end_s": time.monotonic() - began,
+            "running_mb": running_mb,
+        }
+        counted = await (await control.get("/figures")).json()
+    assert counted["recorded"] == counted["released"] == shape.gangs * shape.pods, counted
+    await informers().aclose()
+    return figures
+
+
+async def _follow(config: ClusterConfig, gang: int) -> None:
+    event = await follow(config, GangRef(NAMESPACE, gang_name(gang), job_uid(gang)), report=lambda _: None)
+    assert event.status is Status.SUCCEEDED, event
+
+
+async def _rest(shape: Shape) -> None:
+    """Wait until the informers have all objects and nothing is left to do."""
+    expected = shape.gangs * shape.pods + shape.gangs
+    async for _ in _every(SAMPLE_S):
+        if sum(one.objects for one in informers().statistics().values() if one.synced) >= expected:
+            break
+    cpu = -1.0
+    async for _ in _every(REST_S):
+        if time.process_time() - cpu < REST_CPU_S:
+            break
+        cpu = time.process_time()
+
+
+async def _every(seconds: float) -> AsyncIterator[None]:
+    while True:
+        yield
+        await asyncio.sleep(seconds)
+
+
+def _without(special_path: str) -> InformerFactory:
+    """The informers and clients of a process that uses every special path but one."""
+    match special_path:
+        case "bulk-patches":
+            return InformerFactory(connect=partial(Client, patches_in_bulk=False))
+        case "batched-reads":
+            transport = partial(AiohttpTransport, read_stream=read_chunks)
+            return InformerFactory(connect=partial(Client, transport=transport))
+        case "interning":
+            return InformerFactory(intern=False)
+    raise ValueError(special_path)
+
+
+class _Peak:
+    """What a sampler sees at most: the resident set, and the CPU time that passes before the loop runs its timer.
+
+    Other processes on the machine do not lengthen the CPU time, as they would lengthen a delay.
+    """
+
+    highest_mb = 0.0
+    longest_cpu_ms = 0.0
+
+    async def sample(self) -> None:
+        before = time.thread_time()
+        async for _ in _every(SAMPLE_S):
+            now = time.thread_time()
+            self.longest_cpu_ms, before = max(self.longest_cpu_ms, (now - before) * 1000), now
+            self.highest_mb = max(self.highest_mb, _rss_mb())
+
+
+def _rss_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    main()
