@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
-    from airflow_provider_gangjobs.tracking.release import ReleaseReport
 
 log = logging.getLogger(__name__)
 
@@ -442,15 +441,6 @@ class GangService(SubmissionService):
         from airflow_provider_gangjobs.tracking.release import count_running
 
         return await count_running(self.client, ref)
-
-    async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
-        """Remove the provider's finalizer from the pods of a gang, of a namespace, or (with neither) of the cluster.
-
-        For uninstalling. Outcomes that are not recorded yet are lost. Safe to repeat.
-        """
-        from airflow_provider_gangjobs.tracking.release import release_pods
-
-        return await release_pods(self.client, namespace=namespace, gang=gang)
 
 
 __all__ = ["GangService"]

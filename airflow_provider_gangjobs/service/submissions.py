@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
     from airflow_provider_gangjobs.submission.uploads import Upload
+    from airflow_provider_gangjobs.tracking.release import ReleaseReport
 
 DEFAULT_NAMESPACE: Final = "default"
 SUBMISSIONS_PER_PAGE: Final = 100
@@ -123,6 +124,15 @@ class SubmissionService:
         where = None if everywhere else namespace or self.namespace
         now = self.client.server_clock.now
         return await tidy(self.client, namespace=where, older_than=older_than, now=now, dry_run=dry_run)
+
+    async def release_finalizers(self, *, namespace: str | None = None, gang: str | None = None) -> ReleaseReport:
+        """Remove the provider's finalizer from the pods of a gang, of a namespace, or (with neither) of the cluster.
+
+        For uninstalling. Outcomes that are not recorded yet are lost. Safe to repeat.
+        """
+        from airflow_provider_gangjobs.tracking.release import release_pods
+
+        return await release_pods(self.client, namespace=namespace, gang=gang)
 
     async def upload(self, files: Mapping[str, str | bytes], *, namespace: str | None = None) -> str:
         """Store files that many gangs share. Returns their content id, for `GangSpec(uploads=[...])`."""

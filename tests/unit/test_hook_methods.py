@@ -9,19 +9,23 @@ import pytest
 
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.service.submissions import SubmissionService
 
-USE_CASES = sorted(
-    name
-    for name, member in vars(GangService).items()
-    if not name.startswith("_") and inspect.iscoroutinefunction(member)
-)
+STEPS = {"begin_kill", "finish_kill", "halt_live", "live_attempts", "drain_pods", "count_running"}
+"""Parts of use cases, which the operator and the triggers combine on their own session."""
+COROUTINES = {
+    name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if not name.startswith("_")
+}
+USE_CASES = sorted(COROUTINES - STEPS)
+SERVICE_MODULES = {GangService.__module__, SubmissionService.__module__}
 
 
 def test_hook_has_exactly_the_use_cases_of_the_service() -> None:
-    service = GangService.__module__
-    derived = [name for name, member in vars(GangJobHook).items() if getattr(member, "__module__", "") == service]
+    members = vars(GangJobHook).items()
+    derived = [name for name, member in members if getattr(member, "__module__", "") in SERVICE_MODULES]
 
     assert sorted(derived) == USE_CASES
+    assert STEPS <= COROUTINES
 
 
 @pytest.mark.parametrize("name", USE_CASES)
