@@ -1,0 +1,54 @@
+"""A gang that somebody else ends while a trigger follows it is one event, whoever ends it and however."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.service import GangService
+from tests.provider.follower import Follower
+from tests.provider.virtual_control_plane import VirtualControlPlane
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.submission.submit import Submission
+
+KEY = TaskKey("etl", "manual__1", "train")
+WITHIN_S = 120.0
+
+ENDS: dict[str, tuple[Callable[[GangService, Submission], Awaitable[object]], set[Status]]] = {
+    "halted": (lambda gangs, gang: gangs.halt(gang.ref, reason="by hand"), {Status.FAILED}),
+    "deleted": (lambda gangs, gang: gangs.delete(gang.ref), {Status.DELETED}),
+    "its submission deleted": (
+        lambda gangs, gang: gangs.delete_submission(gang.trigger_id),
+        {Status.FAILED, Status.DELETED},
+    ),
+    "its submission deleted with its Job": (
+        lambda gangs, gang: gangs.delete_submission(gang.trigger_id, job=True),
+        {Status.FAILED, Status.DELETED},
+    ),
+}
+
+
+@pytest.mark.parametrize("ran", [True, False], ids=["running", "just submitted"])
+@pytest.mark.parametrize(("end", "statuses"), ENDS.values(), ids=ENDS)
+@in_virtual_time
+async def test_follower_of_a_gang_that_somebody_ends_returns(end: Any, statuses: set[Status], ran: bool):
+    async with VirtualControlPlane.running() as plane:
+        gangs = GangService(plane.client)
+        gang = await gangs.submit(GangSpec(image="i", command=["train"], workers=3), key=KEY, claim="ti-1")
+        following = Follower(plane, gang.ref)
+        if ran:
+            await plane.until(lambda: plane.running_ranks(gang.ref.name) == 3)
+
+        await end(gangs, gang)
+        event = await following.event(within_s=WITHIN_S)
+
+        assert event.status in statuses
+        await plane.until(lambda: not plane.held(gang.ref.name), within_s=WITHIN_S)
