@@ -249,7 +249,7 @@ def test_kill_during_the_next_submission_leaves_no_gang(task: TaskMaker) -> None
 
     operator.on_kill()
 
-    assert disruption_counts(train) == [None]
+    wait_for("the end of the next gang's pods, which keep its Job", lambda: disruption_counts(train) == [None])
 
 
 # -- without a running worker ---------------------------------------------------------------------------------
