@@ -2,13 +2,16 @@
 
 A gang whose outcome was not delivered is never run again by accident. A gang that has failed, whose outcome was
 delivered, or that is being deleted is never waited for again. So a retry after a lost worker reattaches to the gang,
-and a finished task that is cleared runs a new gang. The rules do not use Airflow's try numbers.
+and a finished task that is cleared runs a new gang. The rules do not use Airflow's try numbers, which begin again if a
+DAG run is deleted and created with the same id. Airflow gives each try a new id, a UUID version 7, and these ids are
+ordered by time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -72,16 +75,21 @@ def decide_action(
 ) -> SubmissionAction:
     """Return the action after which one gang of the task is live. After `Refuse`, the live gang is unchanged.
 
-    1. A gang that the same claim has submitted before is adopted, whatever the policy.
-    2. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
+    1. If a later try of the task is responsible for a gang, the task does nothing. A worker that was stopped for
+       longer than Airflow waits for its heartbeat may continue while the next try runs.
+    2. A gang that the same claim has submitted before is adopted, whatever the policy.
+    3. Otherwise a live gang is adopted, or superseded if the policy is `never`. A live gang that was created from other
        parameters is refused, unless it never ran: then its submission is incomplete, and it is superseded.
-    3. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
+    4. If no gang is live, a success that was not delivered is adopted if the policy allows it. With `return_failed`, a
        failure of the last attempt is adopted in the same way, so that the caller can diagnose it.
 
     :param jobs: All Jobs of the task.
     :param min_attempt: The lowest attempt number that is free.
     """
     newest = sorted(jobs, key=_attempt, reverse=True)
+    later = next((job for job in newest if _belongs_to_later_try(job, claim)), None)
+    if later is not None:
+        return TakenOver(later)
     own = [job for job in newest if job.holds_claim(claim)]
     live = [job for job in newest if job_state(job) is JobState.LIVE]
     number = _next_number(jobs, min_attempt)
@@ -97,6 +105,21 @@ def decide_action(
     if return_failed and (last := _undelivered_failure(newest, own, reattach, spec_hash)) is not None:
         return Adopt(last, tuple(live))
     return SubmitNew(number, tuple(live))
+
+
+def _belongs_to_later_try(job: Job, claim: str) -> bool:
+    theirs, ours = _created_ms(job.claim or ""), _created_ms(claim)
+    is_later = theirs is not None and ours is not None and theirs > ours
+    return is_later and job_state(job) is not JobState.DROPPED
+
+
+def _created_ms(claim: str) -> int | None:
+    """Return the time in a UUID version 7, in milliseconds since 1970. `None` for a claim of another form."""
+    try:
+        uuid = UUID(claim)
+    except ValueError:
+        return None
+    return uuid.int >> 80 if uuid.version == 7 else None
 
 
 def _undelivered_failure(newest: list[Job], own: list[Job], reattach: Reattach, spec_hash: str) -> Job | None:

@@ -74,7 +74,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TAKEN_OVER: Final = "Another try of the task answers for it now"
+TAKEN_OVER: Final = "Another try of the task is responsible for the gang"
+TAKEN_OVER_ADVICE: Final = "Nothing: Airflow has begun another try of the task, which continues"
 ROUNDS_MAX: Final = 8
 """How often the list of Jobs is read before the submission fails because the Jobs change too fast."""
 
@@ -247,7 +248,7 @@ class _SubmissionRun:
             case Refuse(job):
                 raise conflict(self.spec, job.trigger_id or "", job)
             case TakenOver(job):
-                raise SubmissionFailed(str(job.ref), "submit it again", TAKEN_OVER)
+                raise SubmissionFailed(str(job.ref), "choose an attempt", TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
             case Adopt(job, superseded):
                 progress = self._progress_of_adopted_job(await self._claim(stored[job.ref.uid]))
                 unfinished = job_state(job) is JobState.LIVE and progress.stored.is_suspended

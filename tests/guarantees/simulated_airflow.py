@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
+from airflow.models.taskinstance import uuid7
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.comms import TaskStatesResult
 from sqlalchemy.util import await_only, greenlet_spawn
@@ -65,7 +65,7 @@ class RefusedError(Exception):
 class TaskInstance:
     """The row of the task, which each try gives a new id."""
 
-    id: str = field(default_factory=lambda: str(uuid4()))
+    id: str = field(default_factory=lambda: str(uuid7()))
     try_number: int = 1
     state: str | None = "scheduled"
     trigger: TriggerArgs | None = None

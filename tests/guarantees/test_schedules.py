@@ -40,8 +40,6 @@ SHORT_S, LONG_S = 30.0, 720.0
 
 APPLIED = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 NOBODY_SWEEPS = pytest.mark.xfail(strict=True, reason="docs/reliability.md, point 10: no sweep in time")
-# Not strict: a worker that is stopped after its list of Jobs, and not before it, does not find the next try's gang.
-LATE_ADOPTION = pytest.mark.xfail(strict=False, reason="docs/reliability.md, point 7: an earlier try takes the claim")
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> 
         pytest.param(SHORT_S, False, id="the gang has ended", marks=NOBODY_SWEEPS),
         pytest.param(LONG_S, True, id="the gang runs, and SIGTERM arrives"),
         pytest.param(SHORT_S, True, id="the gang has ended, and SIGTERM arrives", marks=pytest.mark.slow),
-        pytest.param(LONG_S, False, id="the gang runs", marks=LATE_ADOPTION),
+        pytest.param(LONG_S, False, id="the gang runs"),
     ],
 )
 @in_virtual_time

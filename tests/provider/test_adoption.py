@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
     LABEL_ATTEMPT,
+    LABEL_DROPPED,
     LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
@@ -63,6 +64,8 @@ def job(state, attempt=0, *, spec_hash=OURS, claim=FORMER, spec_fields=""):
         metadata["annotations"][ANNOTATION_HALTED] = "assembling took too long"
     if state == "queued":
         metadata["labels"][LABEL_KUEUE_QUEUE] = "q"
+    if state == "dropped":
+        metadata["labels"][LABEL_DROPPED] = "true"
     return read_job(made)
 
 
@@ -114,6 +117,35 @@ def expected_choice(jobs, expected):
 def test_choice(jobs, reattach, expected):
     choice = decide_action(jobs, reattach=reattach, claim=ME, spec_hash=OURS)
     assert choice == expected_choice(jobs, expected)
+
+
+FIRST_TRY, SECOND_TRY = "019a0000-0000-7000-8000-000000000001", "019a0000-0001-7000-8000-000000000000"
+NO_TRY = "019a0000-0002-4000-8000-000000000000"
+"""A UUID version 4, which has no time."""
+
+
+@pytest.mark.parametrize("state", ["half", "running", "succeeded", "delivered", "failed"])
+def test_earlier_try_leaves_the_gang_of_a_later_try_alone(state):
+    theirs = job(state, claim=SECOND_TRY)
+
+    choice = decide_action([theirs], reattach=BOTH, claim=FIRST_TRY, spec_hash=OURS)
+
+    assert choice == TakenOver(theirs)
+
+
+@pytest.mark.parametrize(
+    ("holder", "claim"), [(FIRST_TRY, SECOND_TRY), (SECOND_TRY, NO_TRY), (NO_TRY, FIRST_TRY), (SECOND_TRY, "me")]
+)
+def test_gang_is_adopted_unless_its_try_is_known_to_be_later(holder, claim):
+    theirs = job("running", claim=holder)
+
+    assert decide_action([theirs], reattach=BOTH, claim=claim, spec_hash=OURS) == Adopt(theirs)
+
+
+def test_dropped_gang_of_a_later_try_stops_nobody():
+    dropped = job("dropped", claim=SECOND_TRY)
+
+    assert decide_action([dropped], reattach=BOTH, claim=FIRST_TRY, spec_hash=OURS) == SubmitNew(1)
 
 
 RETURNED_FAILURES = {

@@ -233,7 +233,7 @@ def test_late_worker_leaves_the_gang_of_the_next_try_alone(task: TaskMaker) -> N
     event = run_trigger(first)
     second = train.defer()  # Airflow considers the worker of the first try dead
 
-    with pytest.raises(SubmissionFailed, match="Another try of the task answers for it now"):
+    with pytest.raises(SubmissionFailed, match="Another try of the task is responsible for the gang"):
         train.operator().execute_complete(late, event)
 
     assert disruption_counts(train) == [None, "1"]
