@@ -31,10 +31,13 @@ LOOK_EVERY_S: Final = 60.0
 """Less if the grace is shorter."""
 LOOKS_PER_CONNECTION: Final = 10
 """After so many looks the connection is read again, because its credentials may have changed."""
+LINGER_S: Final = 3600.0
+"""How long a namespace is swept after the last gang that was followed there. A worker that was stopped may submit the
+gang of a task that has ended meanwhile."""
 
 
 class NamespaceSweeper:
-    """Sweeps one namespace until nobody follows a gang there and no gang is left that nobody follows."""
+    """Sweeps one namespace until, for `LINGER_S`, nobody follows a gang there and no gang is left to be swept."""
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class NamespaceSweeper:
         self._followed = followed
         self._clock = clock or Clock()
         self._leases = Leases(namespace, sweep.installation, clock=sweep.clock)
+        self._idle_since_s: float | None = None
 
     async def run(self) -> None:
         """Sweep until there is nothing to do. Raises what `read_config` raises."""
@@ -84,16 +88,26 @@ class NamespaceSweeper:
                     return False
                 if not is_synced:
                     continue
-                await self._leases.renew(client, self._followed())
+                if self._followed():
+                    await self._leases.renew(client, self._followed())
                 try:
                     log_swept(await self._sweep.look(gangs, view))
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
                     log.exception("The sweep of namespace %s failed, and is repeated", namespace)
                     continue
-                if not self._followed() and not self._sweep.has_more:
+                if self._followed() or self._sweep.has_more:
+                    self._idle_since_s = None
+                else:
                     await self._leases.remove(client)
-                    return True
+                    if self._has_idled():
+                        return True
         return False
+
+    def _has_idled(self) -> bool:
+        """Note that there is nothing to do, and return whether there was nothing to do for `LINGER_S`."""
+        now_s = self._sweep.clock.monotonic()
+        self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
+        return now_s - self._idle_since_s >= LINGER_S
 
 
 __all__ = ["NamespaceSweeper"]

@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
-from airflow_provider_gangjobs.sweeping.sweeper import LOOK_EVERY_S
+from airflow_provider_gangjobs.sweeping.sweeper import LINGER_S, LOOK_EVERY_S
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
 from airflow_provider_gangjobs.triggers.sweeping import sweep_grace
 from gangjobs_sandbox.registry import PatchKind
@@ -102,6 +102,28 @@ async def test_gang_whose_task_ended_without_a_triggerer_is_swept_within_the_gra
         await plane.until(lambda: plane.job("orphan") is None, within_s=WITHIN_S)
         await plane.until(lambda: plane.pods("orphan") == [])
     assert plane.running_ranks("followed") == 2
+
+
+async def test_gang_that_is_submitted_after_the_last_followed_gang_is_swept(plane, airflow):
+    """A worker that was stopped wakes up and submits the gang of a task that has ended."""
+    async with triggerer(submit(plane, "followed")):
+        await asyncio.sleep(2 * LOOK_EVERY_S)
+    await asyncio.sleep(LINGER_S - GRACE.total_seconds())
+
+    submit(plane, "orphan")
+
+    await plane.until(lambda: plane.job("orphan") is None, within_s=WITHIN_S)
+    await plane.until(lambda: plane.pods("orphan") == [])
+
+
+async def test_sweeper_of_a_namespace_without_gangs_ends(plane, airflow):
+    async with triggerer(submit(plane, "followed")):
+        await asyncio.sleep(2 * LOOK_EVERY_S)
+    plane.registry.delete(JOBS, "followed", NAMESPACE)
+
+    await asyncio.sleep(LINGER_S + 2 * WITHIN_S)
+
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("sweeper of ")]
 
 
 @pytest.mark.parametrize(

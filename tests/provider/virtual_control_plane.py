@@ -125,6 +125,7 @@ class VirtualControlPlane:
             client = await stack.enter_async_context(Client(config, clock=loop_clock()))
             _share_virtual_time()
             stack.push_async_callback(informers().aclose)
+            stack.push_async_callback(stop_sweepers)
             plane = cls(registry, time_of_day, faults, config, client, logs, plays_nodes)
             stack.callback(registry.observe(plane._observe))
             stack.callback(registry.observe(plane.history.observer(plane.moment)))
@@ -308,3 +309,11 @@ async def _end(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def stop_sweepers() -> None:
+    """End the sweepers of triggers, which otherwise sweep for a while after their last gang."""
+    sweepers = [task for task in asyncio.all_tasks() if task.get_name().startswith("sweeper of ")]
+    for sweeper in sweepers:
+        sweeper.cancel()
+    await asyncio.gather(*sweepers, return_exceptions=True)
