@@ -45,7 +45,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
     name = gang.ref.name
     record = await gang.record()
     uids = record.uids(name)
-    assert job_verdict(record.job(name)) in {event.status, None}
+    assert job_verdict(record.job(name)) in _verdicts_of(event)
     assert len(event.ranks) == len(uids)
     assert event.counts["held"] == 0
     no_finalizer_left(record, name)
@@ -55,6 +55,11 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
     if any(map(_stays, record.last(JOBS, gang=name))):
         async with GangService.connect(gang.config) as gangs:
             assert {outcome.uid for outcome in await gangs.outcomes(gang.ref)} == uids
+
+
+def _verdicts_of(event: GangEvent) -> set[Status | None]:
+    """The verdicts of the Job that agree with the event. A Job that the provider has halted fails, or stays suspended."""
+    return {Status.FAILED, None} if event.status is Status.TIMEOUT else {event.status, None}
 
 
 def _stays(job: Obj) -> bool:
