@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
@@ -96,7 +96,7 @@ async def test_pods_that_nobody_harvests_are_released(tenant: Tenant, release: C
             return await phases() == []
 
         await until(run)
-        await gangs.delete(submission.ref)
+        await gangs.client.delete(JOBS, submission.ref.name, tenant.namespace)  # not by the provider, which releases
         await until(have_ended)
         held = await gangs.client.list(PODS, tenant.namespace)
         assert all(FINALIZER_HARVEST in pod["metadata"]["finalizers"] for pod in held)

@@ -58,7 +58,7 @@ async def check(gang: GangUnderTest, event: GangEvent) -> None:
 
 
 def _verdicts_of(event: GangEvent) -> set[Status | None]:
-    """The verdicts of the Job that agree with the event. A Job that the provider has halted fails, or stays suspended."""
+    """The verdicts of the Job that agree with the event. A halted Job fails, or stays suspended."""
     return {Status.FAILED, None} if event.status is Status.TIMEOUT else {event.status, None}
 
 
