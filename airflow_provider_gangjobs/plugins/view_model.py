@@ -176,7 +176,7 @@ def _observation(snapshot: GangSnapshot, job: Job) -> Observation:
 
 
 def _wait_of_job(phase: Phase, evidence: WaitInputs, job: Job) -> Wait:
-    if job.ends_by_halt or job.failed_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
+    if job.end_is_by_halt or phase in (Phase.QUEUED, Phase.SUBMITTED):
         return explain_suspension(job)
     return explain_assembly(evidence) if phase is Phase.ASSEMBLING else Wait(WaitCause.RANKS)
 

@@ -20,7 +20,7 @@ class JobState(StrEnum):
     DELIVERED = "delivered"
     """The Job ended, and its outcome was delivered."""
     HALTED = "halted"
-    """The Job was suspended permanently."""
+    """The provider has halted the gang, and the Job has not failed yet."""
     TERMINATING = "terminating"
     """The Job is being deleted, however it ended: it can neither be adopted nor delivered."""
     DROPPED = "dropped"

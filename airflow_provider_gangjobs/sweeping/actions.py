@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
-from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
+from airflow_provider_gangjobs.submission.claim import is_gone
 from airflow_provider_gangjobs.submission.ending import delete_if
 
 if TYPE_CHECKING:
@@ -90,17 +90,10 @@ class SweepActions:
         return True
 
     async def _release_if_gone(self, ref: GangRef) -> bool:
-        if not await self._is_gone(ref):
+        if not await is_gone(self._gangs.client, ref):
             return False
         await self._gangs.release_pods(ref)
         return True
-
-    async def _is_gone(self, ref: GangRef) -> bool:
-        try:
-            stored = await self._gangs.client.get(JOBS, ref.name, ref.namespace)
-        except NotFound:
-            return True
-        return bool(stored["metadata"]["uid"] != ref.uid)
 
 
 __all__ = ["SweepActions", "SweptGang"]

@@ -96,13 +96,12 @@ def _plan(
     for gang in view.gangs():
         held = held_by_owner(view.pods(gang))
         for job in map(read_job, view.jobs(gang)):
-            is_over = job.is_ended or job.is_halted or job.is_being_deleted
             facts = SweepFacts(
                 installation=job.installation,
                 unowned_for=None if is_followed(job.ref) else now - (job.ended_at or job.created_at or now),
                 held_pods=len(held.pop(job.ref.uid, ())),
                 task=TaskEnd.UNKNOWN if end_unowned is None else TaskEnd.ASSUMED,
-                grace=older_than if is_over or end_unowned is None else end_unowned,
+                grace=older_than if job.is_over or end_unowned is None else end_unowned,
             )
             yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
         for uid, pods in held.items():

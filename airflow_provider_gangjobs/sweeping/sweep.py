@@ -127,8 +127,7 @@ class Sweep:
         return unowned, vanished
 
     def _may_act(self, job: Job, facts: SweepFacts) -> bool:
-        is_over = job.is_ended or job.is_halted or job.is_being_deleted
-        return job.installation == self.installation != "" and (facts.held_pods > 0 or not is_over)
+        return job.installation == self.installation != "" and (facts.held_pods > 0 or not job.is_over)
 
     def _remember(self, ref: GangRef, claim: str | None) -> _Memory:
         memory = self._memory.setdefault(ref, _Memory(self.clock.monotonic(), claim))

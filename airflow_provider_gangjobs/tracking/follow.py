@@ -215,7 +215,7 @@ class _Follower:
         pods = await self.observer.refresh()
         observation = await self.observer.observe(pods.index, job, self.watch.podgroup, events=self.events)
         halted = read_deadline_halt(job)
-        is_halted = job is not None and (job.ends_by_halt or job.failed_by_halt)
+        is_halted = job is not None and job.end_is_by_halt
         if observation.verdict is not None and not is_halted:
             return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
         report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))

@@ -1,8 +1,8 @@
-"""Halt: the rules of a Job that is ended by the provider, with the reason in an annotation of the Job.
+"""Halt: the rules of a Job that the provider ends, with the reason in an annotation of the Job.
 
 The pods of a halted gang end and are harvested. The Job ends as failed, so its time to live counts, and its ledger
-stays as long as the Job. If a triggerer halts a gang after a
-deadline and then crashes, the next triggerer reads the annotation and reports the same deadline.
+stays as long as the Job. If a triggerer halts a gang after a deadline and then crashes, the next triggerer reads the
+annotation and reports the same deadline.
 """
 
 from __future__ import annotations

@@ -238,6 +238,11 @@ class Job:
         return self.complete is not None or self.failed is not None
 
     @property
+    def is_over(self) -> bool:
+        """The gang has ended, was halted, or is being deleted. Its pods may still be ending."""
+        return self.is_ended or self.is_halted or self.is_being_deleted
+
+    @property
     def failure_target(self) -> Condition | None:
         """The condition `FailureTarget`, if it is true: the Job is going to fail (KEP-3939)."""
         return condition(self.status.conditions, "FailureTarget")
@@ -260,7 +265,7 @@ class Job:
 
     @property
     def is_halted(self) -> bool:
-        """The gang was suspended for good."""
+        """The provider has ended the gang, or is ending it: no rank starts any more, and the Job fails."""
         return self._annotations.halted is not None
 
     @property
@@ -279,6 +284,11 @@ class Job:
         """The Job fails, or has failed, by the deadline that a halt has set."""
         decided = self.failed or self.failure_target
         return self.is_halted and decided is not None and decided.reason == REASON_JOB_DEADLINE
+
+    @property
+    def end_is_by_halt(self) -> bool:
+        """The gang was halted, and ends or has ended by that."""
+        return self.ends_by_halt or self.failed_by_halt
 
     @property
     def halt_cause(self) -> tuple[str, str]:

@@ -104,7 +104,7 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     if facts.unowned_for < facts.grace:
         return _leave(f"nobody has followed the gang for {_minutes(facts.unowned_for)}, less than the grace")
     unowned = f"nobody has followed the gang for {_minutes(facts.unowned_for)}"
-    if job.is_ended or job.is_halted or job.is_being_deleted or job.is_dropped:
+    if job.is_over or job.is_dropped:
         return _decide_ended(job, facts, unowned)
     return _decide_live(job, facts, unowned)
 
