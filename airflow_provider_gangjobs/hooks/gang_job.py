@@ -174,7 +174,6 @@ class GangJobHook(BaseHook):
     logs = blocking(GangService.logs)
     snapshot = blocking(GangService.snapshot)
     is_live = blocking(GangService.is_live)
-    live_gangs = blocking(GangService.live_gangs)
     mark_delivered = blocking(GangService.mark_delivered)
     deliver = blocking(GangService.deliver)
     discard = blocking(GangService.discard)

@@ -273,14 +273,8 @@ class GangService(SubmissionService):
 
         return await is_live(self.client, ref)
 
-    async def live_gangs(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[GangRef]:
-        """Return the task's live gangs that `claim` is responsible for."""
-        from airflow_provider_gangjobs.submission.ending import live_gangs
-
-        return await live_gangs(self.client, key, claim, namespace=namespace or self.namespace)
-
     async def live_attempts(self, key: TaskKey, claim: str, *, namespace: str | None = None) -> list[LiveGang]:
-        """Return the same gangs, with the number of the attempt and how many attempts were lost before it."""
+        """Return the task's live gangs that `claim` is responsible for, with the numbers of their attempts."""
         from airflow_provider_gangjobs.submission.ending import live_attempts
 
         return await live_attempts(self.client, key, claim, namespace=namespace or self.namespace)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, PODS, SERVICES, Resource, podgroups, workloads
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource, podgroups, workloads
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
 from airflow_provider_gangjobs.gang.render.dialects import find_dialect
@@ -92,9 +92,7 @@ async def _halt_and_release(
 
 async def _delete_ended_job(requests: RetryingRequests, ref: GangRef) -> None:
     """Delete the Job, unless the Job is live again in the version that the server would delete."""
-    removal = await requests.remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: job_state(read_job(stored)) is not JobState.LIVE
-    )
+    removal = await requests.remove_job_if(ref, lambda job: job_state(job) is not JobState.LIVE)
     if removal.kept is not None:
         cause = "The Job was started again in the meantime"
         raise SubmissionFailed(str(ref), "delete its Job", cause, advice="Delete the submission again")

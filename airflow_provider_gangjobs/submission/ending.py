@@ -53,18 +53,24 @@ async def halt(
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
     stored = seen or await requests.find(JOBS, ref.name)
-    if stored is None:
+    if stored is None or (job := read_job(stored)).ref != ref:
         return False
-    job = read_job(stored)
-    patch = halt_patch(reason, job)
     if claim_id is None:
-        is_halted = await requests.mark_job(ref, patch)
-    else:
-        annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
-        spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
-        is_halted = await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is not None
+        return await halt_job(requests, job, reason)
+    patch = halt_patch(reason, job)
+    annotations = {annotation_path(name): value for name, value in patch["metadata"]["annotations"].items()}
+    spec = {f"/spec/{name}": value for name, value in patch["spec"].items()}
+    if await patch_claimed(client, ref, claim_id, annotations | spec, clock=clock) is None:
+        return False
+    await _finish_halted(requests, job)
+    return True
+
+
+async def halt_job(requests: RetryingRequests, job: Job, reason: str) -> bool:
+    """Halt the gang of a Job that was just read, whoever is responsible. Returns false if the Job is gone."""
+    is_halted = await requests.mark_job(job.ref, halt_patch(reason, job))
     if is_halted:
-        await finish_halted(requests, job)
+        await _finish_halted(requests, job)
     return is_halted
 
 
@@ -76,7 +82,7 @@ async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, cl
     return await halt(client, ref, reason=reason, claim_id=claim_id, seen=stored, clock=clock)
 
 
-async def finish_halted(requests: RetryingRequests, job: Job) -> None:
+async def _finish_halted(requests: RetryingRequests, job: Job) -> None:
     """Let a halted Job that is suspended end as failed, where the API server allows that. Never raises."""
     patch = finish_patch(job)
     if patch is None:
@@ -94,9 +100,7 @@ async def delete(client: Api, ref: GangRef, *, clock: Clock | None = None) -> bo
 
 async def remove(client: Api, ref: GangRef, *, clock: Clock | None = None) -> Removal:
     """Delete the Job of exactly this uid as `delete` does. Returns what was deleted."""
-    return await RetryingRequests(client, ref.namespace, clock=clock).remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: True
-    )
+    return await RetryingRequests(client, ref.namespace, clock=clock).remove_job_if(ref, lambda job: True)
 
 
 class KillResult(StrEnum):
@@ -145,9 +149,7 @@ async def remove_live(
 ) -> Removal:
     """Delete the gang as `kill` does. Returns what was deleted. The caller releases the pods of the gang."""
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    return await requests.remove_if(
-        JOBS, ref.name, ref.uid, lambda stored: kill_result(read_job(stored), claim_id) is KillResult.DELETED, seen=seen
-    )
+    return await requests.remove_job_if(ref, lambda job: kill_result(job, claim_id) is KillResult.DELETED, seen=seen)
 
 
 def result_of(removal: Removal, claim_id: str) -> KillResult:
@@ -186,14 +188,7 @@ async def remove_claimed(
     :param foreground: Keep the Job in the API server until its pods are released, even if the gang has ended.
     """
     requests = RetryingRequests(client, ref.namespace, clock=clock)
-    return await requests.remove_if(
-        JOBS,
-        ref.name,
-        ref.uid,
-        lambda stored: is_claimed_by(read_job(stored), claim_id),
-        seen=seen,
-        foreground=foreground,
-    )
+    return await requests.remove_job_if(ref, lambda job: is_claimed_by(job, claim_id), seen=seen, foreground=foreground)
 
 
 def may_get_pods(job: Job) -> bool:
@@ -207,9 +202,7 @@ async def delete_if(client: Api, ref: GangRef, judge: Callable[[Job], bool], *, 
     Raises:
         ClusterError: it is unknown whether the Job is deleted.
     """
-    requests = RetryingRequests(client, ref.namespace, clock=clock)
-    removal = await requests.remove_if(JOBS, ref.name, ref.uid, lambda stored: judge(read_job(stored)))
-    return removal.deleted
+    return (await RetryingRequests(client, ref.namespace, clock=clock).remove_job_if(ref, judge)).deleted
 
 
 async def is_live(client: Api, ref: GangRef) -> bool:
@@ -225,11 +218,6 @@ async def is_live(client: Api, ref: GangRef) -> bool:
     return job.ref == ref and job_state(job) is JobState.LIVE
 
 
-async def live_gangs(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[GangRef]:
-    """Return the task's live gangs that `claim_id` is responsible for."""
-    return [gang.ref for gang in await live_attempts(client, key, claim_id, namespace=namespace)]
-
-
 @dataclass(frozen=True)
 class LiveGang:
     """A gang that runs."""
@@ -241,7 +229,7 @@ class LiveGang:
 
 
 async def live_attempts(client: Api, key: TaskKey, claim_id: str, *, namespace: str) -> list[LiveGang]:
-    """Return the task's live gangs that `claim_id` is responsible for, with their numbers."""
+    """Return the task's live gangs that `claim_id` is responsible for, with the numbers of their attempts."""
     jobs = [read_job(stored) for stored in await _live_jobs(client, key, claim_id, namespace)]
     return [LiveGang(job.ref, job.attempt_number, job.disruptions) for job in jobs]
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
-from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.selectors import task_selector
-from airflow_provider_gangjobs.gang.state.pods import attempt_of, has_ended, is_held, owner_uid
+from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_of, has_ended, is_held, owner_uid
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.submission.requests import RetryingRequests
 
@@ -109,8 +109,7 @@ async def _has_other_jobs(requests: RetryingRequests, digest: str, jobs: Sequenc
 
 
 def _gangs_of(pods: Iterable[PodView]) -> list[GangRef]:
-    refs = {GangRef(pod.metadata.namespace, pod.metadata.labels.gang or "", owner_uid(pod) or ""): None for pod in pods}
-    return [ref for ref in refs if ref.name and ref.uid]
+    return list(dict.fromkeys(ref for pod in pods if (ref := gang_of(pod)) is not None))
 
 
 def _still_running(running: Sequence[PodView]) -> PreviousAttemptRunning:

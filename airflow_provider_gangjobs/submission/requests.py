@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
 
 TRIES_MAX: Final = 6
 """With the pauses below, about ten seconds. The client waits longer if the server asks for it."""
@@ -244,6 +245,14 @@ class RetryingRequests:
             else:
                 return Removal(deleted=True, removed=stored)
         raise AssertionError("the last try returns or raises")
+
+    async def remove_job_if(
+        self, ref: GangRef, judge: Callable[[Job], bool], *, seen: Object | None = None, foreground: bool = False
+    ) -> Removal:
+        """Delete the Job of this uid in exactly the version for which `judge` holds, as `remove_if` does."""
+        return await self.remove_if(
+            JOBS, ref.name, ref.uid, lambda stored: judge(read_job(stored)), seen=seen, foreground=foreground
+        )
 
     async def _remove_as_seen(self, resource: Resource, stored: Object, *, foreground: bool) -> None:
         metadata = stored["metadata"]

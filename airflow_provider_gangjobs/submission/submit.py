@@ -36,7 +36,7 @@ from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
-from airflow_provider_gangjobs.gang.state.halt import format_halt_note, halt_patch
+from airflow_provider_gangjobs.gang.state.halt import format_halt_note
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
 from airflow_provider_gangjobs.submission.adopt import (
@@ -52,7 +52,7 @@ from airflow_provider_gangjobs.submission.adopt import (
 from airflow_provider_gangjobs.submission.claim import claim_patch
 from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
 from airflow_provider_gangjobs.submission.dry_run import Preflight, RequireUploads
-from airflow_provider_gangjobs.submission.ending import finish_halted
+from airflow_provider_gangjobs.submission.ending import halt_job
 from airflow_provider_gangjobs.submission.fallback_event import RecordFallbackEvent
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import (
@@ -241,9 +241,8 @@ class _SubmissionRun:
         """List the Jobs of the task, and do what the rule decides."""
         listed = await self.requests.list(JOBS, task_selector(*self.request.key.digests))
         stored = {job["metadata"]["uid"]: job for job in listed}
-        action = self.request.decide(
-            [read_job(job) for job in listed], spec_hash=self.spec.hash, min_attempt=min_attempt
-        )
+        jobs = [read_job(job) for job in listed]
+        action = self.request.decide(jobs, spec_hash=self.spec.hash, min_attempt=min_attempt)
         match action:
             case Refuse(job):
                 raise conflict(self.spec, job.trigger_id or "", job)
@@ -255,9 +254,9 @@ class _SubmissionRun:
             case SubmitNew(number, superseded):
                 progress, unfinished = self._progress_of_new_attempt(number), True
         for old in superseded:
-            await self._remove_superseded(old, next(job for job in listed if job["metadata"]["uid"] == old.ref.uid))
+            await self._remove_superseded(old, stored[old.ref.uid])
         if isinstance(action, SubmitNew):
-            await self._wait_for_previous([read_job(job) for job in listed], action)
+            await self._wait_for_previous(jobs, action)
         if unfinished:
             await self._complete(progress)
         return self._submission(progress)
@@ -273,15 +272,13 @@ class _SubmissionRun:
     async def _remove_superseded(self, old: Job, seen: Object) -> None:
         """Delete a superseded gang. Restart if the gang was claimed, was started, or has ended in the meantime."""
 
-        def is_superseded(stored: Object) -> bool:
-            job = read_job(stored)
+        def is_superseded(job: Job) -> bool:
             was_started = old.never_ran and not job.never_ran
             return job_state(job) is JobState.LIVE and job.claim == old.claim and not was_started
 
-        ref = old.ref
-        removal = await self.requests.remove_if(JOBS, ref.name, ref.uid, is_superseded, seen=seen)
+        removal = await self.requests.remove_job_if(old.ref, is_superseded, seen=seen)
         if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
-            raise RestartSubmission(f"Job {ref.name} changed before it was deleted")
+            raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
     def _progress_of_new_attempt(self, number: int) -> Progress:
         decision, dialect = select_placement(self.spec, self.shape, self.discovered, where=self.where)
@@ -351,8 +348,7 @@ class _SubmissionRun:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
             if cannot_complete and progress.job and progress.stored.is_suspended:
                 if self.request.keep_failed and isinstance(error, GangJobError):
-                    await self.requests.mark_job(progress.ref, halt_patch(format_halt_note(error), progress.stored))
-                    await finish_halted(self.requests, progress.stored)
+                    await halt_job(self.requests, progress.stored, format_halt_note(error))
                 else:
                     await self._delete_incomplete_job(progress)
             raise
@@ -360,11 +356,10 @@ class _SubmissionRun:
     async def _delete_incomplete_job(self, progress: Progress) -> None:
         """Delete the Job that can never be completed, unless it was started or another try has claimed it."""
 
-        def is_ours(stored: Object) -> bool:
-            job = read_job(stored)
+        def is_ours(job: Job) -> bool:
             return job.is_suspended and job.holds_claim(self.request.claim)
 
-        await self.requests.remove_if(JOBS, progress.ref.name, progress.ref.uid, is_ours)
+        await self.requests.remove_job_if(progress.ref, is_ours)
 
     def _submission(self, progress: Progress) -> Submission:
         job = progress.stored

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.service import follow
 from airflow_provider_gangjobs.sweeping.actions import VANISHED, SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.leases import read_leases
-from airflow_provider_gangjobs.sweeping.views import ListedView, held_by_owner, job_of
+from airflow_provider_gangjobs.sweeping.views import ListedView, held_by_gang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,20 +94,20 @@ def _plan(
     end_unowned: timedelta | None,
 ) -> Iterator[_Planned]:
     for gang in view.gangs():
-        held = held_by_owner(view.pods(gang))
+        held = held_by_gang(view.pods(gang))
         for job in map(read_job, view.jobs(gang)):
             facts = SweepFacts(
                 installation=job.installation,
                 unowned_for=None if is_followed(job.ref) else now - (job.ended_at or job.created_at or now),
-                held_pods=len(held.pop(job.ref.uid, ())),
+                held_pods=len(held.pop(job.ref, ())),
                 task=TaskEnd.UNKNOWN if end_unowned is None else TaskEnd.ASSUMED,
                 grace=older_than if job.is_over or end_unowned is None else end_unowned,
             )
             yield _Planned(job.ref, decide_sweep(job, facts), job.installation, job, facts)
-        for uid, pods in held.items():
+        for ref, pods in held.items():
             gone_for = now - max(_last_sign(pod, now) for pod in pods)
             if gone_for >= older_than:
-                yield _Planned(job_of(pods[0], uid), VANISHED, pods[0].metadata.labels.installation or "")
+                yield _Planned(ref, VANISHED, pods[0].metadata.labels.installation or "")
 
 
 def _last_sign(pod: PodView, now: datetime) -> datetime:

@@ -29,10 +29,10 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     decide_vanished,
 )
 from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
-from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_owner, job_of
+from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_gang
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable
 
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
     from airflow_provider_gangjobs.kube.views import PodView
@@ -112,13 +112,15 @@ class Sweep:
             jobs = [read_job(job) for job in view.jobs(gang)]
             if any(map(self.is_followed, (job.ref for job in jobs))):
                 continue
-            held = held_by_owner(view.pods(gang))
+            held = held_by_gang(view.pods(gang))
             for job in jobs:
                 seen.add(job.ref)
                 memory = self._remember(job.ref, job.claim)
-                unowned.append((job, self._facts(memory, len(held.pop(job.ref.uid, ())))))
-            if view.is_complete and held:
-                for ref, pods in self._vanished(held).items():
+                unowned.append((job, self._facts(memory, len(held.pop(job.ref, ())))))
+            if view.is_complete:
+                for ref, pods in held.items():
+                    if self.is_followed(ref):
+                        continue
                     seen.add(ref)
                     if self._is_abandoned(ref, pods):
                         vanished.append(ref)
@@ -142,10 +144,6 @@ class Sweep:
             held_pods=held_pods,
             grace=self.grace,
         )
-
-    def _vanished(self, held: Mapping[str, list[PodView]]) -> dict[GangRef, list[PodView]]:
-        refs = {uid: job_of(pods[0], uid) for uid, pods in held.items()}
-        return {refs[uid]: pods for uid, pods in held.items() if not self.is_followed(refs[uid])}
 
     def _is_abandoned(self, ref: GangRef, pods: Iterable[PodView]) -> bool:
         memory = self._remember(ref, None)

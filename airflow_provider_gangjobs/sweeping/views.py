@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
-from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.gang.state.pods import is_held, owner_uid
+from airflow_provider_gangjobs.gang.state.pods import gang_of, is_held
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.informer import Informer
+    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import Meta
 
 
@@ -108,18 +108,13 @@ def _gang_of(metadata: Meta) -> str:
     return f"{metadata.namespace}/{metadata.labels.gang}"
 
 
-def held_by_owner(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
-    """Return the held pods by the uid of their Job. A pod that does not say which Job made it is left out."""
-    held: dict[str, list[PodView]] = {}
+def held_by_gang(pods: Iterable[PodView]) -> dict[GangRef, list[PodView]]:
+    """Return the held pods by their gang. A pod that does not say which Job made it is left out."""
+    held: dict[GangRef, list[PodView]] = {}
     for pod in pods:
-        if is_held(pod) and (owner := owner_uid(pod)) is not None:
-            held.setdefault(owner, []).append(pod)
+        if is_held(pod) and (ref := gang_of(pod)) is not None:
+            held.setdefault(ref, []).append(pod)
     return held
 
 
-def job_of(pod: PodView, uid: str) -> GangRef:
-    """Return the reference to the Job of a pod, which has this uid and may be gone."""
-    return GangRef(pod.metadata.namespace, pod.metadata.labels.gang or "", uid)
-
-
-__all__ = ["InformerView", "ListedView", "NamespaceView", "held_by_owner", "job_of"]
+__all__ = ["InformerView", "ListedView", "NamespaceView", "held_by_gang"]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST, FINALIZER_JOB_TRACKING
 from airflow_provider_gangjobs.kube.views import PHASES_TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.kube.views import (
         ContainerState,
         ContainerStatus,
@@ -44,6 +44,12 @@ def rank_of(pod: PodView) -> int | None:
 def attempt_of(pod: PodView) -> int | None:
     """Return the number of the attempt to which the pod belongs; `None` if the label is missing."""
     return _number(pod.metadata.labels.attempt)
+
+
+def gang_of(pod: PodView) -> GangRef | None:
+    """Return the reference to the pod's Job, which may be gone; `None` if the pod does not say which Job made it."""
+    name, uid = pod.metadata.labels.gang, owner_uid(pod)
+    return GangRef(pod.metadata.namespace, name, uid) if name and uid else None
 
 
 def _number(text: str | None) -> int | None:
