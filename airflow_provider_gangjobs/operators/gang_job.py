@@ -246,16 +246,10 @@ class GangJobOperator(GangTaskParameters):
 
     def _wait_for_previous(self, context: Context, gangs: TaskGangs, ref: GangRef) -> None:
         """Wait until the pods of an earlier attempt have ended: in the triggerer, or here, until it is time to look."""
-        from airflow_provider_gangjobs.triggers.gang_job import PreviousGangTrigger
-
-        started = context["ti"].start_date
-        ahead_s = gangs.server_ahead_s
-        args = replace(self._trigger_args(gangs, ref), claim="")
-        args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
         if self.deferrable:
-            trigger = PreviousGangTrigger(**args.to_kwargs())
-            self.defer(trigger=trigger, method_name="execute_after_previous", timeout=backstop)
-        elif self.assemble_timeout_s is not None and time.monotonic() - self._began_at >= self.assemble_timeout_s:
+            args = replace(self._trigger_args(gangs, ref), claim="")
+            self._defer(args, context["ti"].start_date, for_previous=True)
+        if self.assemble_timeout_s is not None and time.monotonic() - self._began_at >= self.assemble_timeout_s:
             raise previous.deadline_error(
                 {"gang": ref, "reason": "assemble_timeout", "waited_s": round(time.monotonic() - self._began_at)}
             )
@@ -437,12 +431,15 @@ class GangJobOperator(GangTaskParameters):
             installation=gangs.key.installation,
         )
 
-    def _defer(self, args: TriggerArgs, started: datetime | None) -> NoReturn:
-        from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+    def _defer(self, args: TriggerArgs, started: datetime | None, *, for_previous: bool = False) -> NoReturn:
+        """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
+        from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger, PreviousGangTrigger
 
         ahead_s = self._gangs.server_ahead_s if self._gangs else 0.0
         args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
-        self.defer(trigger=GangJobTrigger(**args.to_kwargs()), method_name="execute_complete", timeout=backstop)
+        trigger = (PreviousGangTrigger if for_previous else GangJobTrigger)(**args.to_kwargs())
+        method_name = "execute_after_previous" if for_previous else "execute_complete"
+        self.defer(trigger=trigger, method_name=method_name, timeout=backstop)
 
 
 def _deliver(context: Context) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.selectors import task_selector
-from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_of, has_ended, is_held, owner_uid
+from airflow_provider_gangjobs.gang.state.pods import attempt_of, gang_ref_of, has_ended, is_held, owner_uid
 from airflow_provider_gangjobs.kube.views import PodView, view
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 
@@ -109,7 +109,7 @@ async def _has_other_jobs(requests: RetryingRequests, digest: str, jobs: Sequenc
 
 
 def _gangs_of(pods: Iterable[PodView]) -> list[GangRef]:
-    return list(dict.fromkeys(ref for pod in pods if (ref := gang_of(pod)) is not None))
+    return list(dict.fromkeys(ref for pod in pods if (ref := gang_ref_of(pod)) is not None))
 
 
 def _still_running(running: Sequence[PodView]) -> PreviousAttemptRunning:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
@@ -46,7 +45,6 @@ class NamespaceSweeper:
         *,
         read_config: Callable[[], Awaitable[ClusterConfig]],
         followed: Callable[[], Collection[GangRef]],
-        clock: Clock | None = None,
     ) -> None:
         """
         :param read_config: Reads the connection.
@@ -56,7 +54,6 @@ class NamespaceSweeper:
         self._namespace = namespace
         self._read_config = read_config
         self._followed = followed
-        self._clock = clock or Clock()
         self._leases = Leases(namespace, sweep.installation, clock=sweep.clock)
         self._idle_since_s: float | None = None
 
@@ -64,12 +61,9 @@ class NamespaceSweeper:
         """Sweep until there is nothing to do. Raises what `read_config` raises."""
         while True:
             config = await self._read_config()
-            client = informers().acquire_client(config)
-            try:
+            async with informers().client(config) as client:
                 if await self._sweep_over(GangService(client)):
                     return
-            finally:
-                await informers().release_client(config.key)
 
     async def _sweep_over(self, gangs: GangService) -> bool:
         """Look `LOOKS_PER_CONNECTION` times over this client. Returns whether there is nothing left to do."""
@@ -81,7 +75,7 @@ class NamespaceSweeper:
         ):
             view = InformerView(jobs, pods)
             for _ in range(LOOKS_PER_CONNECTION):
-                await self._clock.sleep(min(LOOK_EVERY_S, max(self._sweep.grace.total_seconds(), 1.0)))
+                await self._sweep.clock.sleep(min(LOOK_EVERY_S, max(self._sweep.grace.total_seconds(), 1.0)))
                 try:
                     is_synced = await jobs.synced(0) and await pods.synced(0)
                 except InformerClosedError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
-from airflow_provider_gangjobs.gang.state.pods import gang_of, is_held
+from airflow_provider_gangjobs.gang.state.pods import gang_ref_of, is_held
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def held_by_gang(pods: Iterable[PodView]) -> dict[GangRef, list[PodView]]:
     """Return the held pods by their gang. A pod that does not say which Job made it is left out."""
     held: dict[GangRef, list[PodView]] = {}
     for pod in pods:
-        if is_held(pod) and (ref := gang_of(pod)) is not None:
+        if is_held(pod) and (ref := gang_ref_of(pod)) is not None:
             held.setdefault(ref, []).append(pod)
     return held
 

@@ -11,7 +11,7 @@ API server are retried and not raised.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -102,17 +102,16 @@ async def follow(
     :param clock: The clock of pauses and retries. By default the clock of the client.
     :param limits: From which sizes on the gang is treated as a large gang.
     """
-    reporter = PhaseReporter(report)
-    shared = None if isinstance(cluster, Client) else informers()
-    client = cluster if isinstance(cluster, Client) else informers().acquire_client(cluster)
-    clock = clock or client.clock
-    server_now = now or client.server_clock.now
-    try:
+    async with nullcontext(cluster) if isinstance(cluster, Client) else informers().client(cluster) as client:
+        reporter = PhaseReporter(report)
+        server_now = now or client.server_clock.now
         while True:
             watch = GangWatch(client, ref)
             try:
                 await watch.find_podgroups(client)
-                follower = _Follower(client, ref, watch, deadlines, until, reporter, server_now, clock, limits)
+                follower = _Follower(
+                    client, ref, watch, deadlines, until, reporter, server_now, clock or client.clock, limits
+                )
                 return await follower.run()
             except InformerClosedError:
                 continue
@@ -127,9 +126,6 @@ async def follow(
                 )
             finally:
                 watch.close()
-    finally:
-        if shared is not None:
-            await shared.release_client(client.config.key)
 
 
 class _Rest(NamedTuple):

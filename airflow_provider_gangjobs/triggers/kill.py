@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from asgiref.sync import sync_to_async
-
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
-from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, read_state
+from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill
 from airflow_provider_gangjobs.submission.ending import KillResult
+from airflow_provider_gangjobs.triggers.task_state import read_task_state
 from airflow_provider_gangjobs.triggers.wait import shared_service
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ async def _kill(
     """
     limits = loop_local(_Limits)
     async with limits.kills, asyncio.timeout(KILL_TIMEOUT_S):
-        state = await sync_to_async(read_state)(task_instance, RuntimeTaskInstance.get_task_states, log)
+        state = await read_task_state(task_instance, log)
         if not is_kill(state):
             reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
             log.info("The task was not killed (its state is %s): %s", state, reason)

@@ -17,13 +17,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
 from airflow.configuration import conf
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from asgiref.sync import sync_to_async
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
-from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, read_state
+from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill
+from airflow_provider_gangjobs.triggers.task_state import read_task_state
 
 if TYPE_CHECKING:
     import configparser
@@ -132,5 +131,5 @@ def sweep_grace(config: configparser.ConfigParser = conf) -> timedelta:
 async def has_ended(key: TaskKey) -> bool | None:
     """Return whether a task has ended and no try of it continues with its gang. `None` if Airflow cannot be asked."""
     task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
-    state = await sync_to_async(read_state)(task, RuntimeTaskInstance.get_task_states, cast("Logger", log))
+    state = await read_task_state(task, cast("Logger", log))
     return None if state == AbsentState.UNKNOWN else is_kill(state)

@@ -105,11 +105,8 @@ async def shared_service(config: ClusterConfig) -> AsyncIterator[GangService]:
     from airflow_provider_gangjobs.cluster.informer import informers
     from airflow_provider_gangjobs.service import GangService
 
-    client = informers().acquire_client(config)
-    try:
+    async with informers().client(config) as client:
         yield GangService(client)
-    finally:
-        await informers().release_client(config.key)
 
 
 def pause_after_errors_s(errors: int) -> float:
@@ -178,8 +175,7 @@ class _GangWait:
             return
         try:
             async with asyncio.timeout(HALT_WITHIN_S):
-                config = self._config or await self._hook.aconfig()
-                async with shared_service(config) as gangs:
+                async with shared_service(await self._read_config()) as gangs:
                     await gangs.is_live(self._args.ref)
                     clock = gangs.client.server_clock
                     self._clock = clock if clock.is_known else None
@@ -198,7 +194,7 @@ class _GangWait:
             return event
         try:
             async with asyncio.timeout(HALT_WITHIN_S):
-                config = self._config or await self._hook.aconfig()
+                config = await self._read_config()
                 async with shared_service(config) as gangs:
                     if not await gangs.halt_live(self._args.ref, self._args.claim, reason=EXECUTION_TIMEOUT):
                         return event
@@ -211,6 +207,9 @@ class _GangWait:
             held = max(last.counts.created, 1) if last else 1
             return replace(event, counts={**event.counts, "held": held})
         return replace(event, counts=harvested.counts, ranks=harvested.ranks, notes=harvested.notes)
+
+    async def _read_config(self) -> ClusterConfig:
+        return self._config or await self._hook.aconfig()
 
     def _remaining_s(self) -> float:
         """Return the time until the deadline, by the clock of the API server or, until it is known, the local clock."""

@@ -115,11 +115,10 @@ async def test_one_client_serves_all_informers_of_a_cluster() -> None:
             registry.acquire(server.config, JOBS, decode=View, index=by_name) as jobs,
             registry.acquire(Client(server.config), PODS, decode=View, index=by_name) as pods,
         ):
-            client = registry.acquire_client(server.config)
-            await jobs.synced()
-            await pods.synced()
+            async with registry.client(server.config) as client:
+                await jobs.synced()
+                await pods.synced()
             assert made == [client]
-            await registry.release_client(server.config.key)
         await registry.aclose()
         assert registry._clients == {}
 

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -24,7 +25,7 @@ from airflow_provider_gangjobs.cluster.structured_log import log_fields
 from airflow_provider_gangjobs.kube.interning import interner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.http.options import ClientStatistics
@@ -256,19 +257,26 @@ class InformerFactory:
             shared = self._open(key, config)
         return shared.acquire()
 
-    def acquire_client(self, config: ClusterConfig) -> Client:
-        """Return the shared client of a cluster. The caller passes `config.key` to `release_client` after use.
+    @asynccontextmanager
+    async def client(self, config: ClusterConfig) -> AsyncIterator[Client]:
+        """Use the shared client of a cluster. The last user closes the client.
 
         The client has the config of its first user. Another user's connection to the same cluster may name another
         namespace.
         """
+        client = self._acquire_client(config)
+        try:
+            yield client
+        finally:
+            await self._release_client(config.key)
+
+    def _acquire_client(self, config: ClusterConfig) -> Client:
         self._client_users[config.key] += 1
         if config.key not in self._clients:
             self._clients[config.key] = self._connect(config)
         return self._clients[config.key]
 
-    async def release_client(self, key: str) -> None:
-        """Release a client. The last user's release closes the client."""
+    async def _release_client(self, key: str) -> None:
         self._client_users[key] -= 1
         if not self._client_users[key]:
             del self._client_users[key]
@@ -301,7 +309,7 @@ class InformerFactory:
         self._shared.clear()
 
     def _open(self, key: _Key, config: ClusterConfig) -> _SharedInformer[Any]:
-        client = self.acquire_client(config)
+        client = self._acquire_client(config)
         shared = _SharedInformer(
             key.target,
             key.kind,
@@ -328,4 +336,4 @@ class InformerFactory:
         finally:
             if self._shared.get(key) is shared:
                 del self._shared[key]
-            await self.release_client(key.cluster)
+            await self._release_client(key.cluster)

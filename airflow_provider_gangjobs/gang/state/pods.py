@@ -46,7 +46,7 @@ def attempt_of(pod: PodView) -> int | None:
     return _number(pod.metadata.labels.attempt)
 
 
-def gang_of(pod: PodView) -> GangRef | None:
+def gang_ref_of(pod: PodView) -> GangRef | None:
     """Return the reference to the pod's Job, which may be gone; `None` if the pod does not say which Job made it."""
     name, uid = pod.metadata.labels.gang, owner_uid(pod)
     return GangRef(pod.metadata.namespace, name, uid) if name and uid else None
