@@ -44,8 +44,6 @@ class Access:
     server_hostname: str | None
     impersonation: tuple[tuple[str, str], ...] = ()
     """The headers by which the client acts as another user. A name may occur several times."""
-    namespace: str | None = None
-    """The namespace of the kubeconfig's context or of the pod."""
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -148,7 +146,6 @@ class Credentials:
             proxy=loaded.proxy,
             server_hostname=loaded.server_hostname,
             impersonation=loaded.impersonation,
-            namespace=loaded.namespace,
         )
         return self._access
 

@@ -12,7 +12,6 @@ import aiohttp
 import yarl
 
 from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, TransportError, Unreachable
-from airflow_provider_gangjobs.cluster.http.request import addresses_of
 from airflow_provider_gangjobs.cluster.http.stream_reader import read_batched
 from airflow_provider_gangjobs.cluster.http.transport import (
     CLOSE_TIMEOUT_S,
@@ -62,7 +61,7 @@ class AiohttpTransport(Transport):
             await asyncio.sleep(0.002)
 
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> _Response:
-        address, proxy = addresses_of(access, request)
+        address, proxy = self._route(access, request)
         for_proxy = proxy.headers() if proxy else []
         session = self._session_of_streams() if timeout_s is None else self._session_of_requests()
         response = await session.request(

@@ -16,7 +16,6 @@ import h11
 
 from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, TransportError, Unreachable
 from airflow_provider_gangjobs.cluster.http.h11_connection import H11Connection, InvalidRequestError
-from airflow_provider_gangjobs.cluster.http.request import addresses_of
 from airflow_provider_gangjobs.cluster.http.transport import (
     CLOSE_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
@@ -75,8 +74,7 @@ class H11Transport(Transport):
     async def _send(
         self, request: Request, access: Access, deadline: float | None, on_end: Callable[[], None]
     ) -> _Response:
-        address, proxy = addresses_of(access, request)
-        route = (address, proxy)
+        route = address, proxy = self._route(access, request)
         connection = self._take_idle(route) or await self._connect(request, address, proxy)
         headers = [("Host", address.host_header), ("Accept-Encoding", "gzip"), *request.headers(access)]
         target = f"{address.path_prefix}{request.target}"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlencode, urlsplit
 
 from airflow_provider_gangjobs import __version__
-from airflow_provider_gangjobs.cluster.errors import Unreachable
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.auth.credentials import Access
@@ -132,15 +131,3 @@ class Proxy:
         if self.login is None:
             return []
         return [("Proxy-Authorization", f"Basic {base64.b64encode(':'.join(self.login).encode()).decode()}")]
-
-
-def addresses_of(access: Access, request: Request) -> tuple[ServerAddress, Proxy | None]:
-    """Return where the API server is, and the proxy before it.
-
-    Raises:
-        Unreachable: a URL is not usable.
-    """
-    try:
-        return ServerAddress.of(access), Proxy.of(access)
-    except ValueError as exc:
-        raise Unreachable(str(request), f"the URL of the server or of its proxy is not usable: {exc}") from exc

@@ -16,9 +16,16 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_provider_gangjobs.cluster.errors import ApiError, TransportError, UnexpectedReply, error_from_reply
+from airflow_provider_gangjobs.cluster.errors import (
+    ApiError,
+    TransportError,
+    UnexpectedReply,
+    Unreachable,
+    error_from_reply,
+)
 from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError
 from airflow_provider_gangjobs.cluster.http.log_tail import TailBuffer
+from airflow_provider_gangjobs.cluster.http.request import Proxy, ServerAddress
 from airflow_provider_gangjobs.cluster.server_clock import ServerClock
 
 if TYPE_CHECKING:
@@ -36,6 +43,9 @@ BODY_BYTES_MAX = 2**30
 
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 """An idle watch notices within 90 s that its peer has vanished without closing the connection."""
+
+Route = tuple[ServerAddress, Proxy | None]
+"""Where the API server is, and the proxy before it."""
 
 
 class Response(Protocol):
@@ -70,10 +80,24 @@ class Transport(ABC):
         self._tcp_keepalive = tcp_keepalive
         self._monotonic = monotonic
         self.server_clock = ServerClock(monotonic)
+        self._last_route: tuple[Access, Route] | None = None
 
     @abstractmethod
     async def aclose(self) -> None:
         """Close all connections and wait until their sockets are closed, so that the loop may end. Safe to repeat."""
+
+    def _route(self, access: Access, request: Request) -> Route:
+        """Return the address of the API server, and the proxy before it. The URLs are parsed once for each `access`.
+
+        Raises:
+            Unreachable: a URL is not usable.
+        """
+        if self._last_route is None or self._last_route[0] is not access:
+            try:
+                self._last_route = access, (ServerAddress.of(access), Proxy.of(access))
+            except ValueError as exc:
+                raise Unreachable(str(request), f"the URL of the server or of its proxy is not usable: {exc}") from exc
+        return self._last_route[1]
 
     @abstractmethod
     async def _send_once(self, request: Request, access: Access, timeout_s: float | None) -> Response:
