@@ -56,10 +56,13 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": [_modules("airflow_provider_gangjobs.hooks.gang_job")],
         "operators": [_modules("airflow_provider_gangjobs.operators.gang_job")],
+        "sensors": [_modules("airflow_provider_gangjobs.sensors.gang_job")],
         "task-decorators": [
             {"name": "gang_job", "class-name": "airflow_provider_gangjobs.decorators.gang_job.gang_job_task"}
         ],
-        "triggers": [_modules("airflow_provider_gangjobs.triggers.gang_job")],
+        "triggers": [
+            _modules("airflow_provider_gangjobs.triggers.gang_job", "airflow_provider_gangjobs.triggers.sensor")
+        ],
         "config": {
             "gangjobs": {
                 "description": "Gangs of Kubernetes pods.",

@@ -6,6 +6,7 @@ try:
     from airflow.sdk.exceptions import (
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSkipException,
         AirflowTaskTimeout,
         TaskDeferralError,
         TaskDeferralTimeout,
@@ -15,6 +16,7 @@ except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest su
     from airflow.exceptions import (  # type: ignore[no-redef]
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSkipException,
         AirflowTaskTimeout,
         TaskDeferralError,
         TaskDeferralTimeout,
@@ -24,6 +26,7 @@ except ImportError:  # Airflow 3.1. Remove this branch when 3.2 is the oldest su
 __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowSkipException",
     "AirflowTaskTimeout",
     "TaskDeferralError",
     "TaskDeferralTimeout",

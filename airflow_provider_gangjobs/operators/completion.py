@@ -148,7 +148,7 @@ class Completion:
         if evidence.completed is None or not evidence.is_complete:
             if evidence.job_is_gone:
                 self._release_held_pods()  # no try finds this gang again to read the other outcomes
-            raise _missing(self.event, evidence)
+            raise missing_outcomes(self.event, evidence)
         try:
             return task_result(evidence.outcomes, evidence.completed, wanted, self.event.ref)
         except ResultTooLarge:
@@ -159,7 +159,7 @@ class Completion:
         """Log the outcomes that were not recorded. Without a wanted result, the task succeeds if the Job succeeded."""
         unknown: GangJobError | None = self.outcomes_error
         if self.evidence is not None and not self.evidence.is_complete:
-            unknown = _missing(self.event, self.evidence)
+            unknown = missing_outcomes(self.event, self.evidence)
         if unknown is not None:
             self.log.warning('The task succeeds, because its Job succeeded and results is "none". %s', unknown)
 
@@ -218,7 +218,8 @@ class Completion:
             self.log.warning("Gang %s could not be %s: %s", self.event.ref, what, error)
 
 
-def _missing(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesMissing:
+def missing_outcomes(event: GangEvent, evidence: CollectedOutcomes) -> OutcomesMissing:
+    """Return the error that names the completed ranks of a gang whose outcome cannot be read."""
     return OutcomesMissing(
         ref=str(event.ref),
         ranks=evidence.missing.ranks,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.selection import GangSelection, SelectedGang
     from airflow_provider_gangjobs.submission.cleanup import CleanupReport
     from airflow_provider_gangjobs.submission.operations import SubmissionPage
     from airflow_provider_gangjobs.submission.record import SubmissionRecord
@@ -73,6 +74,14 @@ class SubmissionService:
             limit=limit,
             continue_token=continue_token,
         )
+
+    async def find_gangs(self, selection: GangSelection) -> dict[str, SelectedGang]:
+        """Return the selected gangs by a key that stays the same while the gangs change. Sends one request."""
+        from airflow_provider_gangjobs.cluster.resources import JOBS
+        from airflow_provider_gangjobs.gang.state.job import read_job
+
+        jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
+        return selection.find(map(read_job, jobs))
 
     async def delete_submission(
         self,

@@ -37,7 +37,7 @@ HEAVY = (
 )
 BESIDE_AIRFLOW = """
 import json, sys
-from airflow.sdk import DAG, BaseHook, BaseOperator
+from airflow.sdk import DAG, BaseHook, BaseOperator, BaseSensorOperator
 import airflow.sdk.exceptions
 import airflow.triggers.base
 before = set(sys.modules)
@@ -90,6 +90,11 @@ def heavy(modules: list[str]) -> list[str]:
             id="an operator, imported and constructed",
         ),
         pytest.param(DECORATED, id="a decorated function, called and mapped"),
+        pytest.param(
+            "from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor\n"
+            "GangJobSensor(task_id='wait', selector='team=vision')",
+            id="a sensor, imported and constructed",
+        ),
         pytest.param("import airflow_provider_gangjobs.hooks.gang_job", id="the hook"),
         pytest.param("import airflow_provider_gangjobs.exceptions", id="errors, for a retry policy"),
     ],

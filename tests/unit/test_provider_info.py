@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_gangjobs.get_provider_info import get_provider_info
 
 REPOSITORY = Path(__file__).parents[2]
-KINDS = ("hooks", "operators", "triggers")
+KINDS = ("hooks", "operators", "sensors", "triggers")
 
 
 def airflow_schema() -> dict[str, Any]:

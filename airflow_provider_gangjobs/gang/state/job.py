@@ -79,6 +79,11 @@ class Job:
         return self._annotations.task
 
     @property
+    def task_digest(self) -> str | None:
+        """Digest of the task key or of the submission id, which all attempts have in common."""
+        return self.view.metadata.labels.task
+
+    @property
     def installation(self) -> str:
         """Id of the Airflow installation that made the gang; empty if the Job does not say."""
         return self.view.metadata.labels.installation or ""

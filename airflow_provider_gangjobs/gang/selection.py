@@ -1,0 +1,145 @@
+"""Selection: which gangs somebody waits for, and whether the wait is over. Pure.
+
+A gang is selected by the name of its Job, by its task or submission id, or by a label selector. A task may have several
+attempts; the newest attempt counts. Whoever waits for gangs is responsible for none of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.selectors import ALL_GANGS, task_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_provider_gangjobs.gang.state.job import Job
+
+
+class Until(StrEnum):
+    """The state that the awaited gangs reach."""
+
+    RUNNING = "running"
+    """All ranks run, or the gang has succeeded."""
+    SUCCEEDED = "succeeded"
+    ENDED = "ended"
+    """The gang has ended, with or without success."""
+
+
+class WaitFor(StrEnum):
+    """How many of the selected gangs reach the state."""
+
+    ALL = "all"
+    ANY = "any"
+
+
+class Answer(StrEnum):
+    """What is known about one selected gang."""
+
+    WAITING = "waiting"
+    """The gang has not reached the state, or does not exist yet."""
+    MET = "met"
+    FAILED = "failed"
+    """The gang has ended and cannot reach the state any more."""
+    UNKNOWN = "unknown"
+    """The gang cannot be read, which is neither a success nor a failure."""
+
+
+@dataclass(frozen=True)
+class SelectedGang:
+    """One selected gang: the Job of its newest attempt, as far as it is known."""
+
+    ref: GangRef | None = None
+    """`None` if no such gang exists yet."""
+    job: Job | None = None
+    """`None` if the Job does not exist, or exists no longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangSelection:
+    """The gangs of one namespace that somebody waits for. Exactly one of `names`, `digests` and `selector` is given."""
+
+    namespace: str
+    names: Mapping[str, str] | None = None
+    """The uid of the Job by its name. The uid is empty if it is not known."""
+    digests: tuple[tuple[str, ...], ...] = ()
+    """For each task or submission id, the values that the label of its Jobs may have; see `SubmissionKey.digests`."""
+    selector: str = ""
+    """A label selector of Jobs, as in `kubectl get jobs --selector`."""
+    at_least: int = 1
+    """How many gangs the label selector selects at least. Fewer gangs mean that some do not exist yet."""
+
+    @property
+    def label_selector(self) -> str:
+        """Selects the Jobs of these gangs, and perhaps others, in one list."""
+        if self.selector:
+            return f"{ALL_GANGS},{self.selector}"
+        if self.digests:
+            return task_selector(*(digest for digests in self.digests for digest in digests))
+        return f"{LABEL_GANG} in ({','.join(self.names or {})})"
+
+    def find(self, jobs: Iterable[Job]) -> dict[str, SelectedGang]:
+        """Return the selected gangs by a key that stays the same while the gangs change.
+
+        :param jobs: The Jobs of the namespace, perhaps with others than the selected ones.
+        """
+        if self.names:
+            by_name = {job.ref.name: job for job in jobs}
+            return {name: self._named(name, uid, by_name.get(name)) for name, uid in self.names.items()}
+        newest: dict[str, Job] = {}
+        for job in jobs:
+            key = job.task_digest or job.ref.name
+            if not job.is_dropped and (key not in newest or newest[key].attempt_number <= job.attempt_number):
+                newest[key] = job
+        if self.digests:
+            return {digests[0]: _first_of(newest, digests) for digests in self.digests}
+        found = {key: SelectedGang(job.ref, job) for key, job in newest.items()}
+        return found | {f"missing {number}": SelectedGang() for number in range(len(found), self.at_least)}
+
+    def _named(self, name: str, uid: str, job: Job | None) -> SelectedGang:
+        if not uid:
+            return SelectedGang() if job is None else SelectedGang(job.ref, job)
+        ref = GangRef(self.namespace, name, uid)
+        return SelectedGang(ref, job if job is not None and job.ref == ref else None)
+
+
+def _first_of(newest: Mapping[str, Job], digests: Sequence[str]) -> SelectedGang:
+    job = next((newest[digest] for digest in digests if digest in newest), None)
+    return SelectedGang() if job is None else SelectedGang(job.ref, job)
+
+
+def answer_of(status: Status, until: Until) -> Answer:
+    """Return what the status of a gang's event says about the wait."""
+    if status is Status.ERROR:
+        return Answer.UNKNOWN
+    if status is Status.SUCCEEDED or until is Until.ENDED:
+        return Answer.WAITING if status is Status.RUNNING else Answer.MET
+    if status is Status.RUNNING:
+        return Answer.MET if until is Until.RUNNING else Answer.WAITING
+    return Answer.FAILED
+
+
+def decide_wait(answers: Iterable[Answer], wait_for: WaitFor) -> Answer:
+    """Return whether the wait for all gangs, or for any of them, is over.
+
+    | wait for | met | failed | unknown |
+    |---|---|---|---|
+    | all | every gang has met the state | any gang has failed | no gang has failed or is waiting, and any is unknown |
+    | any | any gang has met the state | every gang has failed | no gang has met or is waiting, and any is unknown |
+
+    In any other case the answer is waiting.
+    """
+    found = set(answers)
+    decisive, other = (Answer.FAILED, Answer.MET) if wait_for is WaitFor.ALL else (Answer.MET, Answer.FAILED)
+    for answer in (decisive, Answer.WAITING, Answer.UNKNOWN):
+        if answer in found:
+            return answer
+    return other if found else Answer.WAITING
+
+
+__all__ = ["Answer", "GangSelection", "SelectedGang", "Until", "WaitFor", "answer_of", "decide_wait"]

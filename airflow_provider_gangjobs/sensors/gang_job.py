@@ -1,0 +1,299 @@
+"""GangJobSensor: a task that waits for gangs that other tasks, or other programs, have submitted.
+
+Importing this module imports no client library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
+from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
+from airflow_provider_gangjobs.operators.deferral import default_deferrable
+from airflow_provider_gangjobs.operators.parameters import is_templated
+from airflow_provider_gangjobs.sensors import targets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_provider_gangjobs.cluster.config import ClusterConfig
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.gang.selection import SelectedGang
+    from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+    from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs
+
+UNTIL: Final = ("running", "succeeded", "ended")
+WAIT_FOR: Final = ("all", "any")
+RECORD_WITHIN_S: Final = 300.0
+"""How long a poke waits until the outcomes of a gang that has ended are recorded."""
+
+
+class GangJobSensor(BaseSensorOperator):
+    """Wait for gangs that somebody else has submitted: another task, another DAG, or a program with a hook.
+
+    Exactly one of `gangs`, `submission_ids`, `external_task_id` and `selector` says which gangs. A gang may be
+    submitted after the sensor has started. If a task or submission id has several attempts, the newest one counts. The
+    sensor records the outcomes of the gangs, as the trigger of their own task does. It is responsible for none of
+    them: it claims, halts and deletes no gang, whatever happens to the sensor.
+
+    If the gangs cannot be read, the sensor waits, and fails after some time with `TrackingFailed`. This says nothing
+    about the gangs.
+
+    :param gangs: Name of a Job, a reference with `namespace`, `name` and `uid` (such as the XCom `gang` of
+        `GangJobOperator`, or its result with `wait_until="submitted"`), or a list of them. (templated)
+    :param submission_ids: Id of a submission (the `trigger_id` of `GangJobHook.submit`), or a list of ids. (templated)
+    :param external_task_id: Id of the task whose gang is awaited. (templated)
+    :param external_dag_id: Id of the DAG of this task. Defaults to the DAG of the sensor. (templated)
+    :param external_run_id: Id of the DAG run of this task. Defaults to the run of the sensor. (templated)
+    :param external_map_index: Map index of this task, or a list of map indexes. Defaults to an unmapped task.
+        (templated)
+    :param selector: Label selector of Jobs, as in `kubectl get jobs --selector`. (templated)
+    :param at_least: How many gangs the selector must select before the sensor counts them. Defaults to 1.
+    :param namespace: Namespace of the gangs. Defaults to the namespace of the references or of the connection.
+        (templated)
+    :param until: State that the gangs reach: `running`, `succeeded` (the default), or `ended`, with or without
+        success.
+    :param wait_for: `all` (the default) or `any` of the gangs.
+    :param results: What the sensor returns for each gang that has reached the state: with `none` (the default) its
+        `namespace`, `name`, `uid` and `status`; with `rank0` or `all` the results of its ranks, as `GangJobOperator`
+        does. The sensor returns a list, or one value if it waits for one gang that is not in a list.
+    :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`. Defaults to `kubernetes_default`.
+        (templated)
+    :param deferrable: Whether the sensor waits in the triggerer, on the watches that all triggers share. Defaults to
+        Airflow's `[operators] default_deferrable` if that option was set, else to true. Otherwise the sensor looks
+        every `poke_interval` seconds, with one request.
+    :param kwargs: Parameters of `BaseSensorOperator`. `timeout` limits the whole wait, also while the sensor is
+        deferred. With `soft_fail`, the sensor is skipped if a gang fails or the time is over.
+    """
+
+    template_fields: Sequence[str] = (
+        "gangs",
+        "submission_ids",
+        "external_task_id",
+        "external_dag_id",
+        "external_run_id",
+        "external_map_index",
+        "selector",
+        "namespace",
+        "kubernetes_conn_id",
+    )
+    ui_color = "#d7e6f4"
+
+    def __init__(
+        self,
+        *,
+        gangs: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
+        submission_ids: str | Iterable[str] | None = None,
+        external_task_id: str | None = None,
+        external_dag_id: str | None = None,
+        external_run_id: str | None = None,
+        external_map_index: int | str | Iterable[int] | None = None,
+        selector: str | None = None,
+        at_least: int = 1,
+        namespace: str | None = None,
+        until: str = "succeeded",
+        wait_for: str = "all",
+        results: Results | str = Results.NONE,
+        kubernetes_conn_id: str = "kubernetes_default",
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.gangs = gangs
+        self.submission_ids = submission_ids
+        self.external_task_id = external_task_id
+        self.external_dag_id = external_dag_id
+        self.external_run_id = external_run_id
+        self.external_map_index = external_map_index
+        self.selector = selector
+        self.at_least = at_least
+        self.namespace = namespace
+        self.until = until
+        self.wait_for = wait_for
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
+        self._check(results)
+        self.results = Results(results)
+        self._events: dict[GangRef, GangEvent] = {}
+        """The events of gangs that have ended, of the pokes of this process."""
+
+    def execute(self, context: Context) -> Any:
+        """Wait in the triggerer, or look every `poke_interval` seconds."""
+        if self.deferrable:
+            self._defer(context)
+        return super().execute(context)
+
+    def _defer(self, context: Context) -> NoReturn:
+        from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
+
+        hook, config = self._connect()
+        args = self._args(context, hook, config)
+        limit = timedelta(seconds=self.timeout)
+        if self.execution_timeout is not None:
+            limit = min(limit, self.execution_timeout)
+        self.defer(trigger=GangSelectionTrigger(**asdict(args)), method_name="execute_complete", timeout=limit)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Return the value of the sensor, or raise the error of the gang that failed."""
+        from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+        from airflow_provider_gangjobs.gang.selection import Answer
+
+        events = [GangEvent.from_payload(gang) for gang in event["gangs"]]
+        hook, config = self._connect()
+        return self._finish(hook, config, Answer(event["status"]), events, event["message"])
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look at the gangs once. A failed request is no answer, and the sensor looks again later.
+
+        Raises:
+            GangJobError: a gang failed.
+            ClusterError: the API server refuses the request.
+        """
+        from airflow_provider_gangjobs.cluster.errors import ClusterError
+        from airflow_provider_gangjobs.gang.selection import Answer, WaitFor, decide_wait
+
+        hook, config = self._connect()
+        args = self._args(context, hook, config)
+        try:
+            found = hook.call(lambda service: service.find_gangs(args.selection), config=config)
+        except ClusterError as error:
+            if not error.transient:
+                raise
+            self.log.warning("The gangs could not be read: %s", error)
+            return PokeReturnValue(False)
+        answers = [self._answer(config, args, gang) for gang in found.values()]
+        answer = decide_wait(answers, WaitFor(self.wait_for))
+        done = sum(each is Answer.MET for each in answers)
+        self.log.info("%d of %d gangs are %s", done, len(answers), self.until)
+        if answer in (Answer.WAITING, Answer.UNKNOWN):
+            return PokeReturnValue(False)
+        events = [self._events[gang.ref] for gang in found.values() if gang.ref in self._events]
+        return PokeReturnValue(True, self._finish(hook, config, answer, events, ""))
+
+    def _answer(self, config: ClusterConfig, args: SelectionArgs, gang: SelectedGang) -> Any:
+        """Return what is known about a gang. If it has ended, its outcomes are recorded first."""
+        from airflow_provider_gangjobs.gang.outcome.event import Status, build_event
+        from airflow_provider_gangjobs.gang.selection import Answer, Until, answer_of
+        from airflow_provider_gangjobs.gang.state.phase import FINAL_PHASES, Phase, phase_of
+        from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
+
+        if gang.ref is None:
+            return Answer.WAITING
+        phase = phase_of(gang.job)
+        if phase in FINAL_PHASES and gang.ref not in self._events:
+            of_gang = args.of_gang(gang.ref)
+            event = wait_for_event_in_worker(of_gang, self.log, config=config, limit_s=RECORD_WITHIN_S)
+            if event.status in (Status.ERROR, Status.TIMEOUT):
+                return Answer.UNKNOWN
+            self._events[gang.ref] = event
+        elif phase is Phase.RUNNING and self.until == Until.RUNNING:
+            self._events[gang.ref] = build_event(gang.ref, Status.RUNNING, phase)
+        event_of_gang = self._events.get(gang.ref)
+        return Answer.WAITING if event_of_gang is None else answer_of(event_of_gang.status, Until(self.until))
+
+    def _finish(
+        self, hook: GangJobHook, config: ClusterConfig, answer: Any, events: list[GangEvent], message: str
+    ) -> Any:
+        from airflow_provider_gangjobs.gang.outcome.event import Status
+        from airflow_provider_gangjobs.gang.selection import Answer, Until, answer_of
+        from airflow_provider_gangjobs.operators.errors import error_from_event
+        from airflow_provider_gangjobs.sensors.results import read_results
+
+        met = [event for event in events if answer_of(event.status, Until(self.until)) is Answer.MET]
+        if answer is Answer.UNKNOWN:
+            ref = next((str(event.ref) for event in events if event.status is Status.ERROR), "of the sensor")
+            raise TrackingFailed(ref=ref, reason="unknown", message=message)
+        if answer is Answer.FAILED:
+            error: GangJobError = error_from_event(next(event for event in events if event not in met))
+            if self.soft_fail:
+                self.log.warning("The sensor is skipped, because soft_fail is set: %s", error)
+                raise AirflowSkipException("A gang has failed, and soft_fail is set") from error
+            raise error
+        values = read_results(hook, config, met, self.results)
+        return values[0] if self._is_for_one and values else values
+
+    @property
+    def _is_for_one(self) -> bool:
+        """Whether the sensor was given one gang, and not a list."""
+        if self.selector is not None:
+            return False
+        if self.external_task_id is not None:
+            return self.external_map_index is None or targets.is_one(self.external_map_index)
+        return targets.is_one(self.gangs if self.gangs is not None else self.submission_ids)
+
+    def _connect(self) -> tuple[GangJobHook, ClusterConfig]:
+        from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+
+        hook = GangJobHook(self.kubernetes_conn_id)
+        return hook, hook.config()
+
+    def _args(self, context: Context, hook: GangJobHook, config: ClusterConfig) -> SelectionArgs:
+        """Return the arguments of the wait that the rendered parameters describe.
+
+        Raises:
+            InvalidGangSpec: a parameter is invalid.
+        """
+        from airflow_provider_gangjobs.hooks.installation import installation_id
+        from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
+        from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs
+
+        namespace, names, digests = self.namespace or config.namespace or DEFAULT_NAMESPACE, None, None
+        if self.gangs is not None:
+            namespace, names = targets.read_gangs(self.gangs, namespace)
+        elif self.submission_ids is not None:
+            digests = targets.digests_of_submissions(self.submission_ids)
+        elif self.external_task_id is not None:
+            task = targets.TaskTarget(
+                self.external_dag_id, self.external_task_id, self.external_run_id, self.external_map_index
+            )
+            digests = targets.digests_of_task(task, context["ti"], installation_id())
+        return SelectionArgs(
+            kubernetes_conn_id=self.kubernetes_conn_id,
+            namespace=namespace,
+            names=names,
+            digests=digests,
+            selector=self.selector or "",
+            at_least=self.at_least,
+            until=self.until,
+            wait_for=self.wait_for,
+            must_exist=bool(hook.exists),
+        )
+
+    def _check(self, results: Results | str) -> None:
+        """Check the parameters when the DAG file is parsed, as far as their templates allow.
+
+        Raises:
+            InvalidGangSpec: a parameter is invalid.
+        """
+        from airflow_provider_gangjobs.gang.validation.validate import validate_choices
+        from airflow_provider_gangjobs.kube.selector import parse
+
+        targets.require_one_kind(**{name: getattr(self, name) for name in targets.KINDS})
+        problems = [
+            Problem(name, f"is {value!r}", f"Give one of {', '.join(known)}")
+            for name, value, known in (("until", self.until, UNTIL), ("wait_for", self.wait_for, WAIT_FOR))
+            if value not in known
+        ]
+        if self.until == "running" and results != Results.NONE:
+            problems.append(Problem("results", f"is {results!r}, and a gang that runs has none", 'Give "none"'))
+        if self.at_least < 1:
+            problems.append(Problem("at_least", f"is {self.at_least!r}", "Give a number from 1"))
+        if self.selector is not None and not is_templated(self.selector):
+            try:
+                parse(self.selector)
+            except ValueError as error:
+                problems.append(Problem("selector", str(error), "Give a label selector, such as team=vision"))
+        problems += validate_choices(results=results)
+        if problems:
+            raise InvalidGangSpec(tuple(problems))
+
+
+__all__ = ["GangJobSensor"]

@@ -1,0 +1,95 @@
+"""Reads which gangs a task waits for or deletes, from parameters that templates and XComs may have given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
+
+KINDS = ("gangs", "submission_ids", "external_task_id", "selector")
+"""The parameters that select gangs. Exactly one of them is given."""
+
+
+@dataclass(frozen=True)
+class TaskTarget:
+    """The task whose gangs are selected. Values that are `None` are those of the task that selects."""
+
+    dag_id: str | None
+    task_id: str | None
+    run_id: str | None
+    map_index: int | str | Iterable[int] | None
+
+
+def require_one_kind(**given: Any) -> None:
+    """Check that exactly one of `KINDS` is given.
+
+    Raises:
+        InvalidGangSpec: none of them is given, or several.
+    """
+    names = [name for name in KINDS if given[name] is not None]
+    if len(names) != 1:
+        what = f"are given together: {', '.join(names)}" if names else "are all missing"
+        remedy = f"Give exactly one of {', '.join(KINDS)}"
+        raise InvalidGangSpec((Problem(names[0] if names else KINDS[0], what, remedy),))
+
+
+def is_one(value: Any) -> bool:
+    """Return whether the value is that of one gang, and not a list."""
+    return isinstance(value, (str, int, Mapping)) or not isinstance(value, Iterable)
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list of the items of an iterable, or of the value of one gang."""
+    return [value] if is_one(value) else list(value)
+
+
+def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
+    """Return the namespace of the gangs, and the uid of each Job by its name; the uid is empty if it is not known.
+
+    :param gangs: A name, a reference (`namespace`, `name` and `uid`, as in the XCom `gang`), or a list of them.
+    :param namespace: The namespace of gangs that are given by name only.
+
+    Raises:
+        InvalidGangSpec: an item is neither, or the gangs are in several namespaces.
+    """
+    found: dict[str, str] = {}
+    namespaces = set()
+    for number, gang in enumerate(as_list(gangs)):
+        reference = {"name": gang} if isinstance(gang, str) else gang
+        name = reference.get("name") if isinstance(reference, Mapping) else None
+        if not isinstance(name, str) or not name:
+            remedy = "Give the name of a Job, or a mapping with namespace, name and uid, such as the XCom `gang`"
+            raise InvalidGangSpec((Problem(f"gangs[{number}]", f"is {gang!r:.80}", remedy),))
+        found[name] = str(reference.get("uid") or "")
+        namespaces.add(reference.get("namespace") or namespace)
+    if len(namespaces) != 1:
+        what = f"are in the namespaces {', '.join(sorted(namespaces))}" if namespaces else "is empty"
+        raise InvalidGangSpec((Problem("gangs", what, "Give gangs of one namespace"),))
+    return namespaces.pop(), found
+
+
+def digests_of_submissions(ids: Any) -> list[list[str]]:
+    """Return the values of the task label for each submission id."""
+    return [list(OperationKey(str(each)).digests) for each in as_list(ids)]
+
+
+def digests_of_task(task: TaskTarget, ti: Any, installation: str) -> list[list[str]]:
+    """Return the values of the task label for each map index of a task.
+
+    :param ti: The task instance of the task that selects.
+    :param installation: Id of the Airflow installation.
+
+    Raises:
+        InvalidGangSpec: a map index is not a number.
+    """
+    indexes = [-1] if task.map_index is None else as_list(task.map_index)
+    try:
+        numbers = [int(index) for index in indexes]
+    except (TypeError, ValueError):
+        problem = Problem("external_map_index", f"is {task.map_index!r:.80}", "Give a number or a list of numbers")
+        raise InvalidGangSpec((problem,)) from None
+    dag_id, run_id = task.dag_id or ti.dag_id, task.run_id or ti.run_id
+    return [list(TaskKey(dag_id, run_id, str(task.task_id), number, installation).digests) for number in numbers]

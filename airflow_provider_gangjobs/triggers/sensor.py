@@ -1,0 +1,46 @@
+"""The trigger of GangJobSensor: waits for gangs that belong to somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_gangjobs.triggers.metrics import report_metrics
+from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
+from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs, wait_for_selected
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class GangSelectionTrigger(BaseTrigger):
+    """Wait for selected gangs and yield one event; see `wait_selected.wait_for_selected`.
+
+    The trigger has no `on_kill`: the gangs belong to other tasks. The trigger stores no state: after a restart of the
+    triggerer, the trigger reads the cluster again.
+
+    :param args: The fields of `SelectionArgs`, as keyword arguments.
+    """
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.args = SelectionArgs(**args)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments with which Airflow creates this trigger again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", asdict(self.args)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait for the gangs, and yield one event."""
+        started = asyncio.get_running_loop().time()
+        with report_metrics():
+            payload = await wait_for_selected(self.args, self.log)
+        if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
+            await sleep_until_resumable(started)
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+__all__ = ["GangSelectionTrigger"]

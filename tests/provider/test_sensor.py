@@ -1,0 +1,232 @@
+"""A sensor waits for gangs that belong to somebody else, and changes none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.exceptions import AppFailed, InvalidGangSpec, JobDeleted, TrackingFailed
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException, TaskDeferred
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.hooks.installation import installation_id
+from airflow_provider_gangjobs.sensors.gang_job import GangJobSensor
+from airflow_provider_gangjobs.triggers.sensor import GangSelectionTrigger
+from gangjobs_sandbox.resources import JOBS, PODS
+from tests.provider.task_runner import run_serialized_trigger
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gangjobs_sandbox.thread import SandboxThread
+
+QUICK = ["sh", "-c", 'echo "{\\"rank\\": $RANK}" > "$GANG_RESULT_PATH"']
+FAILING = ["sh", "-c", "exit 3"]
+ENDLESS = ["sleep", "600"]
+EACH_WAY = pytest.mark.parametrize("deferrable", [pytest.param(True, id="deferred"), pytest.param(False, id="poke")])
+
+
+class Gangs:
+    """Submits gangs for somebody else's tasks, and deletes them at the end."""
+
+    def __init__(self, connection: str) -> None:
+        self.hook = GangJobHook(connection)
+        self.run = uuid4().hex
+        self.refs: list[GangRef] = []
+
+    def submit(self, command: list[str], *, task: str = "train", map_index: int = -1, **spec: Any) -> GangRef:
+        key = TaskKey("d", self.run, task, map_index, installation_id())
+        described = GangSpec(image="i", command=command, workers=2, resources={"cpu": "100m"}, **spec)
+        self.refs.append(self.hook.submit(described, key=key, claim="somebody").ref)
+        return self.refs[-1]
+
+
+@pytest.fixture
+def gangs(connection: str) -> Iterator[Gangs]:
+    gangs = Gangs(connection)
+    yield gangs
+    for ref in gangs.refs:
+        gangs.hook.delete(ref)
+
+
+def run_sensor(connection: str, run: str = "r", **parameters: Any) -> Any:
+    """Run a sensor to its end, in the triggerer or by pokes, and return its value."""
+    known: dict[str, Any] = {"kubernetes_conn_id": connection, "poke_interval": 0.2, "timeout": 300, **parameters}
+    with DAG("d", schedule=None):
+        sensor = GangJobSensor(task_id="wait", **known)
+    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id=run, task_id="wait", map_index=-1)}
+    if not sensor.deferrable:
+        return sensor.execute(context)
+    with pytest.raises(TaskDeferred) as raised:
+        sensor.execute(context)
+    left = raised.value
+    assert left.timeout.total_seconds() == 300
+    path, kwargs = left.trigger.serialize()
+    event = run_serialized_trigger(path, json.loads(json.dumps(kwargs)))
+    return sensor.resume_execution(left.method_name, {"event": event}, context)
+
+
+async def is_watching() -> None:
+    """Wait until the trigger has opened its watch."""
+    while not informers().statistics():  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.01)
+
+
+@EACH_WAY
+@pytest.mark.parametrize("by", ["name", "reference", "task", "selector"])
+def test_gang_is_found_by(by: str, gangs: Gangs, connection: str, deferrable: bool) -> None:
+    ref = gangs.submit(QUICK, labels={"run": gangs.run[:20]})
+    selection: dict[str, Any] = {
+        "name": {"gangs": ref.name, "namespace": ref.namespace},
+        "reference": {"gangs": {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}},
+        "task": {"external_task_id": "train"},
+        "selector": {"selector": f"run={gangs.run[:20]}"},
+    }[by]
+
+    value = run_sensor(connection, gangs.run, deferrable=deferrable, **selection)
+
+    reached = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "status": "succeeded"}
+    assert value == ([reached] if by == "selector" else reached)
+
+
+@EACH_WAY
+def test_submission_is_found_by_its_id_with_the_results(gangs: Gangs, connection: str, deferrable: bool) -> None:
+    spec = GangSpec(image="i", command=QUICK, workers=2, resources={"cpu": "100m"})
+    gangs.refs.append(gangs.hook.submit(spec, trigger_id=gangs.run).ref)
+
+    value = run_sensor(connection, submission_ids=[gangs.run], results="all", deferrable=deferrable)
+
+    assert value == [[{"rank": 0}, {"rank": 1}]]
+
+
+async def test_gang_that_is_submitted_later_is_awaited(gangs: Gangs, connection: str) -> None:
+    key = TaskKey("d", gangs.run, "train", -1, installation_id())
+    trigger = GangSelectionTrigger(kubernetes_conn_id=connection, namespace="default", digests=[list(key.digests)])
+    waiting = asyncio.create_task(anext(trigger.run()))
+    await is_watching()
+
+    ref = await asyncio.to_thread(gangs.submit, QUICK)
+    event = await waiting
+    await informers().aclose()
+
+    assert [gang["uid"] for gang in event.payload["gangs"]] == [ref.uid]
+
+
+@EACH_WAY
+def test_one_gang_that_runs_is_enough_for_any(gangs: Gangs, connection: str, deferrable: bool) -> None:
+    refs = [gangs.submit(command, task=f"t{i}") for i, command in enumerate((ENDLESS, QUICK))]
+    names = [ref.name for ref in refs]
+
+    value = run_sensor(connection, gangs=names, wait_for="any", deferrable=deferrable)
+
+    assert [gang["name"] for gang in value] == [refs[1].name]
+
+
+@EACH_WAY
+def test_gang_that_runs_is_awaited_until_it_runs(gangs: Gangs, connection: str, deferrable: bool) -> None:
+    ref = gangs.submit(ENDLESS)
+
+    value = run_sensor(connection, gangs=ref.name, until="running", deferrable=deferrable)
+
+    assert (value["status"], gangs.hook.is_live(ref)) == ("running", True)
+
+
+@EACH_WAY
+def test_failed_gang_fails_the_sensor_with_its_reason(gangs: Gangs, connection: str, deferrable: bool) -> None:
+    ref = gangs.submit(FAILING)
+
+    with pytest.raises(AppFailed, match="exited with code 3"):
+        run_sensor(connection, gangs=ref.name, deferrable=deferrable)
+
+
+@EACH_WAY
+def test_failed_gang_skips_a_sensor_with_soft_fail(gangs: Gangs, connection: str, deferrable: bool) -> None:
+    ref = gangs.submit(FAILING)
+
+    with pytest.raises(AirflowSkipException):
+        run_sensor(connection, gangs=ref.name, soft_fail=True, deferrable=deferrable)
+
+
+@EACH_WAY
+def test_any_end_of_the_gang_can_be_awaited(gangs: Gangs, connection: str, deferrable: bool) -> None:
+    ref = gangs.submit(FAILING)
+
+    assert run_sensor(connection, gangs=ref.name, until="ended", deferrable=deferrable)["status"] == "failed"
+
+
+@EACH_WAY
+def test_gang_that_was_deleted_fails_the_sensor(gangs: Gangs, connection: str, deferrable: bool) -> None:
+    ref = gangs.submit(ENDLESS)
+    gangs.hook.delete(ref)
+
+    with pytest.raises(JobDeleted):
+        run_sensor(connection, gangs={"name": ref.name, "uid": ref.uid}, deferrable=deferrable)
+
+
+@EACH_WAY
+def test_outcomes_are_recorded_and_the_claim_stays(
+    gangs: Gangs, connection: str, embedded: SandboxThread, deferrable: bool
+) -> None:
+    """The task of the gang may have ended on purpose, so that nobody else records the outcomes."""
+    ref = gangs.submit(QUICK)
+
+    run_sensor(connection, gangs=ref.name, deferrable=deferrable)
+
+    job = embedded.call(lambda it: it.registry.get(JOBS, ref.name, ref.namespace))
+    pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=f"gangjobs.airflow/gang={ref.name}"))
+    assert [outcome.exit_code for outcome in gangs.hook.outcomes(ref)] == [0, 0]
+    assert job["metadata"]["annotations"]["gangjobs.airflow/claim"] == "somebody"
+    assert not any("gangjobs.airflow/harvest" in pod["metadata"].get("finalizers", ()) for pod in pods)
+
+
+async def test_sensor_that_is_killed_leaves_the_gang(gangs: Gangs, connection: str) -> None:
+    ref = await asyncio.to_thread(gangs.submit, ENDLESS)
+    trigger = GangSelectionTrigger(kubernetes_conn_id=connection, namespace="default", names={ref.name: ""})
+    waiting = asyncio.create_task(anext(trigger.run()))
+    await is_watching()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    if hasattr(trigger, "on_kill"):
+        await trigger.on_kill()
+    await informers().aclose()
+
+    assert await asyncio.to_thread(gangs.hook.is_live, ref)
+
+
+@in_virtual_time
+async def test_cluster_that_cannot_be_read_is_neither_success_nor_failure() -> None:
+    trigger = GangSelectionTrigger(kubernetes_conn_id="nowhere", namespace="n", names={"a": ""})
+
+    event = await anext(trigger.run())
+    sensor = GangJobSensor(task_id="wait", gangs="a", soft_fail=True, kubernetes_conn_id="kubernetes_default")
+
+    assert event.payload["status"] == "unknown"
+    with pytest.raises(TrackingFailed, match="AirflowNotFoundException"):
+        sensor.execute_complete({}, event.payload)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({}, "gangs: are all missing"),
+        ({"gangs": "a", "selector": "b"}, "gangs: are given together: gangs, selector"),
+        ({"gangs": "a", "until": "done"}, "until: is 'done'. Give one of running, succeeded, ended"),
+        ({"gangs": "a", "wait_for": "some"}, "wait_for: is 'some'. Give one of all, any"),
+        ({"selector": "a=b,,"}, "selector: "),
+        ({"gangs": "a", "results": "rank1"}, "results: "),
+        ({"gangs": "a", "until": "running", "results": "all"}, "results: is 'all', and a gang that runs has none"),
+        ({"selector": "a", "at_least": 0}, "at_least: is 0"),
+    ],
+)
+def test_parameter_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidGangSpec, match=message):
+        GangJobSensor(task_id="wait", **parameters)

@@ -1,0 +1,136 @@
+"""Which gangs a selection finds, and when the wait for them is over."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.selection import Answer, GangSelection, Until, WaitFor, answer_of, decide_wait
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.sensors.targets import TaskTarget, digests_of_task, read_gangs
+
+MET, FAILED, WAITING, UNKNOWN = Answer.MET, Answer.FAILED, Answer.WAITING, Answer.UNKNOWN
+
+
+def job(name: str, task: str = "", attempt: int = 0, *, dropped: bool = False) -> Job:
+    labels = {"gangjobs.airflow/task": task or name, "gangjobs.airflow/attempt": str(attempt)}
+    if dropped:
+        labels["gangjobs.airflow/dropped"] = "true"
+    return read_job({"metadata": {"name": name, "namespace": "n", "uid": f"uid of {name}", "labels": labels}})
+
+
+def names(selection: GangSelection, *jobs: Job) -> dict[str, str | None]:
+    return {key: gang.ref.name if gang.ref else None for key, gang in selection.find(jobs).items()}
+
+
+def test_gang_that_does_not_exist_yet_has_no_reference() -> None:
+    selection = GangSelection(namespace="n", names={"a": "", "b": ""})
+
+    assert names(selection, job("a"), job("c")) == {"a": "a", "b": None}
+
+
+def test_gang_of_a_known_uid_is_found_without_its_job() -> None:
+    selection = GangSelection(namespace="n", names={"a": "earlier uid"})
+
+    (gang,) = selection.find([job("a")]).values()
+
+    assert (gang.ref, gang.job) == (GangRef("n", "a", "earlier uid"), None)
+
+
+def test_newest_attempt_of_a_task_counts() -> None:
+    selection = GangSelection(namespace="n", digests=(("now", "before"), ("other",)))
+
+    found = names(selection, job("a-2", "now", 2), job("a-10", "now", 10), job("a-1", "now", 1))
+
+    assert found == {"now": "a-10", "other": None}
+
+
+def test_task_of_an_installation_without_an_id_is_found_by_its_second_digest() -> None:
+    assert names(GangSelection(namespace="n", digests=(("now", "before"),)), job("a", "before")) == {"now": "a"}
+
+
+def test_gang_of_a_deleted_submission_is_not_selected() -> None:
+    assert names(GangSelection(namespace="n", digests=(("t",),)), job("a", "t", dropped=True)) == {"t": None}
+
+
+def test_selector_waits_for_the_number_of_gangs_that_was_asked_for() -> None:
+    selection = GangSelection(namespace="n", selector="team=x", at_least=3)
+
+    assert names(selection, job("a", "t"), job("b", "u")) == {"t": "a", "u": "b", "missing 2": None}
+
+
+@pytest.mark.parametrize(
+    ("status", "running", "succeeded", "ended"),
+    [
+        (Status.RUNNING, MET, WAITING, WAITING),
+        (Status.SUCCEEDED, MET, MET, MET),
+        (Status.FAILED, FAILED, FAILED, MET),
+        (Status.DELETED, FAILED, FAILED, MET),
+        (Status.REPLACED, FAILED, FAILED, MET),
+        (Status.TIMEOUT, FAILED, FAILED, MET),
+        (Status.ERROR, UNKNOWN, UNKNOWN, UNKNOWN),
+    ],
+)
+def test_status_of_an_event_answers_what_is_awaited(
+    status: Status, running: Answer, succeeded: Answer, ended: Answer
+) -> None:
+    found = [answer_of(status, until) for until in (Until.RUNNING, Until.SUCCEEDED, Until.ENDED)]
+
+    assert found == [running, succeeded, ended]
+
+
+@pytest.mark.parametrize(
+    ("answers", "all_of_them", "any_of_them"),
+    [
+        ([], WAITING, WAITING),
+        ([MET, MET], MET, MET),
+        ([MET, WAITING], WAITING, MET),
+        ([MET, FAILED], FAILED, MET),
+        ([FAILED, WAITING], FAILED, WAITING),
+        ([FAILED, FAILED], FAILED, FAILED),
+        ([UNKNOWN, MET], UNKNOWN, MET),
+        ([UNKNOWN, FAILED], FAILED, UNKNOWN),
+        ([UNKNOWN, WAITING], WAITING, WAITING),
+    ],
+)
+def test_wait_is_over_when_no_further_answer_can_change_it(
+    answers: list[Answer], all_of_them: Answer, any_of_them: Answer
+) -> None:
+    found = {(decide_wait(order, WaitFor.ALL), decide_wait(order, WaitFor.ANY)) for order in orders(answers)}
+
+    assert found == {(all_of_them, any_of_them)}
+
+
+def orders(answers: list[Answer]) -> list[Any]:
+    return list(itertools.permutations(answers))
+
+
+def test_references_of_xcoms_and_names_are_read() -> None:
+    reference = {"namespace": "n", "name": "a", "uid": "u"}
+
+    assert read_gangs(reference, "default") == ("n", {"a": "u"})
+    assert read_gangs((each for each in ["b", "c"]), "default") == ("default", {"b": "", "c": ""})
+
+
+@pytest.mark.parametrize(
+    ("gangs", "message"),
+    [
+        ([], "gangs: is empty. Give gangs of one namespace."),
+        ([{"uid": "u"}], r"gangs\[0\]: is {'uid': 'u'}. Give the name of a Job"),
+        ([7], r"gangs\[0\]: is 7. Give the name of a Job"),
+        (["a", {"name": "b", "namespace": "n"}], "gangs: are in the namespaces default, n"),
+    ],
+)
+def test_gangs_that_are_no_references_are_refused(gangs: Any, message: str) -> None:
+    with pytest.raises(InvalidGangSpec, match=message):
+        read_gangs(gangs, "default")
+
+
+def test_map_index_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidGangSpec, match="external_map_index: is 'x'"):
+        digests_of_task(TaskTarget("d", "t", "r", "x"), None, "")
