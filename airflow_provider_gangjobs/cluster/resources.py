@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote
+
+from msgspec import Struct
 
 SCHEDULING_GROUP = "scheduling.k8s.io"
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """One resource of the API. `group` is empty for the core group."""
 
     group: str

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from airflow_provider_gangjobs.kube.text import cut_end
 
 RANKS_SHOWN_MAX = 8
 EVIDENCE_CHARACTERS_MAX = 1000
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One problem of a request: the path of a parameter or field, what is wrong, and the remedy."""
 
     path: str

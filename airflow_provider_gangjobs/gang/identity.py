@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.spec import Policies
 
@@ -124,8 +126,7 @@ class TaskKey:
         return default_trigger_id(self.digest, attempt)
 
 
-@dataclass(frozen=True)
-class OperationKey:
+class OperationKey(Struct, frozen=True):
     """One submission with an id that its client chose (FLIP-236). All attempts have this id."""
 
     id: str
@@ -202,8 +203,7 @@ def parse_default_trigger_id(trigger_id: str) -> tuple[str, int] | None:
 _DEFAULT_TRIGGER_ID: Final = re.compile(rf"([a-z2-7]{{{DIGEST_LENGTH}}})-(\d{{1,{ATTEMPT_DIGITS}}})")
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """Names and ids of one attempt: all values in the Job that do not come from the user's spec."""
 
     namespace: str

@@ -9,8 +9,9 @@ parts with the arguments, so treat the result as immutable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 __all__ = ["ListRule", "apply", "json_merge"]
 
@@ -20,8 +21,7 @@ DELETE_FROM = "$deleteFromPrimitiveList/"
 ELEMENT_ORDER = "$setElementOrder/"
 
 
-@dataclass(frozen=True, slots=True)
-class ListRule:
+class ListRule(Struct, frozen=True):
     """How a list field is merged: by the key of its items, or as a set of primitives if `key` is None."""
 
     key: str | None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -43,8 +42,7 @@ SUBMISSION_DEADLINE_S: Final = 120.0
 """Twice the time that an API server may need to restart. Discovery and all steps of a submission share the deadline."""
 
 
-@dataclass(frozen=True)
-class GangService(SubmissionService):
+class GangService(SubmissionService, frozen=True):
     """The gangs of one cluster, over one client.
 
     Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.

@@ -5,9 +5,10 @@ A DAG file may import this module, so the module imports no client library. Each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +30,7 @@ HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
 """A submission takes a second, and the retries of a task usually follow within minutes."""
 
 
-@dataclass(frozen=True)
-class SubmissionService:
+class SubmissionService(Struct, frozen=True):
     """The submissions and uploads of one cluster, over one client. `GangService` adds the use cases of gangs.
 
     Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.

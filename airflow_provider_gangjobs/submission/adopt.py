@@ -9,9 +9,10 @@ ordered by time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.spec import GangSpec, Reattach
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -22,38 +23,33 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
 
 
-@dataclass(frozen=True)
-class Adopt:
+class Adopt(Struct, frozen=True):
     """Continue with this Job, after the deletion of the superseded Jobs."""
 
     job: Job
     superseded: tuple[Job, ...] = ()
 
 
-@dataclass(frozen=True)
-class SubmitNew:
+class SubmitNew(Struct, frozen=True):
     """Submit the attempt of this number, after the deletion of the superseded Jobs."""
 
     number: int
     superseded: tuple[Job, ...] = ()
 
 
-@dataclass(frozen=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """Refuse to submit: this Job is live and was created from other parameters."""
 
     job: Job
 
 
-@dataclass(frozen=True)
-class TakenOver:
+class TakenOver(Struct, frozen=True):
     """Do nothing: another try of the task is responsible for this Job, or for the attempt that follows the Job."""
 
     job: Job
 
 
-@dataclass(frozen=True)
-class LostAttempt:
+class LostAttempt(Struct, frozen=True):
     """An attempt that was lost to a disruption. The next attempt follows within the same try of the task."""
 
     attempt: int

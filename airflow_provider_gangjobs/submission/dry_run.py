@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, BadRequest, Invalid
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.requests import Object
 
 
-@dataclass(frozen=True)
-class RequireUploads:
+class RequireUploads(Struct, frozen=True):
     """Check that the uploads exist that the pods mount. A pod whose upload is missing would never start."""
 
     name: str = "check the uploaded files"
@@ -50,8 +50,7 @@ class RequireUploads:
         return True
 
 
-@dataclass(frozen=True)
-class Preflight:
+class Preflight(Struct, frozen=True):
     """POST the Job as a dry run. The server validates the Job, checks quota and permissions, and stores nothing."""
 
     name: str = "validate the Job by a dry run"

@@ -8,9 +8,10 @@ judged.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -113,8 +114,7 @@ class KillResult(StrEnum):
     """The Job is gone, or another task instance is responsible for the gang."""
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """A kill whose gang is deleted, and whose pods are still to be released."""
 
     ref: GangRef
@@ -218,8 +218,7 @@ async def is_live(client: Api, ref: GangRef) -> bool:
     return job.ref == ref and job_state(job) is JobState.LIVE
 
 
-@dataclass(frozen=True)
-class LiveGang:
+class LiveGang(Struct, frozen=True):
     """A gang that runs."""
 
     ref: GangRef
@@ -234,8 +233,7 @@ async def live_attempts(client: Api, key: TaskKey, claim_id: str, *, namespace: 
     return [LiveGang(job.ref, job.attempt_number, job.disruptions) for job in jobs]
 
 
-@dataclass(frozen=True)
-class EndedGang:
+class EndedGang(Struct, frozen=True):
     """A gang that was deleted or halted while it was live. Its pods are still held."""
 
     ref: GangRef

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import EVENTS
@@ -20,8 +21,7 @@ REASON = "NotAGang"
 MESSAGE_CHARACTERS_MAX = 1000
 
 
-@dataclass(frozen=True)
-class RecordFallbackEvent:
+class RecordFallbackEvent(Struct, frozen=True):
     """POST an event if the pods are placed without gang scheduling although a gang was preferred."""
 
     name: str = "record the fallback event"

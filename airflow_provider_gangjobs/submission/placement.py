@@ -5,8 +5,9 @@ A server whose feature gate is disabled drops the link silently, and the pods wo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import podgroups, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
@@ -65,8 +66,7 @@ def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
     return f"Kubernetes {discovered.release or '(release unknown)'} does not serve {wanted} here, only {served}"
 
 
-@dataclass(frozen=True)
-class CheckGangLink:
+class CheckGangLink(Struct, frozen=True):
     """Check that the stored Job has the pods' link to their group. Sends no request."""
 
     name: str = "check the gang link"
@@ -121,8 +121,7 @@ def _lost_link(progress: Progress, stored: Object) -> str | None:
     return None if value else path
 
 
-@dataclass(frozen=True)
-class WaitForWorkload:
+class WaitForWorkload(Struct, frozen=True):
     """Wait for the group of a native gang. No request shows whether the Job controller will create the group."""
 
     name: str = "wait for the Job controller's Workload"

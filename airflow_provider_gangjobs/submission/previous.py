@@ -10,8 +10,9 @@ list of the task's Jobs shows whether there is anything to wait for. Usually the
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
@@ -32,8 +33,7 @@ log = logging.getLogger(__name__)
 PAUSE_CAP_S: Final = 5.0
 
 
-@dataclass(frozen=True)
-class PreviousGangs:
+class PreviousGangs(Struct, frozen=True):
     """How a submission waits for the gangs of earlier attempts."""
 
     release: Callable[[GangRef], Awaitable[object]]

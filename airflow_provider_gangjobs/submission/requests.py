@@ -6,8 +6,9 @@ patches that have the same result however often they are sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolicy
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
@@ -84,8 +85,7 @@ class Api(Protocol):
         """Delete an object."""
 
 
-@dataclass(frozen=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """The result of a conditional deletion."""
 
     deleted: bool

@@ -7,8 +7,9 @@ crash, and a second submitter are handled in the same way: read the object and c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
@@ -128,8 +129,7 @@ def _is_quota_exceeded(error: ClusterError) -> bool:
     return isinstance(error, Forbidden) and "exceeded quota" in error.message
 
 
-@dataclass(frozen=True)
-class CreateJob:
+class CreateJob(Struct, frozen=True):
     """POST the Job, suspended, with the pods' link to their group."""
 
     name: str = "create Job"
@@ -177,8 +177,7 @@ def conflict(spec: GangSpec, trigger_id: str, job: Job) -> SubmissionConflict:
     )
 
 
-@dataclass(frozen=True)
-class CreateOwned:
+class CreateOwned(Struct, frozen=True):
     """POST one object that the Job owns, so that the deletion of the Job also deletes the object."""
 
     resource: Resource
@@ -218,8 +217,7 @@ _COMPARED_FIELDS: Final = ("uid", "generation", "annotations")
 _GANG_PATH: Final = "/metadata/annotations/" + ANNOTATION_GANG.replace("/", "~1")
 
 
-@dataclass(frozen=True)
-class Unsuspend:
+class Unsuspend(Struct, frozen=True):
     """PATCH the Job so that it runs, unless it was halted, claimed, or deleted since it was last read.
 
     The patch compares the generation and the annotations of the Job. A change of the spec and a deletion increase the

@@ -19,6 +19,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct
+
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
@@ -176,8 +178,7 @@ class ActionPolicy(Protocol):
     def __call__(self, jobs: Sequence[Job], /, *, spec_hash: str, min_attempt: int) -> SubmissionAction: ...
 
 
-@dataclass(frozen=True)
-class SubmissionRequest:
+class SubmissionRequest(Struct, frozen=True):
     """A request to submit a gang: everything except the spec of the gang."""
 
     key: SubmissionKey
@@ -222,8 +223,7 @@ async def submit_by(
     raise SubmissionFailed(task.where, "settle on a Job", reason)
 
 
-@dataclass(frozen=True)
-class _SubmissionRun:
+class _SubmissionRun(Struct, frozen=True):
     """One submission. Its fields stay the same when the submission is restarted."""
 
     requests: RetryingRequests

@@ -12,10 +12,10 @@ once, and an unowned one would never be deleted. Then outcomes are only in the e
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.clock import TimeSlice
 from airflow_provider_gangjobs.cluster.errors import (
@@ -116,8 +116,7 @@ def _entry_bytes(uid: str, text: str) -> int:
     return len(uid) + len(text.encode())
 
 
-@dataclass(frozen=True)
-class _Shard:
+class _Shard(Struct, frozen=True):
     """The ConfigMap that is being filled. Without a uid it is not known to exist."""
 
     number: int = 0

@@ -12,8 +12,9 @@ import contextvars
 import logging
 from collections import Counter
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 
@@ -51,8 +52,7 @@ def report_metrics() -> AbstractContextManager[None]:
     return loop_local(_PeriodicReporter)
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The statistics of one moment: gauges rise and fall, counters only rise."""
 
     gauges: Mapping[str, float]

@@ -11,12 +11,12 @@ import contextvars
 import logging
 from collections import Counter, defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
 from airflow.configuration import conf
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
@@ -39,8 +39,7 @@ log = logging.getLogger(__name__)
 CONNECTION_READ_FOR_S: Final = 300.0
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """What one sweeper sweeps."""
 
     conn_id: str

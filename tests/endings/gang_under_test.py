@@ -176,7 +176,7 @@ class GangUnderTest:
         """As `kubectl drain`."""
         name = (await self.pod(rank))["metadata"]["name"]
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-        await self.admin.create(_Evictions(name), eviction, self.namespace)
+        await self.admin.create(_Evictions.of(name), eviction, self.namespace)
 
     async def delete_job(self, propagation_policy: PropagationPolicy) -> None:
         await self.admin.delete(JOBS, self.ref.name, self.namespace, propagation_policy=propagation_policy)
@@ -237,8 +237,9 @@ class GangUnderTest:
 class _Evictions(Resource):
     """The eviction subresource of one pod, to be created."""
 
-    def __init__(self, pod: str) -> None:
-        super().__init__("", "v1", f"pods/{pod}/eviction", "Eviction")
+    @classmethod
+    def of(cls, pod: str) -> _Evictions:
+        return cls("", "v1", f"pods/{pod}/eviction", "Eviction")
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         return f"/api/v1/namespaces/{namespace}/{self.plural}"

@@ -1,10 +1,9 @@
 """Which Jobs can be a gang, and what happens to the others."""
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from airflow_provider_gangjobs.gang.render.policy import (
     Placement,
@@ -30,7 +29,7 @@ INELIGIBLE_SHAPES = {
 
 @pytest.mark.parametrize(("change", "reason"), INELIGIBLE_SHAPES.values(), ids=INELIGIBLE_SHAPES)
 def test_other_shapes_cannot_be_a_gang(change, reason):
-    shape = dataclasses.replace(FOUR, **change)
+    shape = structs.replace(FOUR, **change)
     assert reason in (ineligibility_reason(shape) or "")
     assert decide_placement(shape, GangPolicy.REQUIRED, dialect="v1beta1").placement is Placement.REFUSED
     assert decide_placement(shape, GangPolicy.PREFERRED, dialect="v1beta1").placement is Placement.BASIC
@@ -61,7 +60,7 @@ def test_off_is_off_everywhere():
 
 
 def test_a_link_that_is_brought_is_left_alone():
-    brought = dataclasses.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
+    brought = structs.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
     assert decide_placement(brought, GangPolicy.REQUIRED, dialect=None) == PlacementDecision(Placement.USER_PROVIDED)
 
 

@@ -10,11 +10,11 @@ second, for 768 modules of models.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.auth.errors import ConfigError
 from airflow_provider_gangjobs.cluster.auth.fields import Section
@@ -27,8 +27,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The loader of libyaml is ten times as fast, but not every installation of PyYAML has it."""
 
 
-@dataclass(frozen=True)
-class SelectedContext:
+class SelectedContext(Struct, frozen=True):
     """The cluster and user of one context."""
 
     cluster: Section
@@ -40,16 +39,14 @@ class SelectedContext:
     namespace: str | None
 
 
-@dataclass(frozen=True)
-class _Document:
+class _Document(Struct, frozen=True):
     """One file, or the kubeconfig of a connection."""
 
     root: Section
     file: str | None
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """One item of the lists of clusters, users, and contexts."""
 
     content: Section

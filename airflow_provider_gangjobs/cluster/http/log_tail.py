@@ -7,8 +7,9 @@ Therefore the client reads the last lines whole and keeps their end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.kube.text import ELLIPSIS
 
@@ -19,8 +20,7 @@ _WORD_BYTES_MAX: Final = 64
 """A longer word is cut in the middle."""
 
 
-@dataclass(frozen=True)
-class LogTail:
+class LogTail(Struct, frozen=True):
     """The last lines of a log, and how much is missing before them."""
 
     text: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +38,7 @@ class PropagationPolicy(StrEnum):
     ORPHAN = "Orphan"
 
 
-@dataclass(frozen=True)
-class ClientStatistics:
+class ClientStatistics(Struct, frozen=True):
     """Counters of a client since it was created."""
 
     requests: Mapping[str, int]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlencode, urlsplit
 
+from msgspec import Struct
+
 from airflow_provider_gangjobs import __version__
 
 if TYPE_CHECKING:
@@ -22,8 +24,7 @@ Headers = list[tuple[str, str]]
 """A name may occur several times."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """One HTTP request. `str(request)` is safe to log."""
 
     method: str

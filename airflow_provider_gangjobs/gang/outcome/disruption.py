@@ -11,8 +11,9 @@ each disruption is counted once, also if a process crashes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.outcome.event import Status
 
@@ -23,8 +24,7 @@ DISRUPTION_CODES: Final = frozenset({"Preempted", "Evicted", "NodeLost"})
 """Codes of diagnoses that name a disruption as the root cause."""
 
 
-@dataclass(frozen=True)
-class Disruption:
+class Disruption(Struct, frozen=True):
     """The disruption that ended an attempt."""
 
     number: int

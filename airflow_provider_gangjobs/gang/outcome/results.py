@@ -8,8 +8,9 @@ must not succeed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import ResultTooLarge
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import JobView
 
 
-@dataclass(frozen=True)
-class CompletedRanks:
+class CompletedRanks(Struct, frozen=True):
     """The ranks or pods that the Job counts as completed."""
 
     ranks: frozenset[int] | None
@@ -42,8 +42,7 @@ class CompletedRanks:
         return cls(ranks, len(ranks))
 
 
-@dataclass(frozen=True)
-class MissingOutcomes:
+class MissingOutcomes(Struct, frozen=True):
     """Completed ranks whose outcome was not read."""
 
     count: int = 0

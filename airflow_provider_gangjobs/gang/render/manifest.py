@@ -7,10 +7,10 @@ the parsed value. Nulls are dropped, as the API server does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct, field
 
 from airflow_provider_gangjobs.exceptions import Problem
 
@@ -20,16 +20,14 @@ NODES_MAX: Final = 100_000
 """Limit of nodes in a document, because a short text with nested aliases can expand to a huge document."""
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """A scalar that YAML did not read as text."""
 
     text: str
     line: int
 
 
-@dataclass(frozen=True)
-class UserManifest:
+class UserManifest(Struct, frozen=True):
     """A manifest as data.
 
     `scalars` maps paths to the scalars of a YAML text, and is empty for a dict. `problems` is empty if the manifest was

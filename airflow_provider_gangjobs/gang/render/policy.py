@@ -7,9 +7,10 @@ after another pod has completed. The policy excludes Jobs that may need such pod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 
@@ -36,8 +37,7 @@ class Placement(StrEnum):
     """The submission fails before any object is created, so no annotation has this value."""
 
 
-@dataclass(frozen=True)
-class PlacementDecision:
+class PlacementDecision(Struct, frozen=True):
     """How the pods of one Job are placed. `detail` is the name of the dialect of a gang, or the reason for no gang."""
 
     placement: Placement

@@ -5,8 +5,9 @@ The shape is computed from the spec and its manifest before any object is render
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
@@ -18,8 +19,7 @@ INDEXED: Final = "Indexed"
 NON_INDEXED: Final = "NonIndexed"
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """Values that decide whether the pods can be a gang (KEP-5547), and settings that belong to other controllers."""
 
     parallelism: int

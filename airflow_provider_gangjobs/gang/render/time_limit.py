@@ -8,8 +8,9 @@ the Job, begins anew when a queue resumes the Job, and does not count while the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_TIME_LIMIT
 
@@ -23,8 +24,7 @@ MARGIN_S: Final = 600
 """The triggerers' own deadlines pass earlier, also if all triggerers are restarted."""
 
 
-@dataclass(frozen=True)
-class TimeLimit:
+class TimeLimit(Struct, frozen=True):
     """The time limit of a Job."""
 
     seconds: int

@@ -6,9 +6,10 @@ the API server, so the restart of a triggerer does not change them. A gang that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state.phase import Phase
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.observation import Observation
 
 
-@dataclass(frozen=True)
-class Deadlines:
+class Deadlines(Struct, frozen=True):
     """Limit of each phase in seconds. `None` means no limit."""
 
     queue_s: float | None = None
@@ -28,8 +28,7 @@ class Deadlines:
     """Counts from the start of the last rank."""
 
 
-@dataclass(frozen=True)
-class Exceeded:
+class Exceeded(Struct, frozen=True):
     """A deadline that has passed."""
 
     phase: Phase

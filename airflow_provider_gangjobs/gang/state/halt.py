@@ -7,8 +7,9 @@ annotation and reports the same deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_HALTED
 from airflow_provider_gangjobs.gang.state.job import REASON_JOB_DEADLINE
@@ -32,8 +33,7 @@ HALTED_DEADLINE_S: Final = 1
 _DEADLINE_PREFIX: Final = REASON_JOB_DEADLINE
 
 
-@dataclass(frozen=True)
-class DeadlineHalt:
+class DeadlineHalt(Struct, frozen=True):
     """Reason of a halt: the deadline of `phase` passed while the gang waited for `cause`."""
 
     phase: Phase

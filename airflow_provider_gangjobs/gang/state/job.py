@@ -8,9 +8,10 @@ its outcome has been delivered) is one property of `Job`. `gang.state.phase` com
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
 from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
@@ -39,8 +40,7 @@ def read_job(stored: JobView | Mapping[str, Any]) -> Job:
     return Job(stored if isinstance(stored, JobView) else view(JobView, dict(stored)))
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A Job at one moment. Two values are equal if all fields that the views contain are equal."""
 
     view: JobView

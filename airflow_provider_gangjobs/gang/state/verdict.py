@@ -7,9 +7,10 @@ and a Job that has another UID are verdicts too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,8 +32,7 @@ class VerdictKind(StrEnum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """How the Job ended, with the reason and message of the Job controller if there are any."""
 
     kind: VerdictKind

@@ -7,9 +7,10 @@ until the whole gang exists have no condition and no event (PreEnqueue), so the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.kube.text import cut_end
@@ -45,8 +46,7 @@ class WaitCause(StrEnum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True)
-class WaitInputs:
+class WaitInputs(Struct, frozen=True):
     """Objects from which the rules find the cause."""
 
     job: Job | None
@@ -56,8 +56,7 @@ class WaitInputs:
     events: Sequence[EventView] = ()
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """A cause, and a sentence with its evidence; the sentence may be empty."""
 
     cause: WaitCause

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.render.manifest import UserManifest, copy_without_nulls, parse_manifest
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 TEMPLATE = "spec.template"
 
 
-@dataclass(frozen=True)
-class ParsedSpec:
+class ParsedSpec(Struct, frozen=True, dict=True):
     """A spec with its parsed manifest. All properties except `user_manifest` require that the structural checks
     passed."""
 

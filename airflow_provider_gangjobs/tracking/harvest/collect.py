@@ -6,8 +6,9 @@ still held, releases these pods, and reads the status of pods that cannot be rec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.kube.views import PodView
 
 
-@dataclass(frozen=True)
-class CollectedOutcomes:
+class CollectedOutcomes(Struct, frozen=True):
     """The outcomes of a gang that succeeded, as far as the ledger and the pods still have them."""
 
     outcomes: Sequence[Outcome]

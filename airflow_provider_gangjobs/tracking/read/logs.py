@@ -8,8 +8,9 @@ other lines. No other function depends on logs.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.gang.outcome.outcomes import OutcomeKind, failures_first
@@ -36,8 +37,7 @@ FIRST_FAILURES: Final = 4
 """Number of failed ranks that `rank0+failed` reads. The first failure is usually the cause of the others."""
 
 
-@dataclass(frozen=True)
-class RankLog:
+class RankLog(Struct, frozen=True):
     """The end of one pod's log."""
 
     pod: str
