@@ -26,13 +26,17 @@ def mask(text: str) -> str:
 
 
 def mask_event(event: GangEvent) -> GangEvent:
-    """Return the event with masked texts. Names, states, and numbers stay."""
-    return replace(
+    """Return the event with masked texts, within its limits. Names, states, and numbers stay.
+
+    The texts are masked before they are cut. In an event that was cut before, no more than that can be masked.
+    """
+    masked = replace(
         event,
         message=mask(event.message),
         notes=tuple(map(mask, event.notes)),
         ranks=tuple(replace(rank, message=mask(rank.message)) for rank in event.ranks),
     )
+    return masked.within_limits()
 
 
 __all__ = ["mask", "mask_event"]

@@ -30,6 +30,11 @@ def keep_end(text: str, characters_max: int) -> str:
     _, newline, lines = kept.partition("\n")
     if newline and len(lines) >= len(kept) // 2:
         return f"{ELLIPSIS}\n{lines}"
-    word = re.match(rf"\S{{0,{_WORD_CHARACTERS_MAX}}}\s+(?=\S)", kept)
     is_at_word = text[-len(kept) - 1].isspace()
-    return f"{ELLIPSIS}{kept if is_at_word or word is None else kept[word.end() :]}"
+    return f"{ELLIPSIS}{kept if is_at_word else skip_partial_word(kept)}"
+
+
+def skip_partial_word(text: str) -> str:
+    """Return a text whose beginning was cut off from its next word on, unless the first word is very long."""
+    word = re.match(rf"\S{{0,{_WORD_CHARACTERS_MAX}}}\s+(?=\S)", text)
+    return text if word is None else text[word.end() :]

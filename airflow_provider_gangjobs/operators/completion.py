@@ -6,7 +6,7 @@ try can find a gang that succeeded. A fault before that fails the try, and never
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
@@ -71,11 +71,15 @@ class Completion:
                     self.outcomes = await service.outcomes(self.event.ref)
             except LedgerUnavailable as error:
                 self.outcomes_error = error
-            self.rank_logs = await service.logs(self.event.ref, logs, outcomes=self.outcomes)
+            found = await service.logs(self.event.ref, logs, outcomes=self.outcomes)
+            # A secret may have several lines, so whole texts are masked before they are split.
+            self.rank_logs = [
+                replace(rank_log, text=mask(rank_log.text), problem=mask(rank_log.problem)) for rank_log in found
+            ]
 
         self.gangs.call(read)
         for line in (line for rank_log in self.rank_logs for line in rank_log.lines()):
-            self.log.info("%s", mask(line))
+            self.log.info("%s", line)
 
     @property
     def disruption(self) -> Disruption | None:
@@ -209,7 +213,7 @@ class Completion:
         """Return the last lines of the log of the rank that failed first."""
         failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
         lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
-        return keep_end(mask("\n".join(lines[-LAST_LINES:])), LAST_CHARACTERS)
+        return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
 
     def _call_or_warn(self, what: str, action: Callable[[GangService], Awaitable[object]]) -> None:
         try:

@@ -12,11 +12,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first
 from airflow_provider_gangjobs.gang.state.phase import Phase  # noqa: TC001 - msgspec reads the annotations
-from airflow_provider_gangjobs.kube.text import cut_end, keep_end
+from airflow_provider_gangjobs.kube.text import cut_end, keep_end, skip_partial_word
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.progress import Counts
@@ -105,10 +106,23 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Reference to the gang's Job."""
         return GangRef(self.namespace, self.name, self.uid)
 
+    def within_limits(self) -> GangEvent:
+        """Return the event with its free texts cut to their limits.
+
+        Texts are masked before they are cut, because the part of a secret that a cut leaves is not recognized.
+        """
+        ranks = (replace(rank, message=keep_end(rank.message, RANK_MESSAGE_CHARACTERS_MAX)) for rank in self.ranks)
+        return replace(
+            self,
+            message=cut_end(self.message, MESSAGE_CHARACTERS_MAX),
+            notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in self.notes),
+            ranks=tuple(ranks),
+        )
+
     def to_payload(self) -> dict[str, Any]:
-        """Return the event as plain JSON values. Fields that have their default value are omitted, except `v` and
-        `status`."""
-        payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        """Return the event within its limits, as plain JSON values. Fields that have their default value are omitted,
+        except `v` and `status`."""
+        payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.within_limits()))
         return payload
 
     @classmethod
@@ -152,9 +166,10 @@ def build_event(
     image: str = "",
     other_uid: str = "",
 ) -> GangEvent:
-    """Build an event within its limits.
+    """Build an event.
 
-    Long texts are cut. Of the outcomes, the event has the first `RANKS_MAX` in the order of `failures_first`.
+    Its free texts are whole: `within_limits` cuts them. Of the outcomes, the event has the first `RANKS_MAX` in the
+    order of `failures_first`.
     """
     is_cut = len(completed_indexes) > COMPLETED_INDEXES_CHARACTERS_MAX
     return GangEvent(
@@ -166,7 +181,7 @@ def build_event(
         phase=phase,
         attempt=attempt,
         reason=reason,
-        message=cut_end(message, MESSAGE_CHARACTERS_MAX),
+        message=message,
         remedy=cut_end(remedy, MESSAGE_CHARACTERS_MAX),
         since=since,
         seconds=seconds,
@@ -174,7 +189,7 @@ def build_event(
         ranks=tuple(map(_rank_end, failures_first(outcomes, RANKS_MAX))),
         completed_indexes="" if is_cut else completed_indexes,
         completed_indexes_cut=is_cut,
-        notes=tuple(cut_end(note, MESSAGE_CHARACTERS_MAX) for note in notes[:NOTES_MAX]),
+        notes=tuple(notes[:NOTES_MAX]),
         image=cut_end(image, MESSAGE_CHARACTERS_MAX),
         other_uid=other_uid,
     )
@@ -187,6 +202,9 @@ def _numbers(counts: Counts | None) -> dict[str, int]:
 def _rank_end(outcome: Outcome) -> RankEnd:
     # The message of a succeeded pod is its result. The result may be large, and the task reads it from the ledger.
     message = "" if outcome.outcome is OutcomeKind.SUCCEEDED else outcome.error or outcome.message
+    if outcome.message_cut and not outcome.error:
+        # The kubelet keeps the end of a long message, which may begin in the middle of a secret.
+        message = skip_partial_word(message)
     return RankEnd(
         pod=outcome.pod,
         outcome=outcome.outcome,
@@ -194,7 +212,7 @@ def _rank_end(outcome: Outcome) -> RankEnd:
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         reason=outcome.reason,
-        message=keep_end(message, RANK_MESSAGE_CHARACTERS_MAX),
+        message=message,
         container=outcome.container,
         node=outcome.node,
         seconds=outcome.seconds,
