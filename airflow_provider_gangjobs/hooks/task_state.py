@@ -75,4 +75,38 @@ def read_state(task_instance: Any, ask: Callable[..., Mapping[str, Any]], log: L
     return AbsentState.GONE
 
 
-__all__ = ["AbsentState", "is_kill", "is_success", "read_state"]
+def is_running_try(task_instance: Any, log: Logger) -> bool | None:
+    """Return whether exactly this try runs. `None` if Airflow could not be asked. Never raises. Blocks.
+
+    The state alone is not enough, because it may be the state of the next try. Airflow gives each try a new id, and
+    forgets the id before, so the try runs if the task runs, and Airflow knows the id after that answer. Of the requests
+    of a task about its own id, this is the only one that changes nothing and fails for an id that is forgotten.
+
+    :param task_instance: The task instance of the context, in the process of a task.
+    """
+    state = read_state(task_instance, task_instance.get_task_states, log)
+    if state == AbsentState.UNKNOWN:
+        return None
+    if state != "running":
+        return False
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ValidateInletsAndOutlets
+
+    try:
+        task_runner.SUPERVISOR_COMMS.send(ValidateInletsAndOutlets(ti_id=task_instance.id))
+    except AirflowRuntimeError as error:
+        if (error.error.detail or {}).get("status_code") in _FORGOTTEN:
+            return False
+        log.warning("Airflow could not be asked whether this try runs: %s", error)
+        return None
+    except Exception:
+        log.exception("Airflow could not be asked whether this try runs")
+        return None
+    return True
+
+
+_FORGOTTEN: Final = frozenset({404, 410})
+"""The answers to a request about a task instance whose id Airflow does not know any more."""
+
+__all__ = ["AbsentState", "is_kill", "is_running_try", "is_success", "read_state"]

@@ -21,10 +21,12 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralError,
     TaskDeferralTimeout,
 )
+from airflow_provider_gangjobs.hooks.task_state import is_running_try
 from airflow_provider_gangjobs.operators import parameters, previous
 from airflow_provider_gangjobs.operators.deferral import with_deadline, worker_wait_limit_s
 from airflow_provider_gangjobs.operators.messages import submission_messages
 from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
+from airflow_provider_gangjobs.operators.start_guard import StartGuard
 from airflow_provider_gangjobs.operators.task_parameters import GangTaskParameters
 
 if TYPE_CHECKING:
@@ -132,6 +134,7 @@ class GangJobOperator(GangTaskParameters):
     _gangs: TaskGangs | None = None
     _began_at = 0.0
     """When the current part of the try began, by `time.monotonic`."""
+    _start_guard: StartGuard | None = None
     _to_deliver: Completion | None = None
 
     def execute(self, context: Context) -> Any:
@@ -238,6 +241,7 @@ class GangJobOperator(GangTaskParameters):
                         policies=self._policies,
                         is_retry=context["ti"].try_number > 1,
                         wait_for_previous_s=previous.WORKER_WAIT_S,
+                        must_confirm=self._must_confirm,
                     ),
                 )
             except PreviousAttemptRunning as running:
@@ -259,7 +263,13 @@ class GangJobOperator(GangTaskParameters):
     ) -> Submission:
         with skip_retries_of_permanent_errors():
             spec = self._spec()
-            submission = gangs.call(lambda service: submit(service, spec))
+            assert self._start_guard is not None, "`_session` is entered first"
+            submission = self._start_guard.submit(
+                gangs,
+                lambda: gangs.call(lambda service: submit(service, spec)),
+                delete=self.kill_policy is OnKill.DELETE,
+                log=self.log,
+            )
         for line in submission_messages(submission):
             self.log.info("%s", line)
         return submission
@@ -325,6 +335,7 @@ class GangJobOperator(GangTaskParameters):
         does. Airflow itself would call `on_kill`, which is for tasks that a user ends.
         """
         self._began_at = time.monotonic()
+        self._start_guard = self._new_start_guard(context["ti"])
         try:
             gangs = self._find_gangs(context, retry_for_s=retry_for_s)
             with gangs.session():
@@ -336,6 +347,12 @@ class GangJobOperator(GangTaskParameters):
 
             self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
             raise self._execution_timeout_error(self._gangs) from alarm
+
+    def _must_confirm(self) -> bool:
+        return self._start_guard is not None and self._start_guard.is_due()
+
+    def _new_start_guard(self, ti: Any) -> StartGuard:
+        return StartGuard(partial(is_running_try, ti, self.log), started=ti.start_date)
 
     def _execution_timeout_error(self, gangs: TaskGangs) -> DeadlineExceeded:
         return DeadlineExceeded(
@@ -367,6 +384,7 @@ class GangJobOperator(GangTaskParameters):
                 claim=gangs.claim,
                 max_disruptions=self.max_disruptions,
                 policies=self._policies,
+                must_confirm=self._must_confirm,
                 delete_failed=self.on_finish is OnFinish.DELETE,
                 free_held=failed.has_held_pods,
             ),

@@ -88,6 +88,7 @@ class GangService(SubmissionService, frozen=True):
         policies: Policies | None = None,
         is_retry: bool = True,
         wait_for_previous_s: float = SUBMISSION_DEADLINE_S,
+        must_confirm: Callable[[], bool] | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Create the gang of a submission id or of a task, or adopt the gang that exists.
@@ -106,6 +107,7 @@ class GangService(SubmissionService, frozen=True):
             for, too, with one request. Only with `key`.
         :param wait_for_previous_s: For how many seconds to wait for the pods of an earlier attempt, at most until the
             deadline. No attempt is created while they run.
+        :param must_confirm: As in `submission.submit.submit`. Only with `key`.
         :param deadline_s: For how many seconds from now requests are retried, in total.
 
         Raises:
@@ -149,6 +151,7 @@ class GangService(SubmissionService, frozen=True):
                 return_failed=return_failed,
                 policies=policies,
                 previous=previous,
+                must_confirm=must_confirm,
                 clock=self.client.clock,
             )
 
@@ -160,6 +163,7 @@ class GangService(SubmissionService, frozen=True):
         claim: str,
         lost: LostAttempt,
         policies: Policies | None = None,
+        must_confirm: Callable[[], bool] | None = None,
         deadline_s: float = SUBMISSION_DEADLINE_S,
     ) -> Submission:
         """Submit the attempt that follows a lost one, within the same try of the task.
@@ -180,6 +184,7 @@ class GangService(SubmissionService, frozen=True):
                 namespace=self.namespace,
                 lost=lost,
                 policies=policies,
+                must_confirm=must_confirm,
                 clock=self.client.clock,
             )
 
@@ -192,6 +197,7 @@ class GangService(SubmissionService, frozen=True):
         claim: str,
         max_disruptions: int,
         policies: Policies | None = None,
+        must_confirm: Callable[[], bool] | None = None,
         delete_failed: bool = False,
         free_held: bool = False,
     ) -> Submission:
@@ -212,7 +218,9 @@ class GangService(SubmissionService, frozen=True):
         from airflow_provider_gangjobs.submission.attempts import lost_attempt
 
         lost = lost_attempt(event, max_disruptions=max_disruptions)
-        submission = await self.submit_next_attempt(spec, key=key, claim=claim, lost=lost, policies=policies)
+        submission = await self.submit_next_attempt(
+            spec, key=key, claim=claim, lost=lost, policies=policies, must_confirm=must_confirm
+        )
         if delete_failed:
             try:
                 await self.discard(event.ref, claim, free_held=free_held)

@@ -84,3 +84,7 @@ class RestartSubmission(Exception):  # noqa: N818 - not an error: the submission
         super().__init__(reason)
         self.min_attempt = min_attempt
         """The attempt numbers below this one are used."""
+
+
+class UnconfirmedStart(Exception):  # noqa: N818 - not an error: the caller confirms the start, and submits again
+    """So much time has passed that the task may have ended. Nothing that may run pods was written after that."""

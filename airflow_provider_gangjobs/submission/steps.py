@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.adopt import differing_fields
-from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission
+from airflow_provider_gangjobs.submission.context import Progress, RestartSubmission, UnconfirmedStart
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Object
 
@@ -127,6 +127,37 @@ def _raise_not_served(step: CreateOwned, progress: Progress, error: ClusterError
 def _is_quota_exceeded(error: ClusterError) -> bool:
     """Return whether a quota is exceeded. A retry may find free quota, but it does not find a missing permission."""
     return isinstance(error, Forbidden) and "exceeded quota" in error.message
+
+
+class ConfirmStart(Struct, frozen=True):
+    """Read the clock before a write after which pods may run. This step writes nothing.
+
+    A process that was stopped may wake up after its task has ended, and would start a gang that nobody wants.
+    """
+
+    is_due: Callable[[], bool] | None
+    """Whether so much time has passed that the caller must confirm that the task still runs. None means never."""
+    name: str = "confirm that the task still runs"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Return whether the start must be confirmed."""
+        return self.is_due is not None and self.is_due()
+
+    async def apply(self, progress: Progress) -> Object:
+        """Interrupt the submission.
+
+        Raises:
+            UnconfirmedStart: always.
+        """
+        raise UnconfirmedStart
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return None: this step writes nothing."""
+        return None
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Return true: the step has nothing to accept."""
+        return True
 
 
 class CreateJob(Struct, frozen=True):

@@ -66,10 +66,18 @@ from airflow_provider_gangjobs.submission.placement import (
 )
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
-from airflow_provider_gangjobs.submission.steps import CreateJob, CreateOwned, Step, Unsuspend, conflict, run_step
+from airflow_provider_gangjobs.submission.steps import (
+    ConfirmStart,
+    CreateJob,
+    CreateOwned,
+    Step,
+    Unsuspend,
+    conflict,
+    run_step,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
@@ -131,6 +139,7 @@ async def submit(
     return_failed: bool = False,
     policies: Policies | None = None,
     previous: PreviousGangs | None = None,
+    must_confirm: Callable[[], bool] | None = None,
     clock: Clock | None = None,
 ) -> Submission:
     """Create the task's gang, or adopt the gang that exists. Safe to repeat, to interrupt, and to run concurrently.
@@ -143,8 +152,11 @@ async def submit(
         the next attempt.
     :param policies: What happens to the gang after its task has ended. Without policies, nothing is ended by a sweep.
     :param previous: How to wait for the pods of earlier attempts. `None` means not to wait.
+    :param must_confirm: Whether the caller must confirm that the task still wants the gang. It is called before each
+        write after which pods may run. `None` means never.
 
     Raises:
+        UnconfirmedStart: `must_confirm` returned true. What was created is suspended, and the next call continues.
         InvalidGangSpec: the spec is invalid. No request was sent, or the server refused the Job.
         GangUnsupported: a gang is required, and the cluster does not support it. No object is left.
         SubmissionConflict: a live Job of this task was created from other parameters.
@@ -163,7 +175,13 @@ async def submit(
         client,
         spec,
         SubmissionRequest(
-            key, claim, policy, dry_run=dry_run, disruptions=lost.disruptions if lost else 0, policies=policies
+            key,
+            claim,
+            policy,
+            dry_run=dry_run,
+            disruptions=lost.disruptions if lost else 0,
+            policies=policies,
+            must_confirm=must_confirm,
         ),
         discovered=discovered,
         namespace=namespace,
@@ -191,6 +209,8 @@ class SubmissionRequest(Struct, frozen=True):
     """How many attempts in a row were lost to disruptions before a new attempt."""
     policies: Policies | None = None
     """The policies of the operator; None if no operator submits the gang."""
+    must_confirm: Callable[[], bool] | None = None
+    """Whether the caller must confirm that the task still wants the gang. None means never."""
 
 
 async def submit_by(
@@ -342,7 +362,7 @@ class _SubmissionRun(Struct, frozen=True):
         If the submission can never be completed, the Job is deleted, or halted with the error.
         """
         try:
-            for step in steps_of(progress):
+            for step in steps_of(progress, ConfirmStart(self.request.must_confirm)):
                 await run_step(step, progress)
         except (RestartSubmission, GangJobError) as error:
             cannot_complete = isinstance(error, RestartSubmission) or not error.retryable
@@ -385,18 +405,24 @@ def _submission_state(job: Job) -> SubmissionState:
     return SubmissionState.SUSPENDED if job.is_suspended else SubmissionState.RUNNING
 
 
-def steps_of(progress: Progress) -> Sequence[Step]:
-    """Return all steps in order. A step that has nothing to do is skipped."""
+def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
+    """Return all steps in order. A step that has nothing to do is skipped.
+
+    The start is confirmed before the Job is created, because a queue may start the Job from then on, and before the
+    provider starts the Job.
+    """
     group = (workload_step(progress.dialect), pod_group_step(progress.dialect)) if progress.dialect else ()
     return (
         RequireUploads(),
         Preflight(),
+        confirm,
         CreateJob(),
         CheckGangLink(),
         CreateOwned(SERVICES, lambda p: render_service(p.spec, p.attempt, p.ref.uid)),
         CreateOwned(CONFIGMAPS, lambda p: render_files(p.spec, p.attempt, p.ref.uid)),
         *group,
         WaitForWorkload(),
+        confirm,
         Unsuspend(),
         RecordFallbackEvent(),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.resources import JOBS, PODS
 from gangjobs_sandbox.thread import SandboxThread, running
+from tests.airflow.airflow_home import HERE
 from tests.airflow.disruptions import lose_a_node_of
 from tests.airflow.polling import wait_for
 from tests.timeouts import AIRFLOW_TIMEOUT_S
@@ -76,6 +79,20 @@ def test_gang_that_lost_a_node_is_run_again_within_the_same_try(api: Api, shaky:
     assert run.xcom("gang", "gang")["name"].endswith("-1")
     (lost,) = jobs(shaky)
     assert lost.endswith("-0")
+
+
+def test_airflow_says_whether_a_try_runs_and_forgets_the_id_of_the_try_before(api: Api, connected: AirflowHome) -> None:
+    run = api.trigger("tries")
+    assert run.wait() == "success"
+    first, runs = run.xcom("ask")
+    assert runs
+
+    run.clear("ask")
+    wait_for("the next try", lambda: run.task("ask")["try_number"] == 2 and run.state == "success")
+    second, _ = run.xcom("ask")
+
+    printed = connected.run(sys.executable, str(HERE / "ask_as_try.py"), first, second)
+    assert json.loads(printed.splitlines()[-1]) == [404, 200]
 
 
 def test_killing_a_deferred_task_deletes_its_gang(api: Api, connected: AirflowHome, cluster: SandboxThread) -> None:

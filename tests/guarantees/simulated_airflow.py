@@ -13,17 +13,26 @@ import json
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.models.taskinstance import uuid7
 from airflow.sdk import DAG
-from airflow.sdk.execution_time.comms import TaskStatesResult
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.comms import (
+    ErrorResponse,
+    InactiveAssetsResult,
+    TaskStatesResult,
+    ValidateInletsAndOutlets,
+)
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.hooks.task_state import is_running_try
 from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.operators.start_guard import StartGuard
 from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.tracking.follow import follow
@@ -196,7 +205,11 @@ class SimulatedAirflow:
         return {RUN_ID: {TASK_ID: self.ti.state}}
 
     def send(self, message: Any) -> Any:
-        """Answer a request of a trigger, in place of `SUPERVISOR_COMMS`."""
+        """Answer a request of a trigger or a task, in place of `SUPERVISOR_COMMS`."""
+        if isinstance(message, ValidateInletsAndOutlets):
+            if str(message.ti_id) != self.ti.id:
+                raise AirflowRuntimeError(ErrorResponse(detail={"status_code": 404}))
+            return InactiveAssetsResult(inactive_assets=[])
         return TaskStatesResult(task_states=self.states())
 
     def _require_running(self, claim: str) -> None:
@@ -378,6 +391,10 @@ class _Operator(GangJobOperator):
             operator = cls(task_id=TASK_ID, deferrable=True, **common, **airflow.parameters)
         operator.process, operator.airflow = process, airflow
         return operator
+
+    def _new_start_guard(self, ti: Any) -> StartGuard:
+        clock = asyncio.get_running_loop().time
+        return StartGuard(partial(is_running_try, ti, self.log), started=None, clocks=(clock,))
 
     def _find_gangs(self, context: Any, **options: Any) -> TaskGangs:
         found = super()._find_gangs(context, **options)

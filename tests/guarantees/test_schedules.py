@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 ASLEEP_S = 600.0
 """How long a process is stopped: longer than Airflow waits for a heartbeat, and than any request is retried."""
 SETTLE_S = 300.0
+AFTER_WAKING_S = 30.0
+"""How long a worker that wakes may take to end a gang that nobody wants."""
 FOLLOW_REQUESTS = 3
 """How many requests a trigger sends to follow a gang that runs. The requests of a kill come next."""
 SHORT_S, LONG_S = 30.0, 720.0
 """How long the programs run: their gang has ended, or still runs, when a process wakes."""
 
-# The worker starts a gang whose program ends before a sweep notices the gang.
-SWEPT_LATE = pytest.mark.xfail(strict=True, reason="docs/reliability.md, point 10: a stopped worker starts a gang")
 APPLIED = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 
 
@@ -137,7 +137,7 @@ async def test_undisturbed_task_has_one_gang_and_its_results(simulated: Any) -> 
 @pytest.mark.parametrize(
     ("run_s", "terminated"),
     [
-        pytest.param(SHORT_S, False, id="the gang has ended", marks=SWEPT_LATE),
+        pytest.param(SHORT_S, False, id="the gang has ended"),
         pytest.param(LONG_S, True, id="the gang runs, and SIGTERM arrives"),
         pytest.param(SHORT_S, True, id="the gang has ended, and SIGTERM arrives", marks=pytest.mark.slow),
         pytest.param(LONG_S, False, id="the gang runs"),
@@ -152,6 +152,25 @@ async def test_worker_that_submits_wakes_after_the_next_try(
         process.wake(terminate_with=Terminated if terminated else None)
 
     await at_each_request(simulated, "worker-0", disturb, applied=applied, run_s=run_s)
+
+
+@APPLIED
+@in_virtual_time
+async def test_worker_that_wakes_after_its_task_has_ended_leaves_no_gang(simulated: Any, applied: bool) -> None:
+    for at in count():
+        stops = {"worker-0": Crash(at, applied)}
+        async with simulated(run_s=LONG_S, stops=stops) as airflow:
+            await airflow.until(lambda: is_stopped(airflow, "worker-0") or airflow.ti.state == "deferred")
+            if not is_stopped(airflow, "worker-0"):
+                assert at > 0
+                return
+            airflow.mark("failed")
+            await asyncio.sleep(ASLEEP_S)
+            airflow.named("worker-0").wake()
+            await asyncio.sleep(AFTER_WAKING_S)
+
+            assert not airflow.plane.registry.list(JOBS), f"worker-0 was stopped {stops}: {airflow.requests}"
+            assert running_ranks(airflow) == 0
 
 
 @APPLIED

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from airflow.sdk import TaskInstanceState
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, is_success, read_state
+from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill, is_running_try, is_success, read_state
 
 KILLS = {"success", "failed", "skipped", "upstream_failed", "removed", AbsentState.CLEARED, AbsentState.GONE}
 LOG = logging.getLogger(__name__)
@@ -58,6 +62,47 @@ def test_state_is_unknown_if_airflow_does_not_answer() -> None:
 
 def test_state_of_no_task_instance_is_unknown() -> None:
     assert read_state(None, dict, LOG) is AbsentState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "runs"),
+    [
+        ("running", None, True),
+        ("running", 404, False),
+        ("running", 410, False),
+        ("running", 403, None),
+        ("running", 500, None),
+        ("failed", None, False),
+        (None, None, False),
+        (ConnectionError(), None, None),
+    ],
+)
+def test_try_runs_if_the_task_runs_and_airflow_knows_the_id(
+    state: Any, status: int | None, runs: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_task_states(**_: Any) -> Any:
+        if isinstance(state, Exception):
+            raise state
+        return {"r": {"train": state}}
+
+    def send(message: Any) -> None:
+        assert str(message.ti_id) == ti.id
+        if status is not None:
+            raise AirflowRuntimeError(ErrorResponse(detail={"status_code": status}))
+
+    ti = task_instance()
+    ti.id, ti.get_task_states = str(uuid4()), get_task_states
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+
+    assert is_running_try(ti, LOG) is runs
+
+
+def test_try_that_cannot_be_asked_about_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(task_runner, "SUPERVISOR_COMMS", raising=False)
+    ti = task_instance()
+    ti.id, ti.get_task_states = str(uuid4()), lambda **_: {"r": {"train": "running"}}
+
+    assert is_running_try(ti, LOG) is None
 
 
 def task_instance(map_index: int | None = -1) -> Any:

@@ -1,0 +1,115 @@
+"""A try asks Airflow before it starts a gang if much time has passed, by whichever clock noticed it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.operators.start_guard import CONFIRMED_FOR_S, StartGuard
+from airflow_provider_gangjobs.submission.context import UnconfirmedStart
+
+LOG = logging.getLogger(__name__)
+LATE_S = CONFIRMED_FOR_S + 1
+
+
+@dataclass
+class Try:
+    """A try with two clocks that can be moved, the answer of Airflow, and the gangs that were ended."""
+
+    answer: bool | None = True
+    started: datetime | None = None
+    moments: list[float] = field(default_factory=lambda: [1000.0, 0.0])
+    questions: int = 0
+    ended: list[str] = field(default_factory=list)
+    submissions: int = 0
+
+    def __post_init__(self) -> None:
+        clocks = [lambda at=at: self.moments[at] for at in range(2)]
+        self.guard = StartGuard(self.ask, started=self.started, clocks=clocks)
+
+    def ask(self) -> bool | None:
+        self.questions += 1
+        return self.answer
+
+    @property
+    def gangs(self) -> Any:
+        key = SimpleNamespace(dag_id="d", task_id="t")
+        return SimpleNamespace(key=key, end=lambda _, *, why: self.ended.append(why))
+
+    def submit(self, *, delete: bool = True) -> int:
+        def submit() -> int:
+            self.submissions += 1
+            if self.guard.is_due():
+                raise UnconfirmedStart
+            return self.submissions
+
+        return self.guard.submit(self.gangs, submit, delete=delete, log=LOG)
+
+
+@pytest.mark.parametrize(("wall_s", "monotonic_s"), [(LATE_S, 0.0), (0.0, LATE_S), (-600.0, LATE_S), (LATE_S, LATE_S)])
+def test_clock_that_shows_the_longest_time_counts(wall_s: float, monotonic_s: float) -> None:
+    one = Try()
+    one.moments = [1000.0 + wall_s, monotonic_s]
+
+    assert one.guard.is_due()
+
+
+def test_quick_submission_asks_nothing() -> None:
+    one = Try()
+    one.moments = [1000.0 + CONFIRMED_FOR_S, CONFIRMED_FOR_S]
+
+    assert (one.submit(), one.questions) == (1, 0)
+
+
+def test_time_counts_from_the_start_of_the_try() -> None:
+    assert Try(started=datetime.fromtimestamp(1000.0 - LATE_S, UTC)).guard.is_due()
+    assert not Try(started=datetime.fromtimestamp(1000.0 + LATE_S, UTC)).guard.is_due()
+
+
+def test_late_submission_continues_if_the_try_runs() -> None:
+    one = Try(answer=True)
+    one.moments[1] += LATE_S
+
+    assert (one.submit(), one.questions, one.ended) == (2, 1, [])
+
+
+@pytest.mark.parametrize("delete", [True, False], ids=["on_kill deletes", "on_kill keeps"])
+def test_late_submission_of_an_ended_try_starts_nothing(delete: bool) -> None:
+    one = Try(answer=False)
+    one.moments[1] += LATE_S
+
+    with pytest.raises(SubmissionFailed, match="Airflow has ended this try"):
+        one.submit(delete=delete)
+    assert (one.submissions, len(one.ended)) == (1, int(delete))
+
+
+def test_late_submission_starts_nothing_and_ends_nothing_if_airflow_does_not_answer() -> None:
+    one = Try(answer=None)
+    one.moments[1] += LATE_S
+
+    with pytest.raises(SubmissionFailed, match="does not say whether this try still runs"):
+        one.submit()
+    assert one.ended == []
+
+
+@pytest.mark.parametrize(("answer", "ended"), [(True, 0), (None, 0), (False, 1)])
+def test_gang_that_started_while_the_process_was_stopped_is_ended_only_if_the_try_has_ended(
+    answer: bool | None, ended: int
+) -> None:
+    one = Try(answer=answer)
+
+    def submit() -> str:
+        one.moments[1] += LATE_S
+        return "submitted"
+
+    try:
+        assert one.guard.submit(one.gangs, submit, delete=True, log=LOG) == "submitted"
+    except SubmissionFailed:
+        assert answer is False
+    assert len(one.ended) == ended
