@@ -22,10 +22,10 @@ from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS, podgroups, workloads
 from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_GANG, LABEL_TASK
-from airflow_provider_gangjobs.gang.render.dialects import select_dialect
 from airflow_provider_gangjobs.gang.render.job import group_of, render_job
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.schedulers.native import select_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.submission.submit import submit
 from benchmarks.api_server import api_server, many, tenant_of

@@ -52,6 +52,8 @@ class ClusterConfig:
     namespace: str | None = None
     verify_ssl: bool = True
     tcp_keepalive: bool = True
+    gang_scheduler: str | None = None
+    """The gang scheduler of gangs that name none. The extra is the provider's own; the cncf provider ignores it."""
 
     @classmethod
     def from_extras(cls, conn_id: str, extras: Mapping[str, Any]) -> ClusterConfig:
@@ -79,6 +81,7 @@ class ClusterConfig:
             namespace=reader.text("namespace"),
             verify_ssl=not reader.flag("disable_verify_ssl"),
             tcp_keepalive=not reader.flag("disable_tcp_keepalive"),
+            gang_scheduler=reader.text("gang_scheduler"),
         )
 
     @cached_property

@@ -41,6 +41,14 @@ class DiscoveredResources:
     """The resources of each version of scheduling.k8s.io, in the server's order of preference."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why a request failed, by its subject: "version", "scheduling.k8s.io", or a version of it such as "v1beta1"."""
+    groups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    """Plurals by version of the API groups of other schedulers, as far as a gang needed them (`api_groups`)."""
+    gang_scheduler: str | None = None
+    """The gang scheduler of gangs that name none, from the connection."""
+    proven_versions: tuple[str, ...] = ()
+    """Versions of scheduling.k8s.io that the provider does not know, and for which dry runs keep link and group."""
+    refused_versions: Mapping[str, str] = field(default_factory=dict)
+    """Why such a version cannot be used."""
 
     @property
     def scheduling_versions(self) -> tuple[str, ...]:

@@ -139,6 +139,9 @@ class GangSpec:
     """For the Job and its pods."""
 
     gang: GangPolicy | str = GangPolicy.REQUIRED
+    gang_scheduler: str | None = None
+    """What places the gang: `native`, `volcano`, `coscheduling` or `yunikorn`. The default, `auto`, is the scheduler to
+    which the `schedulerName` of the pods belongs, else the scheduler of the connection, else `native`."""
     dialect: str | None = None
     """Name of a dialect, for example `native`. The default is the best dialect that the cluster serves."""
     rendezvous: bool | Rendezvous | None = None
@@ -177,6 +180,8 @@ class GangSpec:
                 object.__setattr__(self, name, () if name == "uploads" else {})
         for name in MODELS:
             object.__setattr__(self, name, convert_parameter(name, getattr(self, name)))
+        if self.gang_scheduler == "auto":
+            object.__setattr__(self, "gang_scheduler", None)
 
     @property
     def mounts_files(self) -> bool:

@@ -282,6 +282,8 @@ class SchedulingPolicy(_View, frozen=True):
 
 class PodGroupSpec(_View, frozen=True):
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+    min_member: int | None = None
+    """The same as `gang.min_count`, in PodGroups of Volcano and of coscheduling."""
 
 
 class PodGroupStatus(_View, frozen=True):
@@ -289,7 +291,7 @@ class PodGroupStatus(_View, frozen=True):
 
 
 class PodGroupView(_View, frozen=True):
-    """A PodGroup of scheduling.k8s.io, in any version."""
+    """A PodGroup of scheduling.k8s.io, in any version, or of another gang scheduler."""
 
     metadata: Meta = Meta()
     spec: PodGroupSpec = PodGroupSpec()

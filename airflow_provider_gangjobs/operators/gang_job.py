@@ -89,6 +89,9 @@ class GangJobOperator(GangTaskParameters):
         (templated)
     :param gang: What to do if the cluster cannot schedule a gang: `required` (the default) refuses the task,
         `preferred` runs plain pods and logs the reason, and `off` always runs plain pods.
+    :param gang_scheduler: What places the gang: `native` (the Workload API of Kubernetes), `volcano`, `coscheduling` or
+        `yunikorn`. Defaults to `auto`: the scheduler to which `scheduler_name` belongs, else the scheduler that the
+        extra `gang_scheduler` of the connection names, else `native`.
     :param dialect: Version of the Workload API: `v1alpha1`, `v1alpha2`, `v1alpha3`, `v1beta1`, or `native`
         (`Job.spec.scheduling`). Defaults to the best version that the cluster serves.
     :param rendezvous: Whether the gang gets a headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and

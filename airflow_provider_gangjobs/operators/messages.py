@@ -16,6 +16,13 @@ _PLACEMENTS: Final = {
     "off": "plain pods without gang scheduling, as the parameter gang requests",
 }
 """Text by the first word of the decision in the Job's annotation."""
+_SCHEDULERS: Final = {
+    "native": "Job.spec.scheduling",
+    "volcano": "Volcano",
+    "coscheduling": "the coscheduling plugin",
+    "yunikorn": "YuniKorn",
+}
+"""Text by the detail of the decision. Every other detail is a version of the Workload API."""
 _STATES: Final = {
     "suspended": ", suspended until another component starts it",
     "succeeded": ", already succeeded",
@@ -40,6 +47,6 @@ def describe_placement(decision: str) -> str:
     """
     kind, _, detail = decision.partition(":")
     if kind == "gang":
-        detail = "Job.spec.scheduling" if detail == "native" else f"Workload API {detail}"
+        detail = _SCHEDULERS.get(detail, f"Workload API {detail}")
     text = _PLACEMENTS.get(kind)
     return decision if text is None else text.format(detail).removesuffix(" ()")

@@ -113,6 +113,7 @@ class GangTaskParameters(BaseOperator):
         annotations: Mapping[str, str] | None = None,
         kubernetes_conn_id: str = "kubernetes_default",
         gang: GangPolicy | str = GangPolicy.REQUIRED,
+        gang_scheduler: str | None = None,
         dialect: str | None = None,
         rendezvous: bool | Rendezvous | None = None,
         priority_class: str | None = None,
@@ -161,6 +162,7 @@ class GangTaskParameters(BaseOperator):
         self.annotations = annotations
         self.kubernetes_conn_id = kubernetes_conn_id
         self.gang = gang
+        self.gang_scheduler = gang_scheduler
         self.dialect = dialect
         self.rendezvous = rendezvous
         self.priority_class = priority_class

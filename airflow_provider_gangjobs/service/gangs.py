@@ -122,7 +122,7 @@ class GangService(SubmissionService, frozen=True):
             raise ValueError("Give either trigger_id or key")
         previous = PreviousGangs(self.release_pods, wait_for_previous_s, is_retry=is_retry and key is not None)
         with self._deadline(deadline_s):
-            discovered = await self._discover()
+            discovered = await self._discover(spec)
             if trigger_id is not None:
                 from airflow_provider_gangjobs.submission.operations import submit_operation
 
@@ -180,7 +180,7 @@ class GangService(SubmissionService, frozen=True):
                 spec,
                 key=key,
                 claim=claim,
-                discovered=await self._discover(),
+                discovered=await self._discover(spec),
                 namespace=self.namespace,
                 lost=lost,
                 policies=policies,
@@ -233,10 +233,10 @@ class GangService(SubmissionService, frozen=True):
 
         return request_deadline(self.client.clock.monotonic() + seconds)
 
-    async def _discover(self) -> DiscoveredResources:
-        from airflow_provider_gangjobs.cluster.discovery import discover
+    async def _discover(self, spec: GangSpec) -> DiscoveredResources:
+        from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
 
-        return await discover(self.client, clock=self.client.clock)
+        return await discover_for(self.client, spec, namespace=spec.namespace or self.namespace)
 
     # -- tracking --------------------------------------------------------------------------------------------
 

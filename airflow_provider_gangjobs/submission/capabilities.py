@@ -9,14 +9,16 @@ placed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S, discover
 from airflow_provider_gangjobs.cluster.errors import ApiError, BadRequest, ClusterError, Invalid
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.render.dialects import DISCOVERED_DIALECTS, Dialect, NativeDialect, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native import DISCOVERED_DIALECTS, Dialect, NativeDialect
+from airflow_provider_gangjobs.submission.probe_job import PROBE, PROBE_SIZE, probe_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
 
-PROBE: Final = "gangjobs-probe"
 API_SERVER: Final = "kube-apiserver"
-_SIZE: Final = 2
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ async def _read_capabilities(client: Client, namespace: str, clock: Clock) -> Ca
 
 async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple[bool | None, str]:
     """Return whether the server would store a Job with the field of this dialect, and the evidence."""
-    group = SchedulingGroup(PROBE, namespace, _SIZE, _SIZE)
-    job = dialect.with_link(_probe_job(namespace), group)
+    group = SchedulingGroup(PROBE, namespace, PROBE_SIZE, PROBE_SIZE)
+    job = dialect.with_link(probe_job(namespace), group)
     try:
         stored = await client.create(JOBS, job, namespace, dry_run=True)
     except (BadRequest, Invalid) as error:
@@ -126,20 +126,6 @@ async def _keeps_link(client: Client, namespace: str, dialect: Dialect) -> tuple
     if dialect.has_link(stored, group):
         return True, f"a dry run keeps {dialect.link_path}"
     return False, f"a dry run drops {dialect.link_path}"
-
-
-def _probe_job(namespace: str) -> dict[str, Any]:
-    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": PROBE}]}
-    spec = {
-        "suspend": True,
-        "completionMode": "Indexed",
-        "completions": _SIZE,
-        "parallelism": _SIZE,
-        "backoffLimit": 0,
-        "template": {"spec": pod},
-    }
-    metadata = {"name": PROBE, "namespace": namespace}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
 _UNKNOWN_UNTIL_PLACED: Final = "no request shows this; it shows when a gang is placed"

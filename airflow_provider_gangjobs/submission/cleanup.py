@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
+from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
-from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job

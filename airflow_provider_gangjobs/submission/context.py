@@ -12,8 +12,8 @@ from airflow_provider_gangjobs.gang.state.job import Job, read_job
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import Attempt, GangRef
-    from airflow_provider_gangjobs.gang.render.dialects import Dialect, SchedulingGroup
     from airflow_provider_gangjobs.gang.render.shape import Shape
+    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler, SchedulingGroup
     from airflow_provider_gangjobs.gang.spec import GangSpec
     from airflow_provider_gangjobs.submission.requests import Object, RetryingRequests
 
@@ -28,7 +28,7 @@ class Progress:
     shape: Shape
     attempt: Attempt
     decision: PlacementDecision
-    dialect: Dialect | None
+    scheduler: GangScheduler | None
     job: Object = field(default_factory=dict)
     """The Job as it was last read. Empty before the Job exists. A step replaces the object and never changes it."""
     workload_uid: str = ""
@@ -63,9 +63,9 @@ class Progress:
         return group_of(self.job, self.shape)
 
     @property
-    def gang_dialect(self) -> Dialect | None:
-        """The dialect, if the pods are placed as a gang. None after a fallback."""
-        return self.dialect if self.decision.placement is Placement.GANG else None
+    def gang_scheduler(self) -> GangScheduler | None:
+        """The gang scheduler, if the pods are placed as a gang. None after a fallback."""
+        return self.scheduler if self.decision.placement is Placement.GANG else None
 
     def fall_back(self, reason: str) -> None:
         """Continue without gang scheduling, and note the reason."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
-from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource, podgroups, workloads
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, PODS, SERVICES, Resource
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.gang.labels import LABEL_DROPPED
-from airflow_provider_gangjobs.gang.render.dialects import find_dialect
-from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
+from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.halt import DELETION_HALT_REASON, halt_patch
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -111,11 +111,8 @@ async def _delete_owned_objects(requests: RetryingRequests, job: Job) -> None:
 def groups_of(job: Job) -> tuple[Resource, ...]:
     """Return the resources of the groups that the provider created for the Job, and not the Job controller."""
     decision = PlacementDecision.parse(job.decision or "off")
-    dialect = find_dialect(decision.detail) if decision.placement is Placement.GANG else None
-    if dialect is None:
-        return ()
-    kinds = {"podgroups": podgroups(dialect.version), "workloads": workloads(dialect.version)}
-    return tuple(resource for plural, resource in kinds.items() if plural in dialect.required_resources)
+    scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
+    return tuple(Resource(*kind) for kind in reversed(scheduler.objects)) if scheduler else ()
 
 
 async def _delete_owned(requests: RetryingRequests, resource: Resource, job: Job) -> None:

@@ -1,26 +1,29 @@
-"""Placement in a cluster: the dialect that the cluster serves, and the pods' link to their group in the stored Job.
+"""Placement in a cluster: the gang scheduler that the cluster has, and the pods' link to their group in the stored Job.
 
 A server whose feature gate is disabled drops the link silently, and the pods would run without gang scheduling.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.resources import podgroups, workloads
+from airflow_provider_gangjobs.cluster.resources import Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
-from airflow_provider_gangjobs.gang.render.dialects import Dialect, NativeDialect, select_dialect
+from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.job import group_of
-from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision, decide_placement
+from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.submission.steps import CreateOwned
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.render.shape import Shape
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
     from airflow_provider_gangjobs.submission.context import Progress
     from airflow_provider_gangjobs.submission.requests import Object
 
@@ -31,8 +34,8 @@ CONTROLLER_PAUSE_S: Final = 0.25
 
 def select_placement(
     spec: GangSpec, shape: Shape, discovered: DiscoveredResources, *, where: str
-) -> tuple[PlacementDecision, Dialect | None]:
-    """Return how to place the pods on this cluster, and the dialect if the pods are placed as a gang.
+) -> tuple[PlacementDecision, GangScheduler | None]:
+    """Return how to place the pods on this cluster, and the gang scheduler if the pods are placed as a gang.
 
     :param where: The namespace and name of the gang, for errors.
 
@@ -40,14 +43,24 @@ def select_placement(
         GangUnsupported: a gang is required, and this cluster or this shape does not support it.
         SubmissionFailed: a gang is required, and it is unknown whether the cluster supports gangs.
     """
-    dialect = select_dialect(discovered.resources, spec.dialect)
-    name = dialect.name if dialect else None
-    decision = decide_placement(shape, GangPolicy(spec.gang), dialect=name, unserved=_unserved(spec, discovered))
+    found = _find_scheduler(spec, shape, discovered)
+    name = found.scheduler.name if found.scheduler else None
+    decision = decide_placement(shape, GangPolicy(spec.gang), scheduler=name, unserved=found.unserved)
     if decision.placement is not Placement.REFUSED:
-        return decision, dialect
-    if discovered.unknown and dialect is None:
+        return decision, found.scheduler
+    if found.is_unknown:
         raise SubmissionFailed(where, "discover what the cluster serves", decision.detail)
-    raise GangUnsupported(decision.detail, _ADVICE)
+    raise GangUnsupported(decision.detail, found.advice)
+
+
+class _Found(NamedTuple):
+    """The gang scheduler that can place a gang in this cluster, or why there is none."""
+
+    scheduler: GangScheduler | None
+    unserved: str = ""
+    is_unknown: bool = False
+    """The cluster may have the scheduler: a request of discovery failed."""
+    advice: str = ""
 
 
 _ADVICE: Final = (
@@ -55,12 +68,39 @@ _ADVICE: Final = (
     "scheduling.k8s.io served in an alpha or beta version. "
     'Or set gang="preferred" to run without the guarantee'
 )
+_ADVICE_SEPARATE: Final = "Install this scheduler with its CRDs, or choose another gang_scheduler"
+
+
+def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResources) -> _Found:
+    default = discovered.gang_scheduler
+    if default not in (None, AUTO, *SCHEDULER_NAMES):
+        known = ", ".join((AUTO, *SCHEDULER_NAMES))
+        return _Found(None, f"the connection names the gang_scheduler {default!r}", advice=f"Choose one of {known}")
+    scheduler = select_scheduler(spec.gang_scheduler, shape.scheduler_name, default)
+    if scheduler is None:
+        return _find_dialect(spec, discovered)
+    group = scheduler.api_group or ""
+    guarantee = scheduler.guarantee(ServedGroup(discovered.groups.get(group, {}), discovered.unknown.get(group, "")))
+    if guarantee.kept:
+        return _Found(scheduler)
+    reason = f"{scheduler.name} cannot be used: {guarantee.reason}"
+    return _Found(None, reason, is_unknown=guarantee.kept is None, advice=_ADVICE_SEPARATE)
+
+
+def _find_dialect(spec: GangSpec, discovered: DiscoveredResources) -> _Found:
+    dialect = select_dialect(discovered.resources, spec.dialect, proven=discovered.proven_versions)
+    if dialect is not None:
+        return _Found(dialect)
+    return _Found(None, _unserved(spec, discovered), is_unknown=bool(discovered.unknown), advice=_ADVICE)
 
 
 def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
     if discovered.unknown:
         evidence = "; ".join(f"{what}: {why}" for what, why in discovered.unknown.items())
         return f"it could not be found out whether the cluster serves the Workload API ({evidence})"
+    if discovered.refused_versions:
+        refusals = "; ".join(f"{version}: {why}" for version, why in discovered.refused_versions.items())
+        return f"the cluster serves the Workload API only in versions that cannot be used ({refusals})"
     served = ", ".join(discovered.scheduling_versions) or "no version of it"
     wanted = f"dialect {spec.dialect}" if spec.dialect else "the Workload API"
     return f"Kubernetes {discovered.release or '(release unknown)'} does not serve {wanted} here, only {served}"
@@ -73,7 +113,7 @@ class CheckGangLink(Struct, frozen=True):
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the provider or the manifest has set a link."""
-        return progress.gang_dialect is not None or progress.shape.user_gang_link is not None
+        return progress.gang_scheduler is not None or progress.shape.user_gang_link is not None
 
     async def apply(self, progress: Progress) -> Object:
         """Return the Job, if the Job has the link or a fallback is allowed.
@@ -109,12 +149,12 @@ def check_gang_link(progress: Progress, stored: Object) -> None:
 
 
 def _lost_link(progress: Progress, stored: Object) -> str | None:
-    dialect = progress.gang_dialect
-    if dialect is not None:
-        return None if dialect.has_link(stored, group_of(stored, progress.shape)) else dialect.link_path
+    scheduler = progress.gang_scheduler
+    if scheduler is not None:
+        return None if scheduler.has_link(stored, group_of(stored, progress.shape)) else scheduler.link_path
     value: Any = stored
     path = progress.shape.user_gang_link or ""
-    if not path:
+    if not path or "[" in path:  # no server drops a label or an annotation
         return None
     for part in path.split("."):
         value = value.get(part) or {}
@@ -128,7 +168,7 @@ class WaitForWorkload(Struct, frozen=True):
 
     def is_needed(self, progress: Progress) -> bool:
         """Return whether the pods are a native gang."""
-        return isinstance(progress.gang_dialect, NativeDialect)
+        return isinstance(progress.gang_scheduler, NativeDialect)
 
     async def apply(self, progress: Progress) -> Object:
         """Return the Job once a Workload that the Job owns exists.
@@ -158,26 +198,23 @@ class WaitForWorkload(Struct, frozen=True):
         return True
 
 
-def workload_step(dialect: Dialect) -> CreateOwned:
-    """Return the step that creates the Workload. The PodGroup refers to the uid of the Workload."""
+def group_steps(scheduler: GangScheduler) -> tuple[CreateOwned, ...]:
+    """Return the steps that create the objects of a scheduling group, in order."""
+    return tuple(_group_step(scheduler, kind) for kind in scheduler.objects)
+
+
+def _group_step(scheduler: GangScheduler, kind: ApiKind) -> CreateOwned:
+    """Return the step that creates the Workload or the PodGroup. The PodGroup refers to the uid of the Workload."""
 
     def body(progress: Progress) -> Object | None:
-        if progress.gang_dialect is None:
+        if progress.gang_scheduler is None:
             return None
-        return dialect.workload(progress.group, progress.ref.uid)
+        if kind.kind == "Workload":
+            return scheduler.workload(progress.group, progress.ref.uid)
+        return scheduler.pod_group(progress.group, progress.ref.uid, progress.workload_uid)
 
     def on_created(progress: Progress, uid: str) -> None:
-        progress.workload_uid = uid
+        if kind.kind == "Workload":
+            progress.workload_uid = uid
 
-    return CreateOwned(workloads(dialect.version), body, on_created)
-
-
-def pod_group_step(dialect: Dialect) -> CreateOwned:
-    """Return the step that creates the PodGroup, after the Workload."""
-
-    def body(progress: Progress) -> Object | None:
-        if progress.gang_dialect is None:
-            return None
-        return dialect.pod_group(progress.group, progress.ref.uid, progress.workload_uid)
-
-    return CreateOwned(podgroups(dialect.version), body)
+    return CreateOwned(Resource(*kind), body, on_created)

@@ -17,8 +17,8 @@ from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_GANG,
 )
+from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.job import render_job
-from airflow_provider_gangjobs.gang.render.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.adopt import differing_fields
@@ -171,7 +171,7 @@ class CreateJob(Struct, frozen=True):
 
     async def apply(self, progress: Progress) -> Object:
         """Render and create the Job."""
-        body = render_job(progress.spec, progress.attempt, progress.decision, progress.dialect)
+        body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler)
         return await progress.requests.create(JOBS, body)
 
     async def find(self, progress: Progress) -> Object | None:

@@ -25,7 +25,6 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.render.dialects import find_dialect
 from airflow_provider_gangjobs.gang.render.job import (
     manifest_of,
     render_files,
@@ -36,6 +35,7 @@ from airflow_provider_gangjobs.gang.render.job import (
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
+from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.selectors import task_selector
 from airflow_provider_gangjobs.gang.spec import GangSpec, Policies, Reattach
 from airflow_provider_gangjobs.gang.state.halt import format_halt_note
@@ -60,9 +60,8 @@ from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import (
     CheckGangLink,
     WaitForWorkload,
-    pod_group_step,
+    group_steps,
     select_placement,
-    workload_step,
 )
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
@@ -301,7 +300,7 @@ class _SubmissionRun(Struct, frozen=True):
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
     def _progress_of_new_attempt(self, number: int) -> Progress:
-        decision, dialect = select_placement(self.spec, self.shape, self.discovered, where=self.where)
+        decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where)
         attempt = build_attempt(
             self.request.key,
             namespace=self.requests.namespace,
@@ -312,7 +311,7 @@ class _SubmissionRun(Struct, frozen=True):
             policies=self.request.policies,
         )
         progress = Progress(
-            self.requests, self.spec, self.shape, attempt, decision, dialect, dry_run=self.request.dry_run
+            self.requests, self.spec, self.shape, attempt, decision, scheduler, dry_run=self.request.dry_run
         )
         if decision.placement is Placement.BASIC and decision.detail != ONE_POD:
             progress.fall_back(decision.detail)
@@ -331,8 +330,8 @@ class _SubmissionRun(Struct, frozen=True):
             claim=self.request.claim,
             task=self.request.key.to_json(),
         )
-        dialect = find_dialect(decision.detail) if decision.placement is Placement.GANG else None
-        return Progress(self.requests, self.spec, self.shape, attempt, decision, dialect, job=job, adopted=True)
+        scheduler = find_scheduler(decision.detail) if decision.placement is Placement.GANG else None
+        return Progress(self.requests, self.spec, self.shape, attempt, decision, scheduler, job=job, adopted=True)
 
     async def _claim(self, job: Object) -> Object:
         if read_job(job).holds_claim(self.request.claim):
@@ -411,7 +410,7 @@ def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
     The start is confirmed before the Job is created, because a queue may start the Job from then on, and before the
     provider starts the Job.
     """
-    group = (workload_step(progress.dialect), pod_group_step(progress.dialect)) if progress.dialect else ()
+    group = group_steps(progress.scheduler) if progress.scheduler else ()
     return (
         RequireUploads(),
         Preflight(),

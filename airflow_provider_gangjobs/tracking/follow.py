@@ -170,6 +170,7 @@ class _Follower:
         """Look, act and sleep until there is an event."""
         try:
             await self._sync()
+            self.watch.watch_group_of(self.client, self.watch.job)
             while True:
                 self.harvest.check()
                 found = await self._look()

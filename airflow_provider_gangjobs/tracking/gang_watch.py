@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.cluster.informer import (
 )
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
 from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView
 
@@ -55,9 +56,18 @@ class GangWatch:
         """Watch the PodGroup too, if the cluster serves PodGroups."""
         resource = await podgroups_served(client)
         if resource is not None:
-            groups = _informer(client, resource, self._ref, PodGroupView)
-            self._informers.append(groups)
-            self._groups = groups.subscribe(self._ref.name, self._notification)
+            self._watch_groups(client, resource)
+
+    def watch_group_of(self, client: Client, job: Job | None) -> None:
+        """Watch the PodGroup of another gang scheduler, if such a scheduler places the gang of this Job."""
+        resource = group_resource(job)
+        if resource is not None:
+            self._watch_groups(client, resource)
+
+    def _watch_groups(self, client: Client, resource: Resource) -> None:
+        groups = _informer(client, resource, self._ref, PodGroupView)
+        self._informers.append(groups)
+        self._groups = groups.subscribe(self._ref.name, self._notification)
 
     def close(self) -> None:
         """End the subscriptions. Safe to repeat."""
@@ -139,6 +149,13 @@ def _informer(client: Client, resource: Resource, ref: GangRef, kind: type[V]) -
     return informers().acquire(client, resource, ref.namespace, LABEL_GANG, decode=kind, index=gang_of)
 
 
+def group_resource(job: Job | None) -> Resource | None:
+    """Return the resource of the group of another gang scheduler that places the gang of this Job, or `None`."""
+    scheduler = separate_scheduler_of(job.decision) if job is not None else None
+    kind = scheduler.watched_group if scheduler is not None else None
+    return Resource(*kind) if kind is not None else None
+
+
 async def podgroups_served(client: Client) -> Resource | None:
     """Return the PodGroup resource in the preferred version that the cluster serves, or `None` if there is none."""
     try:
@@ -150,4 +167,4 @@ async def podgroups_served(client: Client) -> Resource | None:
     return podgroups(version) if version else None
 
 
-__all__ = ["GangWatch", "InformerClosedError", "gang_of", "podgroups_served"]
+__all__ = ["GangWatch", "InformerClosedError", "gang_of", "group_resource", "podgroups_served"]

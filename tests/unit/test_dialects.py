@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from airflow_provider_gangjobs.gang.render.dialects import (
+from airflow_provider_gangjobs.gang.schedulers.native import (
     DIALECT_NAMES,
     DISCOVERED_DIALECTS,
     OPT_IN_DIALECTS,

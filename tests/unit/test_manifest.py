@@ -6,7 +6,6 @@ import json
 import pytest
 
 from airflow_provider_gangjobs.gang.identity import TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.render.dialects import find_dialect
 from airflow_provider_gangjobs.gang.render.job import (
     render_files,
     render_job,
@@ -15,6 +14,7 @@ from airflow_provider_gangjobs.gang.render.job import (
     requested_namespace,
 )
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.schedulers.native import find_dialect
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 KEY = TaskKey("etl", "run", "train")

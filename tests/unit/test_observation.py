@@ -316,3 +316,34 @@ def test_submitted_gang_exceeds_the_queue_deadline():
 
 def test_no_deadline_is_no_limit():
     assert next_deadline(_observe(job()), Deadlines()) is None
+
+
+FIT_FAILED = (
+    "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available, "
+    "PodGroup ml/train gets rejected due to Pod train-0-1 is unschedulable even after PostFilter"
+)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
+        "0/1 nodes are available: 1 rejection in Unreserve.",
+        "0/1 nodes are available: 1 PodGroup not found.",
+        "Pod ml/train-0-2 can possibly be assigned to node-0",
+    ],
+)
+def test_the_pod_with_the_cause_is_heard_and_not_the_pods_that_refer_to_it(others):
+    pods = [pod(f"pod-{rank}").rank(rank).unschedulable(others).view() for rank in range(3)]
+    pods.append(pod("pod-3").rank(3).unschedulable(FIT_FAILED).view())
+    assert _observe(job().resumed(1), pods).waiting_for == "Insufficient cpu on 2 of 2 nodes"
+
+
+def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():
+    message = "2/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable"
+    waits = _condition({"type": "Unschedulable", "status": "True", "message": message})
+    group = podgroup(4)
+    group = type(group)(group.metadata, group.spec, type(group.status)((waits,)))
+    volcano = job().resumed(1).annotation("gangjobs.airflow/gang", "gang:volcano")
+    pods = ranks(4, lambda builder: builder.unschedulable("Pod ml/train-0 can possibly be assigned to node-0"))
+    assert _observe(volcano, pods, group).waiting_for == message

@@ -31,37 +31,37 @@ INELIGIBLE_SHAPES = {
 def test_other_shapes_cannot_be_a_gang(change, reason):
     shape = structs.replace(FOUR, **change)
     assert reason in (ineligibility_reason(shape) or "")
-    assert decide_placement(shape, GangPolicy.REQUIRED, dialect="v1beta1").placement is Placement.REFUSED
-    assert decide_placement(shape, GangPolicy.PREFERRED, dialect="v1beta1").placement is Placement.BASIC
+    assert decide_placement(shape, GangPolicy.REQUIRED, scheduler="v1beta1").placement is Placement.REFUSED
+    assert decide_placement(shape, GangPolicy.PREFERRED, scheduler="v1beta1").placement is Placement.BASIC
 
 
 def test_four_indexed_pods_at_once_are_a_gang():
-    assert decide_placement(FOUR, GangPolicy.REQUIRED, dialect="v1beta1") == PlacementDecision(
+    assert decide_placement(FOUR, GangPolicy.REQUIRED, scheduler="v1beta1") == PlacementDecision(
         Placement.GANG, "v1beta1"
     )
 
 
 def test_one_pod_is_basic_without_complaint():
     one = Shape(parallelism=1, completions=1, indexed=True, backoff_limit=0)
-    assert decide_placement(one, GangPolicy.REQUIRED, dialect=None) == PlacementDecision(Placement.BASIC, "one pod")
+    assert decide_placement(one, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.BASIC, "one pod")
 
 
 def test_cluster_without_api_is_refused_or_fallen_back_on():
-    assert decide_placement(FOUR, GangPolicy.REQUIRED, dialect=None, unserved="old") == PlacementDecision(
+    assert decide_placement(FOUR, GangPolicy.REQUIRED, scheduler=None, unserved="old") == PlacementDecision(
         Placement.REFUSED, "old"
     )
-    assert decide_placement(FOUR, GangPolicy.PREFERRED, dialect=None, unserved="old") == PlacementDecision(
+    assert decide_placement(FOUR, GangPolicy.PREFERRED, scheduler=None, unserved="old") == PlacementDecision(
         Placement.BASIC, "old"
     )
 
 
 def test_off_is_off_everywhere():
-    assert decide_placement(FOUR, GangPolicy.OFF, dialect="v1beta1") == PlacementDecision(Placement.OFF)
+    assert decide_placement(FOUR, GangPolicy.OFF, scheduler="v1beta1") == PlacementDecision(Placement.OFF)
 
 
 def test_a_link_that_is_brought_is_left_alone():
     brought = structs.replace(FOUR, user_gang_link="spec.scheduling", indexed=False)
-    assert decide_placement(brought, GangPolicy.REQUIRED, dialect=None) == PlacementDecision(Placement.USER_PROVIDED)
+    assert decide_placement(brought, GangPolicy.REQUIRED, scheduler=None) == PlacementDecision(Placement.USER_PROVIDED)
 
 
 @given(
@@ -70,7 +70,7 @@ def test_a_link_that_is_brought_is_left_alone():
     st.none() | st.just("v1beta1"),
 )
 def test_nothing_but_a_true_gang_is_called_one(shape, policy, dialect):
-    decision = decide_placement(shape, policy, dialect=dialect)
+    decision = decide_placement(shape, policy, scheduler=dialect)
     if decision.placement is Placement.GANG:
         assert shape.indexed
         assert shape.parallelism == shape.completions > 1

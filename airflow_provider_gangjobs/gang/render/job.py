@@ -21,19 +21,20 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_TRIGGER_ID,
     LABEL_GANG,
 )
+from airflow_provider_gangjobs.gang.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.render import files, rendezvous
-from airflow_provider_gangjobs.gang.render.dialects import Dialect, SchedulingGroup
 from airflow_provider_gangjobs.gang.render.manifest import parse_manifest
-from airflow_provider_gangjobs.gang.render.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
+from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
+    from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 
 TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
@@ -47,7 +48,9 @@ def manifest_of(spec: GangSpec) -> Object:
     return parse_manifest(spec.manifest).data
 
 
-def render_job(spec: GangSpec, attempt: Attempt, decision: PlacementDecision, dialect: Dialect | None = None) -> Object:
+def render_job(
+    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None = None
+) -> Object:
     """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
 
     The spec must have passed `validation.validate`.
@@ -63,21 +66,22 @@ def render_job(spec: GangSpec, attempt: Attempt, decision: PlacementDecision, di
             "template": gang_template(spec, manifest, shape, attempt),
         },
     }
-    if decision.placement is Placement.GANG and dialect is not None:
-        return dialect.with_link(job, group_of(job, shape))
+    if decision.placement is Placement.GANG and scheduler is not None:
+        return scheduler.with_link(job, group_of(job, shape))
     return job
 
 
 def group_of(job: Mapping[str, Any], shape: Shape) -> SchedulingGroup:
     """Return the scheduling group of the pods of a rendered Job."""
-    metadata = job["metadata"]
+    metadata, template = job["metadata"], job["spec"]["template"]
     return SchedulingGroup(
         name=metadata["name"],
         namespace=metadata["namespace"],
         size=shape.size,
         min_count=shape.min_count or shape.size,
-        priority_class=job["spec"]["template"]["spec"].get("priorityClassName"),
+        priority_class=template["spec"].get("priorityClassName"),
         labels={LABEL_GANG: metadata["name"]},
+        pod_annotations=template.get("metadata", {}).get("annotations", {}),
     )
 
 

@@ -38,7 +38,10 @@ class Placement(StrEnum):
 
 
 class PlacementDecision(Struct, frozen=True):
-    """How the pods of one Job are placed. `detail` is the name of the dialect of a gang, or the reason for no gang."""
+    """How the pods of one Job are placed.
+
+    `detail` is the name of the gang scheduler or dialect that places a gang, or the reason for no gang.
+    """
 
     placement: Placement
     detail: str = ""
@@ -73,11 +76,13 @@ def ineligibility_reason(shape: Shape) -> str | None:
     return None
 
 
-def decide_placement(shape: Shape, policy: GangPolicy, *, dialect: str | None, unserved: str = "") -> PlacementDecision:
+def decide_placement(
+    shape: Shape, policy: GangPolicy, *, scheduler: str | None, unserved: str = ""
+) -> PlacementDecision:
     """Decide how the pods are placed on a cluster.
 
-    :param dialect: The name of the dialect that the cluster serves; `None` if it serves none.
-    :param unserved: The reason why the cluster serves no dialect.
+    :param scheduler: The name of the dialect or of the gang scheduler; `None` if the cluster cannot place gangs.
+    :param unserved: The reason why the cluster cannot place gangs.
     """
     if shape.user_gang_link:
         return PlacementDecision(Placement.USER_PROVIDED)
@@ -85,9 +90,9 @@ def decide_placement(shape: Shape, policy: GangPolicy, *, dialect: str | None, u
         return PlacementDecision(Placement.OFF)
     if is_single_pod(shape):
         return PlacementDecision(Placement.BASIC, ONE_POD)
-    reason = ineligibility_reason(shape) or ("" if dialect else unserved or "the cluster serves no Workload API")
+    reason = ineligibility_reason(shape) or ("" if scheduler else unserved or "the cluster serves no Workload API")
     if not reason:
-        return PlacementDecision(Placement.GANG, str(dialect))
+        return PlacementDecision(Placement.GANG, str(scheduler))
     return PlacementDecision(Placement.REFUSED if policy is GangPolicy.REQUIRED else Placement.BASIC, reason)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
+from airflow_provider_gangjobs.gang.schedulers.selection import LINK_KEYS
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Shape(Struct, frozen=True):
     """Name of the Kueue queue. If it is set, Kueue decides when the Job starts."""
     subdomain: str | None = None
     """Name of the Service that the manifest uses for the host names of its pods."""
+    scheduler_name: str | None = None
+    """`schedulerName` of the pods; `None` if the default scheduler places them."""
 
     @property
     def size(self) -> int:
@@ -50,6 +54,7 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
     """
     job = manifest.get("spec", {})
     pod = _pod_spec(spec, job)
+    scheduler_name = _scheduler_name(spec, job)
     return Shape(
         parallelism=_first(spec.workers, job.get("parallelism"), 1),
         completions=_first(spec.workers, job.get("completions"), None if manifest else 1),
@@ -57,10 +62,11 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
         backoff_limit=_first(job.get("backoffLimit"), 0),
         per_index_backoff="backoffLimitPerIndex" in job,
         min_count=spec.min_workers,
-        user_gang_link=_user_gang_link(job, pod),
+        user_gang_link=_user_gang_link(job, pod) or _user_group_key(spec, job, scheduler_name),
         controller=_controller(manifest),
         kueue_queue={**manifest.get("metadata", {}).get("labels", {}), **spec.labels}.get(LABEL_KUEUE_QUEUE),
         subdomain=pod.get("subdomain"),
+        scheduler_name=scheduler_name,
     )
 
 
@@ -92,6 +98,25 @@ def _user_gang_link(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str | Non
         return "spec.scheduling"
     links = (name for name in ("schedulingGroup", "workloadRef") if pod.get(name))
     return next((f"spec.template.spec.{name}" for name in links), None)
+
+
+def _scheduler_name(spec: GangSpec, job: Mapping[str, Any]) -> str | None:
+    in_manifest = job.get("template", {}).get("spec", {}).get("schedulerName")
+    in_overrides = ((spec.pod_overrides or {}).get("spec") or {}).get("schedulerName")
+    return in_overrides or spec.scheduler_name or in_manifest
+
+
+def _user_group_key(spec: GangSpec, job: Mapping[str, Any], scheduler_name: str | None) -> str | None:
+    """Return the label or annotation by which the user's pods name a group of another scheduler."""
+    if scheduler_name in (None, DEFAULT_SCHEDULER):
+        return None
+    templates = (job.get("template", {}), spec.pod_overrides or {})
+    given = {key for one in templates for kind in _METADATA for key in (one.get("metadata") or {}).get(kind) or ()}
+    keys = sorted(given.union(spec.labels, spec.annotations) & LINK_KEYS)
+    return f"spec.template.metadata[{keys[0]}]" if keys else None
+
+
+_METADATA: Final = ("labels", "annotations")
 
 
 def _controller(manifest: Mapping[str, Any]) -> str | None:

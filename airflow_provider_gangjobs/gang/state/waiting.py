@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.kube.text import cut_end
 
@@ -146,26 +147,37 @@ def _find_missing_pods(inputs: WaitInputs) -> str | None:
 
 
 def _find_refusal(inputs: WaitInputs) -> str | None:
-    refusals = inputs.pods.refusals
-    if refusals:
-        # Since 1.36 the message of most pods only says that other pods of the gang are missing. The messages about
-        # nodes contain the cause.
-        causes = {message: count for message, count in refusals.items() if _NODES.search(message)}
-        messages = causes or refusals
-        return summarize_scheduler_message(min(messages, key=lambda message: (-messages[message], message)))
+    # The message of most pods only says that other pods of the gang are missing: since 1.36, and with other schedulers.
+    # The messages about nodes contain the cause.
+    messages = {message: count for message, count in inputs.pods.refusals.items() if names_cause(message)}
+    causes = {message: count for message, count in messages.items() if _NODES.search(message)} or messages
+    if causes:
+        return summarize_scheduler_message(min(causes, key=lambda message: (-causes[message], message)))
+    reason = _group_reason(inputs)
+    return summarize_scheduler_message(reason) if reason else None
+
+
+def _group_reason(inputs: WaitInputs) -> str:
     if inputs.podgroup is None:
-        return None
+        return ""
+    scheduler = separate_scheduler_of(inputs.job.decision if inputs.job else None)
+    if scheduler is not None:
+        return scheduler.group_reason(inputs.podgroup)
     refused = (item for item in inputs.podgroup.status.conditions if item.status == "False" and item.message)
-    return next((summarize_scheduler_message(item.message) for item in refused), None)
+    return next((item.message for item in refused), "")
 
 
 def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
     if inputs.counts.placed >= inputs.counts.ranks:
         return None
-    gang = inputs.podgroup.spec.scheduling_policy.gang if inputs.podgroup else None
-    return (
-        f"The scheduler waits until {gang.min_count} pods can be placed at once" if gang else "Waits for the scheduler"
-    )
+    pods = _placed_at_once(inputs.podgroup) if inputs.podgroup else None
+    return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
+
+
+def _placed_at_once(group: PodGroupView) -> int | None:
+    """Return how many pods the scheduler places at once; `None` if the group does not say."""
+    gang = group.spec.scheduling_policy.gang
+    return gang.min_count if gang else group.spec.min_member
 
 
 _RULES: Final[tuple[tuple[WaitCause, Callable[[WaitInputs], str | None]], ...]] = (

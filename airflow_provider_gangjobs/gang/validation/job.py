@@ -6,9 +6,17 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.render.dialects import DIALECT_NAMES
 from airflow_provider_gangjobs.gang.render.policy import ineligibility_reason, is_single_pod
 from airflow_provider_gangjobs.gang.render.shape import INDEXED, NON_INDEXED, rendezvous_of
+from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
+from airflow_provider_gangjobs.gang.schedulers.native import DIALECT_NAMES
+from airflow_provider_gangjobs.gang.schedulers.selection import (
+    AUTO,
+    NATIVE,
+    SCHEDULER_NAMES,
+    owner_of,
+    select_scheduler,
+)
 from airflow_provider_gangjobs.gang.spec import GangPolicy, Rendezvous
 from airflow_provider_gangjobs.gang.validation.parsed_spec import TEMPLATE, ParsedSpec
 
@@ -82,10 +90,31 @@ def check_choices(parsed: ParsedSpec) -> Iterator[Problem]:
         yield Problem("gang", f"is {spec.gang!r}", f"Choose one of {', '.join(GangPolicy)}")
     if spec.dialect is not None and spec.dialect not in DIALECT_NAMES:
         yield Problem("dialect", f"is {spec.dialect!r}", f"Choose one of {', '.join(DIALECT_NAMES)}")
+    yield from _check_scheduler(parsed)
     if mode not in {INDEXED, NON_INDEXED}:
         yield Problem("manifest.spec.completionMode", f"is {mode!r}", f"Choose {INDEXED} or {NON_INDEXED}")
     if spec.image_pull_policy not in {None, "Always", "IfNotPresent", "Never"}:
         yield Problem("image_pull_policy", f"is {spec.image_pull_policy!r}", "Choose Always, IfNotPresent or Never")
+
+
+def _check_scheduler(parsed: ParsedSpec) -> Iterator[Problem]:
+    """Check that the gang scheduler is known, and that the pods name no other scheduler."""
+    spec, scheduler_name = parsed.spec, parsed.shape.scheduler_name
+    chosen = spec.gang_scheduler
+    if chosen is not None and chosen not in SCHEDULER_NAMES:
+        yield Problem("gang_scheduler", f"is {chosen!r}", f"Choose one of {', '.join((AUTO, *SCHEDULER_NAMES))}")
+        return
+    owner = owner_of(scheduler_name)
+    owner_name = owner.name if owner else NATIVE if scheduler_name == DEFAULT_SCHEDULER else None
+    if chosen is not None and owner_name not in (None, chosen):
+        yield Problem(
+            "gang_scheduler",
+            f"is {chosen!r}, and the pods name the scheduler {scheduler_name!r}",
+            "Keep one of the two",
+        )
+    scheduler = select_scheduler(chosen, scheduler_name)
+    if spec.dialect is not None and scheduler is not None:
+        yield Problem("dialect", f"is {spec.dialect!r}, and {scheduler.name} places the gang", "Leave dialect out")
 
 
 def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
@@ -98,10 +127,9 @@ def check_shape(parsed: ParsedSpec) -> Iterator[Problem]:
             f"cannot be a gang: {reason}",
             'Give workers, completionMode: Indexed and backoffLimit: 0, or set gang="preferred" or "off"',
         )
-    if "scheduling" in job and shape.user_gang_link and parsed.pod.get("schedulingGroup"):
-        yield Problem(
-            "manifest.spec.scheduling", "is given together with the pods' schedulingGroup", "Keep one of the two"
-        )
+    links = [name for name in ("schedulingGroup", "workloadRef") if parsed.pod.get(name)]
+    if "scheduling" in job and links:
+        yield Problem("manifest.spec.scheduling", f"is given together with the pods' {links[0]}", "Keep one of the two")
     if rendezvous_of(parsed.spec, shape) and not shape.indexed:
         yield Problem("rendezvous", "needs ranks, and completionMode is NonIndexed", "Set completionMode: Indexed")
 

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector, task_selecto
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.pods import pods_of
 from airflow_provider_gangjobs.kube.views import PodGroupView, PodView
-from airflow_provider_gangjobs.tracking.gang_watch import podgroups_served
+from airflow_provider_gangjobs.tracking.gang_watch import group_resource, podgroups_served
 from airflow_provider_gangjobs.tracking.ledger import read_ledger
 from airflow_provider_gangjobs.tracking.read.job_events import job_events
 
@@ -142,7 +142,7 @@ class _Reader:
 
     async def _podgroup(self) -> PodGroupView | None:
         """Return the PodGroup, or `None` if it may not be read. It only explains why a gang waits."""
-        resource = await podgroups_served(self.client)
+        resource = group_resource(self.job) or await podgroups_served(self.client)
         if resource is None:
             return None
         try:

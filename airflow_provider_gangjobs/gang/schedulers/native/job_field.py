@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_gangjobs.gang.render.dialects.common import gang_policy
+from airflow_provider_gangjobs.gang.schedulers.native.common import gang_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.render.dialects.base import Object, SchedulingGroup
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Object, SchedulingGroup
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class NativeDialect:
     version: str = "v1beta1"
     required_resources: frozenset[str] = frozenset({"workloads", "podgroups"})
     link_path: str = "spec.scheduling"
+    objects: tuple[ApiKind, ...] = ()
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job with the scheduling policy."""

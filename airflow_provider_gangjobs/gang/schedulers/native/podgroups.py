@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import Role
-from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Object, SchedulingGroup
-from airflow_provider_gangjobs.gang.render.dialects.common import (
+from airflow_provider_gangjobs.gang.owner_references import owned_by, owned_by_job
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, Object, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native.common import (
     API_GROUP,
     controller_ref,
     gang_policy,
     metadata,
     pod_field,
+    pod_groups,
     priority,
     with_pod_field,
+    workloads,
 )
-from airflow_provider_gangjobs.gang.render.owner_references import owned_by, owned_by_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +39,11 @@ class PodGroupDialect:
     def name(self) -> str:
         """The API version, which is also the name of the dialect."""
         return self.version
+
+    @property
+    def objects(self) -> tuple[ApiKind, ...]:
+        """The Workload, to which the PodGroup refers, and the PodGroup."""
+        return workloads(self.version), pod_groups(self.version)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods refer to the PodGroup.

@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import LABEL_ROLE, Role
+from airflow_provider_gangjobs.gang.schedulers.base import ApiKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_gangjobs.gang.render.dialects.base import Object, SchedulingGroup
+    from airflow_provider_gangjobs.gang.schedulers.base import Object, SchedulingGroup
 
 API_GROUP = "scheduling.k8s.io"
+
+
+def workloads(version: str) -> ApiKind:
+    """Return the resource of Workloads."""
+    return ApiKind(API_GROUP, version, "workloads", "Workload")
+
+
+def pod_groups(version: str) -> ApiKind:
+    """Return the resource of PodGroups."""
+    return ApiKind(API_GROUP, version, "podgroups", "PodGroup")
 
 
 def controller_ref(group: SchedulingGroup) -> Object:

@@ -1,4 +1,4 @@
-"""Dialects: the versions of the Workload API by which a cluster receives a gang.
+"""Native gang scheduling: the dialects, which are the versions of the Workload API by which a cluster receives a gang.
 
 The Workload API changed in every release of Kubernetes. `selection.py` selects the dialect by what discovery reads. To
 add a dialect, add a file and an entry in `DISCOVERED_DIALECTS` or `OPT_IN_DIALECTS` of `selection.py`.
@@ -6,13 +6,14 @@ add a dialect, add a file and an entry in `DISCOVERED_DIALECTS` or `OPT_IN_DIALE
 
 from __future__ import annotations
 
-from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Dialect, SchedulingGroup
-from airflow_provider_gangjobs.gang.render.dialects.native import NativeDialect
-from airflow_provider_gangjobs.gang.render.dialects.selection import (
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, Dialect, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native.job_field import NativeDialect
+from airflow_provider_gangjobs.gang.schedulers.native.selection import (
     DIALECT_NAMES,
     DISCOVERED_DIALECTS,
     OPT_IN_DIALECTS,
     find_dialect,
+    newer_dialects,
     select_dialect,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "NativeDialect",
     "SchedulingGroup",
     "find_dialect",
+    "newer_dialects",
     "select_dialect",
 ]

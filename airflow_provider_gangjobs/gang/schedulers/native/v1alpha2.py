@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Object, SchedulingGroup
-from airflow_provider_gangjobs.gang.render.dialects.podgroups import PodGroupDialect
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, Object, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.labels import Role
-from airflow_provider_gangjobs.gang.render.dialects.base import TEMPLATE_NAME, Object, SchedulingGroup
-from airflow_provider_gangjobs.gang.render.dialects.common import (
+from airflow_provider_gangjobs.gang.owner_references import owned_by_job
+from airflow_provider_gangjobs.gang.schedulers.base import TEMPLATE_NAME, ApiKind, Object, SchedulingGroup
+from airflow_provider_gangjobs.gang.schedulers.native.common import (
     API_GROUP,
     controller_ref,
     gang_policy,
     metadata,
     pod_field,
     with_pod_field,
+    workloads,
 )
-from airflow_provider_gangjobs.gang.render.owner_references import owned_by_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,11 @@ class V1Alpha1Dialect:
     version: str = "v1alpha1"
     required_resources: frozenset[str] = frozenset({"workloads"})
     link_path: str = "spec.template.spec.workloadRef"
+
+    @property
+    def objects(self) -> tuple[ApiKind, ...]:
+        """The Workload, which contains the group."""
+        return (workloads(self.version),)
 
     def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
         """Return a copy of the Job whose pods refer to the group in the Workload."""

@@ -1,0 +1,144 @@
+"""Gang scheduler: the protocol of one way in which a cluster places all pods of a gang, or none of them.
+
+The methods of a gang scheduler are pure. They link the pods of a Job to a scheduling group, render the objects that
+describe the group, and read from these objects why the pods wait. They also check whether a stored Job still has the
+link, because an API server whose feature gate is off drops a field of the Workload API silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from airflow_provider_gangjobs.kube.views import PodGroupView
+
+TEMPLATE_NAME: Final = "gang"
+"""Name of the only group template in a Workload, and of the only task group of YuniKorn. It is a DNS label."""
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+"""The `schedulerName` that the API server sets on pods that have none."""
+
+Object = dict[str, Any]
+
+
+class ApiKind(NamedTuple):
+    """A resource of the API, with the fields of `cluster.resources.Resource`."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """`apiVersion` of an object."""
+        return f"{self.group}/{self.version}"
+
+
+@dataclass(frozen=True)
+class SchedulingGroup:
+    """The pods that the scheduler places together. Workload and PodGroup have the name of the Job."""
+
+    name: str
+    namespace: str
+    size: int
+    min_count: int
+    """Number of pods that the scheduler places together or not at all."""
+    priority_class: str | None = None
+    """Priority class of the pods. Since 1.37 all pods of a group must have the priority of the group (KEP-5710)."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the pods. Some schedulers read settings from them, such as the name of a queue."""
+
+
+class Guarantee(Struct, frozen=True):
+    """Whether a scheduler places all pods of a gang or none in a cluster. `kept` is `None` if this is unknown."""
+
+    kept: bool | None
+    reason: str = ""
+
+
+class ServedGroup(Struct, frozen=True):
+    """What a cluster serves of the API group of a scheduler."""
+
+    versions: Mapping[str, Collection[str]] = {}
+    """Plural names of the resources, by version."""
+    unknown: str = ""
+    """Why the versions could not be read; empty if they were read."""
+
+
+class GangScheduler(Protocol):
+    """One way to place the pods of a gang."""
+
+    @property
+    def name(self) -> str:
+        """Name in `PlacementDecision.detail`. Names are never changed, because Jobs carry them."""
+
+    @property
+    def link_path(self) -> str:
+        """Path of the link in a Job, for messages."""
+
+    @property
+    def objects(self) -> Sequence[ApiKind]:
+        """The resources of the objects that the provider creates beside the Job, in the order of their creation."""
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        """Return a copy of the Job whose pods are linked to the group."""
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        """Return whether a stored Job has the link."""
+
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
+        """Render the Workload, owned by the Job; `None` if the provider does not create one."""
+
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
+        """Render the PodGroup, owned by the Job and the Workload; `None` if the provider does not create one."""
+
+
+class Dialect(GangScheduler, Protocol):
+    """One version of the Workload API of Kubernetes."""
+
+    @property
+    def version(self) -> str:
+        """Version of scheduling.k8s.io whose objects the dialect uses."""
+
+    @property
+    def required_resources(self) -> frozenset[str]:
+        """Plural names of the resources that the cluster must serve in this version."""
+
+
+class SeparateScheduler(GangScheduler, Protocol):
+    """A gang scheduler that runs beside the default scheduler, and places the pods that name it."""
+
+    @property
+    def scheduler_names(self) -> Sequence[str]:
+        """Values of `schedulerName` that belong to the scheduler by default. The first one is set on pods that have
+        none."""
+
+    @property
+    def api_group(self) -> str | None:
+        """The API group whose versions discovery reads; `None` if the scheduler has no API of its own."""
+
+    @property
+    def link_keys(self) -> Collection[str]:
+        """Labels and annotations by which a user links the pods to a group. The provider then makes no group."""
+
+    def guarantee(self, served: ServedGroup) -> Guarantee:
+        """Return whether a gang is placed as a whole in a cluster that serves these versions."""
+
+    @property
+    def watched_group(self) -> ApiKind | None:
+        """The resource of the object that says why a gang waits; `None` if no object says this."""
+
+    def names_cause(self, message: str) -> bool:
+        """Return whether a message about one pod names the cause for which the gang waits.
+
+        A scheduler that refuses a gang gives each pod a message. Most of these messages only refer to other pods.
+        """
+
+    def group_reason(self, group: PodGroupView) -> str:
+        """Return why the group waits; empty if the object of the group does not say this."""

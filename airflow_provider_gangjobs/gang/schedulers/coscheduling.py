@@ -1,0 +1,75 @@
+"""Coscheduling: the plugin of scheduler-plugins 0.34, and a PodGroup of scheduling.x-k8s.io.
+
+The plugin finds the PodGroup by a label of the pods. The PodGroup has no conditions, so only the pods say why they
+wait: the pod whose placement failed has the cause, and most pods have a message that refers to this failure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Guarantee, Object, SchedulingGroup, ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.separate import (
+    guarantee_of_resource,
+    pod_group_object,
+    pod_metadata,
+    with_pod_metadata,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.kube.views import PodGroupView
+
+POD_GROUPS: Final = ApiKind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+LABEL_GROUP: Final = "scheduling.x-k8s.io/pod-group"
+"""Name of the PodGroup. On the pods."""
+_NO_CAUSE: Final = (
+    "optimistic rejection in PostFilter",
+    "rejection in Unreserve",
+    "PodGroup not found",
+    "cannot find enough sibling pods",
+)
+
+
+class Coscheduling(Struct, frozen=True):
+    """A scheduler with the plugin Coscheduling places the pods of a PodGroup."""
+
+    name: str = "coscheduling"
+    scheduler_names: tuple[str, ...] = ("scheduler-plugins-scheduler", "coscheduling")
+    """The name in the Helm chart of scheduler-plugins, and the name of the plugin."""
+    api_group: str | None = POD_GROUPS.group
+    link_path: str = f"spec.template.metadata.labels[{LABEL_GROUP}]"
+    link_keys: frozenset[str] = frozenset({LABEL_GROUP})
+    objects: tuple[ApiKind, ...] = (POD_GROUPS,)
+    watched_group: ApiKind | None = None
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        """Return a copy of the Job whose pods name the PodGroup."""
+        return with_pod_metadata(job, scheduler_name=self.scheduler_names[0], labels={LABEL_GROUP: group.name})
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        """Return whether the pods of a stored Job name the PodGroup."""
+        return pod_metadata(job, "labels", LABEL_GROUP) == group.name
+
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
+        """Return `None`: coscheduling has no Workload."""
+        return None
+
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
+        """Render the PodGroup. The plugin places the pods when `minMember` pods fit."""
+        return pod_group_object(POD_GROUPS, group, job_uid, {"minMember": group.min_count})
+
+    def guarantee(self, served: ServedGroup) -> Guarantee:
+        """Return that gangs are placed as a whole if the cluster serves the PodGroups that the provider knows."""
+        return guarantee_of_resource(POD_GROUPS, served)
+
+    def names_cause(self, message: str) -> bool:
+        """Return whether the message names a cause, and not the failure of another pod."""
+        return not any(text in message for text in _NO_CAUSE)
+
+    def group_reason(self, group: PodGroupView) -> str:
+        """Return nothing: the PodGroup has no conditions."""
+        return ""

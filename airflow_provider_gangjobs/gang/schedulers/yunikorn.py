@@ -1,0 +1,104 @@
+"""YuniKorn 1.8: gang scheduling by task groups, which annotations of the pods describe.
+
+YuniKorn has no object for a group. It reserves the places by placeholder pods of its own, which are not ranks, and
+replaces them by the pods of the gang. With the style `Soft`, the default of YuniKorn, a gang whose placeholders time
+out runs without gang scheduling; so the provider sets the style `Hard`, in which the pods fail.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.schedulers.base import (
+    TEMPLATE_NAME,
+    ApiKind,
+    Guarantee,
+    Object,
+    SchedulingGroup,
+    ServedGroup,
+)
+from airflow_provider_gangjobs.gang.schedulers.separate import pod_metadata, with_pod_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.kube.views import PodGroupView
+
+LABEL_APPLICATION: Final = "applicationId"
+PREFIX: Final = "yunikorn.apache.org"
+ANNOTATION_GROUP: Final = f"{PREFIX}/task-group-name"
+ANNOTATION_GROUPS: Final = f"{PREFIX}/task-groups"
+ANNOTATION_PARAMETERS: Final = f"{PREFIX}/schedulingPolicyParameters"
+PLACEHOLDER_TIMEOUT_S: Final = 7 * 24 * 3600
+"""How long YuniKorn keeps the places of a gang that is not complete. The deadlines of the task end the gang earlier."""
+_POD_FIELDS: Final = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints")
+"""Fields of the pods that decide about their nodes. The placeholders have the same fields."""
+
+
+class YuniKorn(Struct, frozen=True):
+    """YuniKorn places the pods of a task group."""
+
+    name: str = "yunikorn"
+    scheduler_names: tuple[str, ...] = ("yunikorn",)
+    api_group: str | None = None
+    link_path: str = f"spec.template.metadata.annotations[{ANNOTATION_GROUP}]"
+    link_keys: frozenset[str] = frozenset({ANNOTATION_GROUP})
+    objects: tuple[ApiKind, ...] = ()
+    watched_group: ApiKind | None = None
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        """Return a copy of the Job whose pods are one application of YuniKorn with one task group."""
+        task_group = _task_group(job["spec"]["template"]["spec"], group)
+        annotations = {
+            ANNOTATION_GROUP: TEMPLATE_NAME,
+            ANNOTATION_GROUPS: json.dumps([task_group], sort_keys=True),
+            ANNOTATION_PARAMETERS: (f"gangSchedulingStyle=Hard placeholderTimeoutInSeconds={PLACEHOLDER_TIMEOUT_S}"),
+        }
+        return with_pod_metadata(
+            job,
+            scheduler_name=self.scheduler_names[0],
+            labels={LABEL_APPLICATION: group.name},
+            annotations=annotations,
+        )
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        """Return whether the pods of a stored Job name the task group and the application."""
+        return (
+            pod_metadata(job, "annotations", ANNOTATION_GROUP) == TEMPLATE_NAME
+            and pod_metadata(job, "labels", LABEL_APPLICATION) == group.name
+        )
+
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
+        """Return `None`: YuniKorn has no object for a gang."""
+        return None
+
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
+        """Return `None`: YuniKorn has no object for a gang."""
+        return None
+
+    def guarantee(self, served: ServedGroup) -> Guarantee:
+        """Return that gangs are placed as a whole. Without YuniKorn, the pods wait and none is placed."""
+        return Guarantee(True)
+
+    def names_cause(self, message: str) -> bool:
+        """Return true: YuniKorn gives no pod a message that refers to other pods."""
+        return True
+
+    def group_reason(self, group: PodGroupView) -> str:
+        """Return nothing: YuniKorn has no object for a gang."""
+        return ""
+
+
+def _task_group(pod: Mapping[str, Any], group: SchedulingGroup) -> Object:
+    """Return the task group: how many pods of which size are placed together, and on which nodes."""
+    from airflow_provider_gangjobs.kube import quantity
+
+    placed_by = {name: pod[name] for name in _POD_FIELDS if pod.get(name)}
+    amounts = {
+        name: quantity.format_cpu(amount) if name == "cpu" else quantity.format_bytes(amount)
+        for name, amount in quantity.requests_of(pod).items()
+    }
+    return {"name": TEMPLATE_NAME, "minMember": group.min_count, "minResource": amounts, **placed_by}

@@ -1,0 +1,246 @@
+"""The gang schedulers beside the default scheduler: selection, links, objects, and the guarantee in a cluster."""
+
+import copy
+import json
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
+from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.shape import shape_of
+from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup, ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.selection import (
+    SEPARATE_SCHEDULERS,
+    find_scheduler,
+    find_separate,
+    names_cause,
+    select_scheduler,
+    separate_scheduler_of,
+)
+from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
+from airflow_provider_gangjobs.gang.validation.validate import require_valid
+from airflow_provider_gangjobs.submission.placement import select_placement
+
+GROUP = SchedulingGroup("train-0", "ml", 4, 3, "high", {"gangjobs.airflow/gang": "train-0"})
+CONTAINER = {"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
+JOB = {"spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}}}
+VOLCANO = {"scheduling.volcano.sh": {"v1beta1": frozenset({"podgroups", "queues"})}}
+NATIVE = {"v1beta1": {"workloads": frozenset(), "podgroups": frozenset({"watch"})}}
+
+
+def gang(**parameters):
+    return GangSpec(image="i", workers=4, **parameters)
+
+
+def placement(spec, **discovered):
+    known = DiscoveredResources(**{"release": "1.34", "git_version": None, "resources": {}, **discovered})
+    decision, scheduler = select_placement(spec, shape_of(spec, {}), known, where="ml/train")
+    return str(decision), scheduler and scheduler.name
+
+
+@pytest.mark.parametrize(
+    ("named", "scheduler_name", "default", "selected"),
+    [
+        (None, None, None, None),
+        (None, "volcano", None, "volcano"),
+        (None, "yunikorn", "volcano", "yunikorn"),
+        (None, "scheduler-plugins-scheduler", None, "coscheduling"),
+        (None, "mine", None, None),
+        (None, "mine", "coscheduling", "coscheduling"),
+        (None, None, "volcano", "volcano"),
+        (None, "default-scheduler", "volcano", None),
+        ("native", None, "volcano", None),
+        ("coscheduling", "mine", "volcano", "coscheduling"),
+        ("auto", "volcano", None, "volcano"),
+    ],
+)
+def test_the_gang_the_pods_and_the_connection_select_the_scheduler_in_this_order(
+    named, scheduler_name, default, selected
+):
+    scheduler = select_scheduler(named, scheduler_name, default)
+    assert (scheduler and scheduler.name) == selected
+
+
+@pytest.mark.parametrize("scheduler", SEPARATE_SCHEDULERS, ids=lambda one: one.name)
+def test_the_link_is_added_to_a_copy_of_the_job_and_recognised(scheduler):
+    before = copy.deepcopy(JOB)
+    linked = scheduler.with_link(JOB, GROUP)
+    assert before == JOB
+    assert scheduler.has_link(linked, GROUP)
+    assert not scheduler.has_link(JOB, GROUP)
+    template = linked["spec"]["template"]
+    assert template["spec"]["schedulerName"] == scheduler.scheduler_names[0]
+    assert template["metadata"]["labels"]["a"] == "b"
+
+
+@pytest.mark.parametrize("scheduler", SEPARATE_SCHEDULERS, ids=lambda one: one.name)
+def test_a_scheduler_name_of_the_user_stays(scheduler):
+    job = copy.deepcopy(JOB)
+    job["spec"]["template"]["spec"]["schedulerName"] = "mine"
+    assert scheduler.with_link(job, GROUP)["spec"]["template"]["spec"]["schedulerName"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("volcano", {"minMember": 3, "queue": "default", "priorityClassName": "high"}),
+        ("coscheduling", {"minMember": 3}),
+    ],
+)
+def test_the_job_owns_the_pod_group(name, spec):
+    scheduler = find_separate(name)
+    group = scheduler.pod_group(GROUP, "job-uid", "")
+    assert scheduler.workload(GROUP, "job-uid") is None
+    assert group["apiVersion"] == scheduler.objects[0].api_version
+    assert group["spec"] == spec
+    (owner,) = group["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "train-0", "job-uid")
+
+
+def test_volcano_takes_the_queue_from_the_pods():
+    queued = SchedulingGroup("g", "ml", 2, 2, pod_annotations={"scheduling.volcano.sh/queue-name": "research"})
+    assert find_separate("volcano").pod_group(queued, "uid", "")["spec"]["queue"] == "research"
+
+
+def test_yunikorn_gets_a_task_group_of_the_size_and_the_nodes_of_the_pods():
+    job = copy.deepcopy(JOB)
+    job["spec"]["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
+    template = find_separate("yunikorn").with_link(job, GROUP)["spec"]["template"]["metadata"]
+    (task_group,) = json.loads(template["annotations"]["yunikorn.apache.org/task-groups"])
+    assert task_group == {
+        "name": "gang",
+        "minMember": 3,
+        "minResource": {"cpu": "500m", "memory": "1Gi"},
+        "nodeSelector": {"disk": "ssd"},
+    }
+    assert template["annotations"]["yunikorn.apache.org/task-group-name"] == "gang"
+    assert "gangSchedulingStyle=Hard" in template["annotations"]["yunikorn.apache.org/schedulingPolicyParameters"]
+    assert template["labels"]["applicationId"] == "train-0"
+
+
+def test_the_annotation_of_the_job_names_the_scheduler():
+    for scheduler in SEPARATE_SCHEDULERS:
+        decision = PlacementDecision(Placement.GANG, scheduler.name)
+        assert separate_scheduler_of(str(decision)) is scheduler
+        assert find_scheduler(decision.detail) is scheduler
+    assert separate_scheduler_of("gang:v1beta1") is None
+    assert separate_scheduler_of("basic:volcano") is None
+    assert separate_scheduler_of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("served", "kept", "reason"),
+    [
+        (ServedGroup({"v1beta1": ["podgroups"]}), True, ""),
+        (ServedGroup({"v1beta2": ["podgroups"]}), False, "only v1beta2"),
+        (ServedGroup(), False, "only no version of it"),
+        (ServedGroup(unknown="Timeout"), None, "Timeout"),
+    ],
+)
+def test_volcano_keeps_gangs_together_where_its_pod_groups_are_served(served, kept, reason):
+    guarantee = find_separate("volcano").guarantee(served)
+    assert guarantee.kept is kept
+    assert reason in guarantee.reason
+
+
+def test_a_gang_is_placed_by_the_scheduler_that_it_names():
+    assert placement(gang(gang_scheduler="volcano"), groups=VOLCANO) == ("gang:volcano", "volcano")
+    assert placement(gang(scheduler_name="volcano"), groups=VOLCANO) == ("gang:volcano", "volcano")
+    assert placement(gang(gang_scheduler="yunikorn")) == ("gang:yunikorn", "yunikorn")
+
+
+def test_a_connection_names_the_scheduler_of_gangs_that_name_none():
+    assert placement(gang(), groups=VOLCANO, gang_scheduler="volcano") == ("gang:volcano", "volcano")
+    native = {"resources": NATIVE, "gang_scheduler": "volcano"}
+    assert placement(gang(gang_scheduler="native"), **native) == ("gang:v1beta1", "v1beta1")
+
+
+def test_a_gang_that_names_no_scheduler_is_placed_by_the_workload_api_as_before():
+    assert placement(gang(), resources=NATIVE, groups=VOLCANO) == ("gang:v1beta1", "v1beta1")
+    assert placement(gang(gang_scheduler="auto"), resources=NATIVE) == ("gang:v1beta1", "v1beta1")
+    assert gang(gang_scheduler="auto").hash == gang().hash
+
+
+def test_a_scheduler_that_the_cluster_does_not_have_is_refused_with_what_was_found():
+    served = {"scheduling.volcano.sh": {"v1": frozenset({"podgroups"})}}
+    with pytest.raises(
+        GangUnsupported, match=r"volcano cannot be used: .*scheduling\.volcano\.sh/v1beta1 here, only v1"
+    ):
+        placement(gang(gang_scheduler="volcano"), resources=NATIVE, groups=served)
+
+
+def test_a_preferred_gang_runs_as_plain_pods_where_its_scheduler_is_missing():
+    decision, _ = placement(gang(gang_scheduler="coscheduling", gang=GangPolicy.PREFERRED), resources=NATIVE)
+    assert decision.startswith("basic:coscheduling cannot be used")
+
+
+def test_a_failed_discovery_is_not_a_missing_scheduler():
+    with pytest.raises(SubmissionFailed, match="503"):
+        placement(gang(gang_scheduler="volcano"), unknown={"scheduling.volcano.sh": "503"})
+
+
+def test_an_unknown_scheduler_of_the_connection_is_refused():
+    with pytest.raises(GangUnsupported, match="the connection names the gang_scheduler 'slurm'"):
+        placement(gang(), resources=NATIVE, gang_scheduler="slurm")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"gang_scheduler": "slurm"}, "is 'slurm'"),
+        ({"gang_scheduler": "native", "scheduler_name": "volcano"}, "the pods name the scheduler 'volcano'"),
+        ({"gang_scheduler": "volcano", "scheduler_name": "default-scheduler"}, "'default-scheduler'"),
+        ({"scheduler_name": "volcano", "dialect": "v1beta1"}, "and volcano places the gang"),
+    ],
+)
+def test_contradicting_schedulers_are_refused(parameters, problem):
+    with pytest.raises(InvalidGangSpec, match=problem):
+        require_valid(gang(**parameters))
+
+
+def test_pods_that_name_a_group_of_the_user_get_no_other_group():
+    own = gang(scheduler_name="mine", labels={"scheduling.x-k8s.io/pod-group": "ours"})
+    assert placement(own) == ("brought", None)
+    assert placement(gang(labels={"scheduling.x-k8s.io/pod-group": "ours"}), resources=NATIVE)[0] == "gang:v1beta1"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
+        "0/1 nodes are available: 1 rejection in Unreserve.",
+        "0/1 nodes are available: 1 PodGroup not found.",
+        "Pod ml/train-0-1 can possibly be assigned to node-0",
+    ],
+)
+def test_a_message_that_refers_to_other_pods_names_no_cause(message):
+    assert not names_cause(message)
+    assert names_cause("0/2 nodes are available: 2 Insufficient cpu.")
+
+
+def test_a_newer_version_is_used_only_after_its_proof():
+    served = {"v1": ("priorityclasses", "workloads", "podgroups"), "v1alpha1": ()}
+    (newer,) = newer_dialects(served)
+    assert newer.version == "v1"
+    assert select_dialect(served) is None
+    proven = select_dialect(served, proven=["v1"])
+    assert proven == newer == find_scheduler("v1")
+    assert newer_dialects({"v1": ("priorityclasses",)}) == []
+
+
+def test_a_known_version_is_preferred_to_a_newer_one():
+    both = ("workloads", "podgroups")
+    dialect = select_dialect({"v1": both, "v1beta1": both}, proven=["v1"])
+    assert dialect is not None
+    assert dialect.version == "v1beta1"
+
+
+@pytest.mark.parametrize("link", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
+def test_scheduling_of_the_job_is_refused_beside_a_link_of_the_pods(link):
+    template = {"spec": {**link, "containers": [{"name": "main", "image": "i"}]}}
+    job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0, "template": template}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"scheduling": {}, **job}}
+    with pytest.raises(InvalidGangSpec, match="is given together with the pods"):
+        require_valid(GangSpec(manifest=manifest))
