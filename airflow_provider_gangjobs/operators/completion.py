@@ -6,8 +6,10 @@ try can find a gang that succeeded. A fault before that fails the try, and never
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
