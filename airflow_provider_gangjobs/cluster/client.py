@@ -7,7 +7,7 @@ the request. After any other failure, the caller reads the current state and dec
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -16,9 +16,10 @@ from airflow_provider_gangjobs.cluster.auth.credentials import Credentials
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone
 from airflow_provider_gangjobs.cluster.http.choose_transport import TransportFactory, for_watches
-from airflow_provider_gangjobs.cluster.http.lines import split_lines, whole_lines
+from airflow_provider_gangjobs.cluster.http.lines import whole_lines
 from airflow_provider_gangjobs.cluster.http.options import (
     ClientStatistics,
+    LogQuery,
     PatchType,
     PropagationPolicy,
     ResponseFormat,
@@ -29,7 +30,7 @@ from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S, RetryingTr
 from airflow_provider_gangjobs.cluster.resources import PODS, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
     from types import TracebackType
 
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
@@ -43,12 +44,11 @@ PAGE_OBJECTS = 500
 LIST_RESTARTS_MAX = 3
 WATCH_IDLE_MARGIN_S = 30.0
 """The server ends a watch after its `timeoutSeconds`. A watch that is idle for this much longer has lost its peer."""
-LOG_LINE_BYTES_MAX = 2**16
-LOG_IDLE_TIMEOUT_S = 3600.0
+LOG_IDLE_TIMEOUT_S = 60.0
 WATCH_LINE_BYTES_MAX = 16 * 2**20
 """An object in etcd has at most 1.5 MiB. JSON and managedFields make an object longer, but not ten times."""
 
-__all__ = ["Client", "ClientStatistics", "PatchType", "PropagationPolicy", "ResponseFormat"]
+__all__ = ["Client", "ClientStatistics", "LogQuery", "PatchType", "PropagationPolicy", "ResponseFormat"]
 
 T = TypeVar("T")
 _PATCHED = frozenset({200})
@@ -417,25 +417,20 @@ class Client:
         end = await self._retrying.read_end("log", request, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
         return end.tail(tail_lines=tail_lines)
 
-    async def follow_log(
-        self,
-        name: str,
-        namespace: str,
-        *,
-        container: str | None = None,
-        tail_lines: int | None = None,
-        since_s: int | None = None,
-        idle_timeout_s: float = LOG_IDLE_TIMEOUT_S,
-    ) -> AsyncGenerator[str, None]:
-        """Yield the lines of a container's log as they arrive, until the container ends. Does not resume.
+    @asynccontextmanager
+    async def open_log(
+        self, name: str, namespace: str, query: LogQuery, *, idle_timeout_s: float = LOG_IDLE_TIMEOUT_S
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send one request for a container's log, and yield an iterator over the bytes as they arrive.
 
-        A line of more than `LOG_LINE_BYTES_MAX` bytes is yielded in parts.
+        A server answers a request that follows a log with the first line, and not before. The client does not retry.
+
+        Raises:
+            NotFound: the pod does not exist.
+            BadRequest: the container has not started.
+            ReplyLost: the connection broke, or nothing arrived for `idle_timeout_s`.
         """
-        query: Query = {"container": container, "follow": True, "tailLines": tail_lines, "sinceSeconds": since_s}
-        request = Request("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
+        request = Request("GET", PODS.path(namespace, name, "log"), query.parameters(), accept="*/*")
         self._retrying.requests["log"] += 1
         async with self._transport.stream(request, idle_timeout_s=idle_timeout_s) as chunks:
-            lines = split_lines(chunks, bytes_max=LOG_LINE_BYTES_MAX)
-            async with aclosing(lines):
-                async for line in lines:
-                    yield line.decode(errors="replace")
+            yield chunks

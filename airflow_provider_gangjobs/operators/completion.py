@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
-
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
 from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
@@ -29,11 +27,11 @@ if TYPE_CHECKING:
 
     from airflow.sdk.types import Logger
 
-    from airflow_provider_gangjobs.gang.spec import Logs
+    from airflow_provider_gangjobs.gang.log_options import LogOptions
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
-    from airflow_provider_gangjobs.tracking.read.logs import RankLog
+    from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
 
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000
@@ -52,16 +50,16 @@ class Completion:
     max_disruptions: int
     log: Logger
     outcomes: Sequence[Outcome] = field(default=(), init=False)
-    rank_logs: Sequence[RankLog] = field(default=(), init=False)
+    copied_logs: Sequence[CopiedLog] = field(default=(), init=False)
     evidence: CollectedOutcomes | None = field(default=None, init=False)
     """The outcomes of a gang that succeeded, and the ranks whose outcome is missing."""
     outcomes_error: LedgerUnavailable | None = field(default=None, init=False)
     """Why the outcomes could not be read."""
 
-    def read(self, logs: Logs) -> None:
+    def read(self, logs: LogOptions) -> None:
         """Read the outcomes and the logs of the ranks, as far as they exist, and copy the logs to the task's log.
 
-        :param logs: The ranks whose logs are copied.
+        :param logs: Which logs are copied, and how much of them.
         """
 
         async def read(service: GangService) -> None:
@@ -73,14 +71,14 @@ class Completion:
                     self.outcomes = await service.outcomes(self.event.ref)
             except LedgerUnavailable as error:
                 self.outcomes_error = error
-            found = await service.logs(self.event.ref, logs, outcomes=self.outcomes)
-            # A secret may have several lines, so whole texts are masked before they are split.
-            self.rank_logs = [
-                replace(rank_log, text=mask(rank_log.text), problem=mask(rank_log.problem)) for rank_log in found
-            ]
+            self.copied_logs = await service.copy_logs(
+                self.event.ref, logs, self._log_lines, mask=mask, outcomes=self.outcomes, positions=self.event.streamed
+            )
 
         self.gangs.call(read)
-        for line in (line for rank_log in self.rank_logs for line in rank_log.lines()):
+
+    def _log_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
             self.log.info("%s", line)
 
     @property
@@ -214,7 +212,8 @@ class Completion:
     def _last_lines(self) -> str:
         """Return the last lines of the log of the rank that failed first."""
         failed = next((rank.pod for rank in self.event.ranks if rank.outcome is OutcomeKind.FAILED), None)
-        lines = next((rank_log.text for rank_log in self.rank_logs if rank_log.pod == failed), "").splitlines()
+        of_failed = (log.last_lines for log in self.copied_logs if log.source.pod == failed and log.source.is_main)
+        lines = next(of_failed, "").splitlines()
         return keep_end("\n".join(lines[-LAST_LINES:]), LAST_CHARACTERS)
 
     def _call_or_warn(self, what: str, action: Callable[[GangService], Awaitable[object]]) -> None:

@@ -117,6 +117,11 @@ class GangJobOperator(GangTaskParameters):
         result of a rank is what the rank writes to the file that `GANG_RESULT_PATH` names, as JSON or text.
     :param logs: The ranks whose logs are copied into the log of the task: `rank0+failed` (the default), `all` or
         `none`.
+    :param log_containers: Names of init containers and sidecars whose logs are copied too, or `all`. By default only
+        the log of each rank's main container is copied.
+    :param log_limit: How many bytes of logs are copied into the log of the task at most, over all ranks. Of a log that
+        is too long the beginning and the end are copied, and the log says how much is missing between them. Defaults
+        to 33554432 (32 MiB).
     :param queue_timeout: How long a queue may hold the gang. `None` (the default) means no limit.
     :param assemble_timeout: How long it may take until all ranks run, from the end of the queue. `None` (the default)
         means no limit.
@@ -371,7 +376,7 @@ class GangJobOperator(GangTaskParameters):
         from airflow_provider_gangjobs.operators.completion import Completion
 
         completion = Completion(gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log)
-        completion.read(self.logs)
+        completion.read(self.log_options)
         return completion
 
     def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.log_options import LOG_LIMIT_BYTES, LogOptions, log_problems
 from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
     GangPolicy,
@@ -133,6 +134,8 @@ class GangTaskParameters(BaseOperator):
         keep_suspended: bool = False,
         results: Results | str = Results.RANK0,
         logs: Logs | str = Logs.RANK0_AND_FAILED,
+        log_containers: Sequence[str] | str = (),
+        log_limit: int = LOG_LIMIT_BYTES,
         queue_timeout: timedelta | float | None = None,
         assemble_timeout: timedelta | float | None = None,
         run_timeout: timedelta | float | None = None,
@@ -185,9 +188,12 @@ class GangTaskParameters(BaseOperator):
         self.run_timeout_s = parameters.to_seconds(run_timeout)
         self.max_disruptions = max_disruptions
         self._convert_models()
+        self._check_logs(log_limit=log_limit, log_containers=log_containers)
         self._check(results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill)
         self.results = Results(results)
         self.logs = Logs(logs)
+        self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
+        self.log_limit = log_limit
         self.reattach = Reattach(reattach)
         self.on_finish = OnFinish(on_finish)
         self.kill_policy = OnKill(on_kill)
@@ -222,6 +228,11 @@ class GangTaskParameters(BaseOperator):
         timeout = self.execution_timeout
         return timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None
 
+    @property
+    def log_options(self) -> LogOptions:
+        """Which logs are copied into the log of the task, and how much of them."""
+        return LogOptions(self.logs, self.log_containers, self.log_limit)
+
     def _spec(self) -> GangSpec:
         """Return the spec that the rendered parameters describe."""
         return parameters.build_spec(self._spec_parameters(), self._read)
@@ -245,6 +256,11 @@ class GangTaskParameters(BaseOperator):
             durations={name: getattr(self, f"{name}_s") for name in _DURATIONS},
             max_disruptions=self.max_disruptions,
         )
+        if problems:
+            raise InvalidGangSpec(problems)
+
+    def _check_logs(self, **given: Any) -> None:
+        problems = tuple(log_problems(**given))
         if problems:
             raise InvalidGangSpec(problems)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.gang.log_options import LogOptions
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
     from airflow_provider_gangjobs.submission.adopt import LostAttempt
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.requests import Removal
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
+    from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
@@ -263,6 +265,38 @@ class GangService(SubmissionService, frozen=True):
         from airflow_provider_gangjobs.tracking.read.logs import read_logs
 
         return await read_logs(self.client, ref, Logs(policy), outcomes=outcomes)
+
+    async def copy_logs(
+        self,
+        ref: GangRef,
+        options: LogOptions,
+        write: Callable[[Sequence[str]], None],
+        *,
+        mask: Callable[[str], str] = str,
+        outcomes: Sequence[Outcome] = (),
+        positions: Mapping[str, str] | None = None,
+        addresses: Mapping[str, str] | None = None,
+    ) -> list[CopiedLog]:
+        """Pass the whole logs of the selected ranks to `write`, in order and in parts, up to a limit.
+
+        :param write: Called with lines.
+        :param mask: Returns a text with its secrets replaced. It is called before texts are cut.
+        :param outcomes: The recorded outcomes, which show the failed ranks.
+        :param positions: How far logs were streamed, from `GangEvent.streamed`.
+        :param addresses: Where whole logs are stored, by pod and container.
+        """
+        from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
+
+        return await copy_logs(
+            self.client,
+            ref,
+            options,
+            write,
+            mask=mask,
+            outcomes=outcomes,
+            positions=positions,
+            addresses=addresses,
+        )
 
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
         """Read the state of a task's gangs in a bounded number of requests.

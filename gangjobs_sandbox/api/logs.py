@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.responses import Response, StreamingResponse
@@ -12,6 +13,7 @@ from gangjobs_sandbox.clock import Clock, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from datetime import datetime
 
     from gangjobs_sandbox.store import Object
 
@@ -29,12 +31,14 @@ class LogSource(Protocol):
         *,
         follow: bool,
         tail_lines: int | None,
-        since_seconds: int | None,
+        since: datetime | None,
         timestamps: bool,
         limit_bytes: int | None,
         previous: bool,
     ) -> AsyncIterator[bytes]:
         """Yield the requested part of the log. With `follow`, continue until the container ends.
+
+        :param since: Yield only records that the container wrote at this time or later.
 
         Raises:
             LookupError: there is no such log.
@@ -107,26 +111,31 @@ def _require_started(pod: Object, container: str, *, previous: bool) -> None:
 
 
 def _options(query: Mapping[str, str], clock: Clock) -> dict[str, Any]:
-    tail, limit, since = (integer(query, name) for name in ("tailLines", "limitBytes", "sinceSeconds"))
+    tail, limit, seconds = (integer(query, name) for name in ("tailLines", "limitBytes", "sinceSeconds"))
     if tail is not None and tail < 0:
         raise options_error("PodLogOptions", errors.invalid_value("tailLines", tail, "must be non-negative"))
     if limit is not None and limit < 1:
         raise options_error("PodLogOptions", errors.invalid_value("limitBytes", limit, "must be greater than 0"))
-    if since is None and query.get("sinceTime"):
-        since = max(int((clock.now() - _moment(query["sinceTime"])).total_seconds()), 1)
-    if since is not None and since < 1:
-        raise options_error("PodLogOptions", errors.invalid_value("sinceSeconds", since, "must be greater than 0"))
+    if seconds is not None and query.get("sinceTime"):
+        what = errors.forbidden_field("sinceSeconds", "at most one of `sinceTime` or `sinceSeconds` may be specified")
+        raise options_error("PodLogOptions", what)
+    if seconds is not None and seconds < 1:
+        raise options_error("PodLogOptions", errors.invalid_value("sinceSeconds", seconds, "must be greater than 0"))
+    since = clock.now() - timedelta(seconds=seconds) if seconds is not None else None
+    if query.get("sinceTime"):
+        # The API server passes whole seconds to the kubelet (`LogLocation` in pkg/registry/core/pod).
+        since = _moment(query["sinceTime"]).replace(microsecond=0)
     return {
         "follow": flag(query, "follow"),
         "tail_lines": tail,
-        "since_seconds": since,
+        "since": since,
         "timestamps": flag(query, "timestamps"),
         "limit_bytes": limit,
         "previous": flag(query, "previous"),
     }
 
 
-def _moment(text: str) -> Any:
+def _moment(text: str) -> datetime:
     try:
         return parse_time(text)
     except ValueError as exc:

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -95,13 +95,15 @@ def _options(query: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ValueError: a parameter is not a number or a time.
     """
-    since = int(query["sinceSeconds"]) if query.get("sinceSeconds") else None
+    since = None
+    if query.get("sinceSeconds"):
+        since = datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"]))
     if query.get("sinceTime"):
-        since = max(1, int((datetime.now(UTC) - parse_time(query["sinceTime"])).total_seconds()))
+        since = parse_time(query["sinceTime"])
     flags = {name: query.get(name, "false") in {"true", "1"} for name in ("follow", "timestamps", "previous")}
     numbers = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
     return {
-        "since_seconds": since,
+        "since": since,
         **flags,
         **{option: int(query[name]) if query.get(name) else None for option, name in numbers.items()},
     }

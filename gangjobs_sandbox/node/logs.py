@@ -51,7 +51,7 @@ def last_text(path: str, *, lines_max: int, bytes_max: int) -> str:
     try:
         with open(path, "rb") as file:
             file.seek(_tail_offset(file, lines_max))
-            text = b"".join(_formatted(file.read(), LogOptions()))
+            text = b"".join(_Format(LogOptions()).apply(file.read()))
     except FileNotFoundError:
         return ""
     return text[-bytes_max:].decode(errors="replace")
@@ -75,12 +75,13 @@ async def _pieces(path: str, options: LogOptions, ended: Callable[[], bool]) -> 
 async def _follow_file(file: BinaryIO, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield the rest of the file, and then what is appended while it is the current file."""
     rest = b""
+    formatting = _Format(options)
     while True:
         # `ended` is called before the read, so the next round reads output that is written in between.
         is_last = not options.follow or ended() or _is_replaced(file, file.name)
         while data := file.read(_CHUNK_BYTES):
             whole, newline, rest = (rest + data).rpartition(b"\n")
-            if piece := b"".join(_formatted(whole + newline, options)):
+            if piece := b"".join(formatting.apply(whole + newline)):
                 yield piece
             await asyncio.sleep(0)
         if is_last:
@@ -124,14 +125,25 @@ def _tail_offset(file: BinaryIO, lines: int | None) -> int:
     return position + sum(len(record) + 1 for record in records[:-lines])
 
 
-def _formatted(raw: bytes, options: LogOptions) -> Iterator[bytes]:
-    """Yield the records in the format that the options ask for."""
-    since = options.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if options.since else b""
-    starts_line = True
-    for record in raw.split(b"\n")[:-1]:
-        stamp, _, tag, text = record.split(b" ", 3)
-        if stamp >= since:
-            yield stamp + b" " + text if options.timestamps and starts_line else text
-            if tag == b"F":
-                yield b"\n"
-        starts_line = tag == b"F"
+class _Format:
+    """Converts the records of a file to the format that the options ask for.
+
+    As in a kubelet, only the first part of a long line has a timestamp. `since` selects single records, so the log may
+    begin with the later parts of a line, without a timestamp.
+    """
+
+    def __init__(self, options: LogOptions) -> None:
+        since = options.since
+        self._since = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if since else b""
+        self._timestamps = options.timestamps
+        self._starts_line = True
+
+    def apply(self, raw: bytes) -> Iterator[bytes]:
+        """Yield the text of whole records."""
+        for record in raw.split(b"\n")[:-1]:
+            stamp, _, tag, text = record.split(b" ", 3)
+            if stamp >= self._since:
+                yield stamp + b" " + text if self._timestamps and self._starts_line else text
+                if tag == b"F":
+                    yield b"\n"
+            self._starts_line = tag == b"F"

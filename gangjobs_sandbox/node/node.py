@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from .watch import Changed, Listed, list_and_watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from datetime import datetime
 
     from gangjobs_sandbox.clock import Clock
 
@@ -177,7 +177,7 @@ class NodeLogs:
         *,
         follow: bool = False,
         tail_lines: int | None = None,
-        since_seconds: int | None = None,
+        since: datetime | None = None,
         timestamps: bool = False,
         limit_bytes: int | None = None,
         previous: bool = False,
@@ -194,7 +194,6 @@ class NodeLogs:
         run = latest if not previous else latest - 1 if latest else None
         if run is None:
             raise LookupError(f'{"previous terminated " if previous else ""}container "{container}" not found')
-        since = datetime.now(UTC) - timedelta(seconds=since_seconds) if since_seconds is not None else None
         options = LogOptions(follow, tail_lines, since, timestamps, limit_bytes)
         path = str(worker.folder.run(container, run) / LOG_FILE)
         async for piece in read_log(path, options, ended=lambda: worker.has_ended(container, run)):

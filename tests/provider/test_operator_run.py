@@ -172,15 +172,31 @@ def test_manifest_that_is_not_a_job_fails_without_a_retry(task: TaskMaker, manif
         operator.execute(train.next_try())
 
 
-def test_exception_after_a_long_log_is_in_the_task_log_and_in_the_error(
+LONG_LOG = 'seq -f "%0399g" 1200; echo "ValueError: loss is NaN"; exit 3'
+
+
+def test_long_log_with_an_exception_is_in_the_task_log_whole(
     task: TaskMaker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(AppFailed) as raised:
-        task('seq -f "%0399g" 1200; echo "ValueError: loss is NaN"; exit 3').execute()
+        task(LONG_LOG).execute()
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if "[rank 0] " in line]
+    assert sum("[rank 0] 0000" in line for line in lines) == 1200
+    assert "[rank 0] ValueError: loss is NaN" in lines[-2]
+    assert "end of the log: 1,201 lines, 480,024 bytes" in lines[-1]
+    assert str(raised.value).endswith("ValueError: loss is NaN")
+
+
+def test_log_above_the_limit_has_its_beginning_and_its_end(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AppFailed) as raised:
+        task(LONG_LOG, log_limit=2**18, logs="all").execute()
 
     log = capsys.readouterr().out
+    assert f"[rank 0] {1:0399}" in log
+    assert f"[rank 0] {600:0399}" not in log
+    assert "[rank 0] (left out here: " in log
     assert "[rank 0] ValueError: loss is NaN" in log
-    assert "(left out: any lines before the last 1,000 lines and the first 344 of the last 1,000 lines; `kubectl" in log
     assert str(raised.value).endswith("ValueError: loss is NaN")
 
 

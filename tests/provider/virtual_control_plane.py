@@ -50,6 +50,9 @@ START_S = 1.0
 STOP_S = 2.0
 """How long a program takes to end after SIGTERM."""
 MOMENT_S = 1e-6
+LOG_CHUNK_BYTES = 64 * 1024
+LOG_POLL_S = 0.1
+"""How soon a log that is followed shows a new line."""
 
 
 def config_for(url: str, token: str | None = None) -> ClusterConfig:
@@ -86,6 +89,8 @@ class VirtualControlPlane:
     client: Client
     logs: dict[str, str]
     """What containers have written, by pod name; a test fills it."""
+    log_times: dict[str, list[datetime]]
+    """When they have written each line, by pod name. Lines without a time were written at the start of the plane."""
     plays_nodes: bool = True
     stop_s: float = STOP_S
     dead_nodes: set[str] = field(default_factory=set)
@@ -119,14 +124,15 @@ class VirtualControlPlane:
         faults = Faults()
         async with AsyncExitStack() as stack:
             logs: dict[str, str] = {}
-            app = create_app(registry, token=token, faults=faults, logs=_Logs(logs))
+            times: dict[str, list[datetime]] = {}
+            app = create_app(registry, token=token, faults=faults, logs=_Logs(logs, times, registry))
             address = await stack.enter_async_context(serving(app))
             config = config_for(address.url, token)
             client = await stack.enter_async_context(Client(config, clock=loop_clock()))
             _share_virtual_time()
             stack.push_async_callback(informers().aclose)
             stack.push_async_callback(stop_sweepers)
-            plane = cls(registry, time_of_day, faults, config, client, logs, plays_nodes)
+            plane = cls(registry, time_of_day, faults, config, client, logs, times, plays_nodes)
             stack.callback(registry.observe(plane._observe))
             stack.callback(registry.observe(plane.history.observer(plane.moment)))
             for number in range(nodes):
@@ -168,9 +174,10 @@ class VirtualControlPlane:
         self.registry.patch(NODES, name, None, {"status": status}, PatchKind.MERGE, subresource="status")
 
     def submit(self, name: str = "train", *, workers: int = 4, gang: bool = True, **spec: Any) -> GangRef:
-        """A gang as the provider would submit it; `spec` adds to the Job's."""
+        """A gang as the provider would submit it; `spec` adds to the Job's, and its `pod` to the pods'."""
         labels = {LABEL_GANG: name, LABEL_ATTEMPT: "0"}
         pod_spec: Obj = {"restartPolicy": "Never", "containers": [_container(spec.pop("cpu", "1"))]}
+        pod_spec |= spec.pop("pod", {})
         if gang:
             pod_spec["schedulingGroup"] = {"podGroupName": name}
             group = {"metadata": {"name": name, "labels": labels}, "spec": {"schedulingPolicy": _policy(workers)}}
@@ -191,6 +198,11 @@ class VirtualControlPlane:
 
     def pod(self, name: str, rank: int) -> Obj:
         return next(pod for pod in self.pods(name) if pod["metadata"]["annotations"][INDEX] == str(rank))
+
+    def write(self, pod: str, text: str) -> None:
+        """Add lines to the log of a pod now."""
+        self.logs[pod] = self.logs.get(pod, "") + text
+        self.log_times.setdefault(pod, []).extend([self.clock.now()] * text.count("\n"))
 
     def held(self, name: str = "train") -> list[Obj]:
         return [pod for pod in self.pods(name) if is_held(pod)]
@@ -276,10 +288,15 @@ class VirtualControlPlane:
 
 
 class _Logs:
-    """Serves logs out of a dict, as a kubelet does: `limitBytes` counts from the start of what `tailLines` chose."""
+    """Serves logs out of a dict as a kubelet does: a line has a time, and a log that is followed ends with its pod.
 
-    def __init__(self, by_pod: dict[str, str]) -> None:
-        self._by_pod = by_pod
+    The key of a log is the name of the pod, or `<pod>/<container>`.
+    """
+
+    def __init__(self, logs: dict[str, str], times: dict[str, list[datetime]], registry: Registry) -> None:
+        self._logs = logs
+        self._times = times
+        self._registry = registry
 
     async def open(
         self,
@@ -287,14 +304,44 @@ class _Logs:
         pod: str,
         container: str,
         *,
+        follow: bool,
+        since: datetime | None,
         tail_lines: int | None,
+        timestamps: bool,
         limit_bytes: int | None,
-        **options: Any,
+        previous: bool,
     ) -> AsyncIterator[bytes]:
-        if pod not in self._by_pod:
+        key = f"{pod}/{container}" if f"{pod}/{container}" in self._logs else pod
+        key = f"{key}/previous" if previous else key
+        if key not in self._logs:
             raise LookupError(f"{pod} has no log")
-        lines = self._by_pod[pod].splitlines(keepends=True)
-        yield "".join(lines[-tail_lines:] if tail_lines else lines).encode()[:limit_bytes]
+        sent = 0
+        while True:
+            has_ended = self._has_ended(namespace, pod)
+            lines = self._lines(key, since, timestamps=timestamps)
+            lines, sent = lines[sent:], len(lines)
+            text = "".join(lines[-tail_lines:] if tail_lines else lines).encode(errors="surrogateescape")[:limit_bytes]
+            for at in range(0, len(text), LOG_CHUNK_BYTES):
+                yield text[at : at + LOG_CHUNK_BYTES]
+            if not follow or has_ended:
+                return
+            await asyncio.sleep(LOG_POLL_S)
+
+    def _lines(self, key: str, since: datetime | None, *, timestamps: bool) -> list[str]:
+        text = self._logs[key]
+        lines = [f"{line}\n" for line in text.split("\n")]
+        lines[-1:] = [lines[-1][:-1]] if not text.endswith("\n") else []
+        times = self._times.get(key, [])
+        moments = [*times, *[START] * (len(lines) - len(times))][: len(lines)]
+        return [
+            f"{at:%Y-%m-%dT%H:%M:%S.%f}000Z {line}" if timestamps else line
+            for at, line in zip(moments, lines, strict=True)
+            if since is None or at >= since
+        ]
+
+    def _has_ended(self, namespace: str, pod: str) -> bool:
+        status = self._registry.get(PODS, pod, namespace).get("status", {})
+        return status.get("phase") in {"Succeeded", "Failed"}
 
 
 def _policy(workers: int) -> Obj:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -147,18 +148,34 @@ async def test_log_options_reach_the_source(logged: tuple[httpx.AsyncClient, Rec
     http, tape, registry = logged
     start(registry, state={"running": {}})
     response = await http.get(
-        LOG, params={"tailLines": "5", "limitBytes": "9", "sinceSeconds": "3", "timestamps": "true"}
+        LOG,
+        params={
+            "tailLines": "5",
+            "limitBytes": "9",
+            "sinceTime": "2026-01-01T10:00:03.9+02:00",
+            "timestamps": "true",
+        },
     )
     assert (response.text, response.headers["content-type"]) == ("one\n", "text/plain; charset=utf-8")
     assert tape.asked == {
         "pod": "default/a/main",
         "follow": False,
         "tail_lines": 5,
-        "since_seconds": 3,
+        "since": datetime(2026, 1, 1, 8, 0, 3, tzinfo=UTC),
         "timestamps": True,
         "limit_bytes": 9,
         "previous": False,
     }
+
+
+async def test_log_since_a_number_of_seconds_and_a_time_is_refused(
+    logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry],
+) -> None:
+    http, _, registry = logged
+    start(registry, state={"running": {}})
+    response = await http.get(LOG, params={"sinceSeconds": "3", "sinceTime": "2026-01-01T10:00:03Z"})
+    assert response.status_code == 422
+    assert "at most one of" in response.json()["message"]
 
 
 async def test_followed_log_is_streamed(logged: tuple[httpx.AsyncClient, RecordingLogSource, Registry]) -> None:

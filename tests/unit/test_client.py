@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_gangjobs.cluster.client import PatchType
+from airflow_provider_gangjobs.cluster.client import LogQuery, PatchType
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import (
     RETRY_AFTER_MAX_S,
@@ -207,15 +207,26 @@ async def test_broken_log_is_read_again(connect: Connect) -> None:
         assert (await client.log_tail("a", "team", tail_lines=5, bytes_max=100)).text == "one\ntwo\n"
 
 
-async def test_log_is_followed_to_its_end(connect: Connect) -> None:
+async def test_log_is_read_as_it_arrives(connect: Connect) -> None:
     async def handle(_: Request, connection: Connection) -> None:
         connection.begin_stream()
         await connection.chunk(b"one\ntw")
         await connection.chunk(b"o\nthree")
         await connection.end_stream()
 
-    async with FaultServer(handle) as server, connect(server.config) as client:
-        assert [line async for line in client.follow_log("a", "team")] == ["one", "two", "three"]
+    query = LogQuery("main", follow=True, since_s=0, timestamps=True)
+    async with (
+        FaultServer(handle) as server,
+        connect(server.config) as client,
+        client.open_log("a", "team", query) as chunks,
+    ):
+        assert b"".join([chunk async for chunk in chunks]) == b"one\ntwo\nthree"
+    assert server.requests[0].query == {
+        "container": "main",
+        "follow": "true",
+        "sinceTime": "1970-01-01T00:00:00Z",
+        "timestamps": "true",
+    }
 
 
 # -- collections -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock, TimeSlice
-from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError, split_lines, whole_lines
+from airflow_provider_gangjobs.cluster.http.lines import LineTooLongError, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,14 +66,6 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 @given(st.lists(st.binary(max_size=8).map(lambda b: b.replace(b"\n", b"-")), max_size=20), st.data())
-async def test_lines_do_not_depend_on_chunk_boundaries(lines: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(line + b"\n" for line in lines)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    assert [line async for line in split_lines(chunks(*parts), bytes_max=100)] == lines
-
-
-@given(st.lists(st.binary(max_size=8).map(lambda b: b.replace(b"\n", b"-")), max_size=20), st.data())
 async def test_parts_are_whole_lines_for_any_chunk_boundaries(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
@@ -85,7 +77,6 @@ async def test_parts_are_whole_lines_for_any_chunk_boundaries(lines: list[bytes]
 
 
 async def test_unfinished_last_line_is_yielded() -> None:
-    assert [line async for line in split_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a", b"b"]
     assert [part async for part in whole_lines(chunks(b"a\nb"), bytes_max=10)] == [b"a\n", b"b"]
 
 
@@ -99,8 +90,3 @@ async def test_too_long_line_is_refused() -> None:
     assert await anext(parts) == b"a\n"
     with pytest.raises(LineTooLongError):
         await anext(parts)
-
-
-async def test_too_long_line_of_a_log_is_yielded_in_parts() -> None:
-    parts = split_lines(chunks(b"x" * 11, b"y\nz\n"), bytes_max=10)
-    assert [line async for line in parts] == [b"x" * 11, b"y", b"z"]

@@ -33,24 +33,3 @@ async def whole_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncG
             raise LineTooLongError(f"a line of more than {bytes_max} bytes")
     if rest:
         yield bytes(rest)
-
-
-async def split_lines(chunks: AsyncIterator[bytes], *, bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """Yield the lines one by one, without their line ends. The last line may be unfinished.
-
-    An unfinished line that exceeds `bytes_max` is yielded in parts.
-    """
-    rest = bytearray()
-    async for chunk in chunks:
-        head, *lines = chunk.split(b"\n")
-        rest += head
-        if lines:
-            yield bytes(rest)
-            for line in lines[:-1]:
-                yield line
-            rest = bytearray(lines[-1])
-        if len(rest) > bytes_max:
-            yield bytes(rest)
-            rest.clear()
-    if rest:
-        yield bytes(rest)

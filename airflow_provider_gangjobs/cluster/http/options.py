@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,33 @@ class PropagationPolicy(StrEnum):
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
     ORPHAN = "Orphan"
+
+
+class LogQuery(Struct, frozen=True):
+    """Which part of a container's log the server returns (`PodLogOptions`)."""
+
+    container: str | None = None
+    follow: bool = False
+    """Whether the response lasts until the container ends."""
+    since_s: int | None = None
+    """Unix time in whole seconds. The server leaves out what the container wrote before."""
+    timestamps: bool = False
+    """Whether each line begins with the time at which the container runtime received it."""
+    previous: bool = False
+    """Whether to return the log of the container before its last restart."""
+
+    def parameters(self) -> dict[str, str | bool | None]:
+        """Return the parameters of the request."""
+        since = None
+        if self.since_s is not None:
+            since = datetime.fromtimestamp(self.since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "container": self.container,
+            "follow": self.follow or None,
+            "sinceTime": since,
+            "timestamps": self.timestamps or None,
+            "previous": self.previous or None,
+        }
 
 
 class ClientStatistics(Struct, frozen=True):

@@ -100,6 +100,8 @@ class GangEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """In a timeout event of a gang that waited for an image: the image."""
     other_uid: str = ""
     """UID of the Job that has the name now, if the gang's Job was replaced."""
+    streamed: dict[str, str] = {}
+    """How far logs were streamed into the log of the task: `<pod>/<container>` -> the text of a `LogPosition`."""
 
     @property
     def ref(self) -> GangRef:

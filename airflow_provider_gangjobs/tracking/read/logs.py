@@ -89,8 +89,12 @@ async def read_logs(
     return list(await asyncio.gather(*map(read, selected)))
 
 
-def select_pods(pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = ()) -> list[PodView]:
+def select_pods(
+    pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcome] = (), *, ranks_max: int = RANKS_MAX
+) -> list[PodView]:
     """Return the pods whose logs the policy selects, ordered by rank."""
+    if policy is Logs.NONE:
+        return []
     started = [pod for pod in pods if has_started(pod)]
     failed = _failed(started, outcomes)
     if policy is Logs.RANK0_AND_FAILED:
@@ -99,7 +103,7 @@ def select_pods(pods: Iterable[PodView], policy: Logs, outcomes: Sequence[Outcom
     else:
         selected = [*failed, *sorted(started, key=_by_rank)]
     unique = list({pod.metadata.uid: pod for pod in selected}.values())
-    return sorted(unique[:RANKS_MAX], key=_by_rank)
+    return sorted(unique[:ranks_max], key=_by_rank)
 
 
 def _failed(pods: Sequence[PodView], outcomes: Sequence[Outcome]) -> list[PodView]:

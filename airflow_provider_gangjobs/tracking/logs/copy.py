@@ -1,0 +1,184 @@
+"""Copies the logs of the chosen ranks into the log of the task, after the gang has ended.
+
+One log after the other is read in chunks, so memory does not depend on their size. What is left out is said at the
+place where it is missing. The limit is for all logs together: each log may use its share of what the logs before it
+have left.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.http.log_parts import LogPosition
+from airflow_provider_gangjobs.cluster.http.options import LogQuery
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.kube.text import keep_end
+from airflow_provider_gangjobs.tracking.logs.format import LineWriter, format_note, text_of
+from airflow_provider_gangjobs.tracking.logs.head_and_end import LAST_PARTS, HeadAndEnd
+from airflow_provider_gangjobs.tracking.logs.sources import select_sources
+from airflow_provider_gangjobs.tracking.logs.whole import LogShortened, read_chunks, read_rest
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.log_options import LogOptions
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import PodView
+    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+
+LAST_BYTES: Final = 65536
+LAST_CHARACTERS: Final = 4096
+
+
+class CopiedLog(Struct, frozen=True):
+    """What was copied of one log."""
+
+    source: LogSource
+    lines: int = 0
+    """How many lines were read, including lines that were left out."""
+    bytes: int = 0
+    last_lines: str = ""
+    """The end of the log, for an error message."""
+    problem: str = ""
+    """Why the log could not be read, or not to its end; else empty."""
+
+
+class LogCopier:
+    """Copies logs.
+
+    :param write: Called with lines for the log of the task.
+    :param mask: Returns a text with its secrets replaced.
+    :param positions: How far logs were streamed while the gang ran, by `LogSource.key`.
+    :param addresses: Where whole logs are stored, by `LogSource.key`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        write: Callable[[Sequence[str]], None],
+        mask: Callable[[str], str],
+        positions: Mapping[str, str],
+        addresses: Mapping[str, str],
+    ) -> None:
+        self._client = client
+        self._write = write
+        self._mask = mask
+        self._positions = positions
+        self._addresses = addresses
+
+    async def copy_all(self, sources: Sequence[LogSource], *, bytes_max: int) -> list[CopiedLog]:
+        """Copy logs one after the other, at most about `bytes_max` bytes in all."""
+        copied = []
+        left = bytes_max
+        for number, source in enumerate(sources):
+            log, written = await self.copy(source, bytes_max=max(left // (len(sources) - number), 1))
+            left -= written
+            copied.append(log)
+        return copied
+
+    async def copy(self, source: LogSource, *, bytes_max: int) -> tuple[CopiedLog, int]:
+        """Copy one log. Return the result, and how many bytes were written."""
+        position = LogPosition.parse(self._positions.get(source.key, ""))
+        lines = LineWriter(source.label, self._write, self._mask)
+        what = f"log of pod {source.pod}, container {source.container}"
+        written = 0
+        if source.restarts and position is None:
+            lines.note(f"{what}, before its last restart")
+            if source.restarts > 1:
+                lines.note(f"left out here: the kubelet keeps no log of the first {source.restarts - 1} runs")
+            earlier = read_chunks(self._client, source, LogQuery(previous=True))
+            _, written = await self._copy_run(source, lines, earlier, bytes_max // 4)
+        if position is None:
+            lines.note(what)
+            chunks = read_chunks(self._client, source, LogQuery())
+        else:
+            lines.note(f"{what}, after what was streamed")
+            chunks = read_rest(self._client, source, position, lambda: lines.note(OTHER_FILE))
+        log, more = await self._copy_run(source, lines, chunks, bytes_max - written)
+        return log, written + more
+
+    async def _copy_run(
+        self, source: LogSource, lines: LineWriter, chunks: AsyncGenerator[bytes, None], bytes_max: int
+    ) -> tuple[CopiedLog, int]:
+        where = f"`{source.command}` shows all lines while the pod exists"
+        if source.key in self._addresses:
+            where = f"{self._addresses[source.key]} has the whole log"
+        log = HeadAndEnd(bytes_max, lines.write, lambda omission: lines.note(f"left out here: {omission}; {where}"))
+        problem = ""
+        async with aclosing(chunks):
+            try:
+                async for chunk in chunks:
+                    log.feed(chunk)
+            except ClusterError as error:
+                problem = str(error)
+            except LogShortened:
+                problem = "the kubelet has rotated the log while it was read"
+        log.end()
+        if not problem:
+            lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes")
+        elif log.bytes:
+            lines.note(f"left out here: the rest of the log could not be read: {problem}; {where}")
+        else:
+            lines.note(f"no log: {problem}")
+        last = text_of(log.last_parts)
+        if not problem and len(log.last_parts) < LAST_PARTS and source.key in self._positions:
+            last = await self._read_last_lines(source) or last
+        last = keep_end(self._mask(last).rstrip("\n"), LAST_CHARACTERS)
+        return CopiedLog(source, log.lines, log.bytes, last, problem), log.written_bytes
+
+    async def _read_last_lines(self, source: LogSource) -> str:
+        """Return the last lines of a log whose end was streamed."""
+        try:
+            tail = await self._client.log_tail(
+                source.pod, source.namespace, container=source.container, tail_lines=LAST_PARTS, bytes_max=LAST_BYTES
+            )
+        except ClusterError:
+            return ""
+        return tail.text
+
+
+OTHER_FILE: Final = (
+    "the log does not continue where the stream ended, because the container was restarted or the kubelet has rotated "
+    "the log; lines may be missing here, and lines that follow may appear a second time"
+)
+
+
+async def copy_logs(
+    client: Client,
+    ref: GangRef,
+    options: LogOptions,
+    write: Callable[[Sequence[str]], None],
+    *,
+    mask: Callable[[str], str] = str,
+    outcomes: Sequence[Outcome] = (),
+    positions: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> list[CopiedLog]:
+    """Copy the logs that the options select, ordered by rank. Does not raise errors of the cluster.
+
+    :param write: Called with lines for the log of the task, in order.
+    :param mask: Returns a text with its secrets replaced.
+    :param outcomes: Outcomes of the ranks, which determine the ranks that failed first.
+    :param positions: How far logs were streamed, by `LogSource.key`.
+    :param addresses: Where whole logs are stored, by `LogSource.key`.
+    """
+    if options.policy is Logs.NONE:
+        return []
+    try:
+        pods: list[PodView] = await list_pods(client, ref)
+    except ClusterError as error:
+        write([format_note(ref.name, f"no log: {error}")])
+        return []
+    sources, failed = select_sources(pods, options, outcomes)
+    copier = LogCopier(client, write, mask, positions or {}, addresses or {})
+    copied = await copier.copy_all(sources, bytes_max=options.bytes_max)
+    if failed:
+        write([format_note(ref.name, f'left out here: the logs of {failed:,} more ranks that failed; logs="all"')])
+    return copied

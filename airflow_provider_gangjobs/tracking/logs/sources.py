@@ -1,0 +1,79 @@
+"""The logs that a task wants: which containers of which pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.log_options import ALL_CONTAINERS
+from airflow_provider_gangjobs.gang.state.pods import main_container, rank_of
+from airflow_provider_gangjobs.tracking.read.logs import select_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_provider_gangjobs.gang.log_options import LogOptions
+    from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome
+    from airflow_provider_gangjobs.kube.views import ContainerStatus, PodView
+
+
+class LogSource(Struct, frozen=True):
+    """The log of one container."""
+
+    namespace: str
+    pod: str
+    container: str
+    rank: int | None
+    is_main: bool = True
+    """Whether the container is the one whose exit code is the outcome of the rank."""
+    restarts: int = 0
+
+    @property
+    def label(self) -> str:
+        """The beginning of each line of this log in the log of the task."""
+        rank = self.pod if self.rank is None else f"rank {self.rank}"
+        return rank if self.is_main else f"{rank} {self.container}"
+
+    @property
+    def key(self) -> str:
+        """The key of the log among the positions of an event."""
+        return f"{self.pod}/{self.container}"
+
+    @property
+    def command(self) -> str:
+        """The command that shows the whole log."""
+        return f"kubectl logs -n {self.namespace} {self.pod} -c {self.container}"
+
+
+def select_sources(
+    pods: Iterable[PodView], options: LogOptions, outcomes: Sequence[Outcome] = ()
+) -> tuple[list[LogSource], int]:
+    """Return the logs that the options select, by rank, and how many further ranks failed.
+
+    Init containers come before the main container, and sidecars after it.
+    """
+    pods = list(pods)
+    selected = select_pods(pods, options.policy, outcomes, ranks_max=len(pods))
+    uids = {pod.metadata.uid for pod in selected}
+    failed = sum(pod.status.phase == "Failed" and pod.metadata.uid not in uids for pod in pods)
+    return [source for pod in selected for source in sources_of(pod, options.containers)], failed
+
+
+def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSource]:
+    """Yield the logs of the main container and of the named containers that have started."""
+    main = main_container(pod)
+    initial, regular = pod.status.init_container_statuses, pod.status.container_statuses
+    for status in (*initial, *([main] if main else []), *(other for other in regular if other is not main)):
+        is_main = status is main
+        if is_main or (_is_wanted(status, containers) and _has_started(status)):
+            metadata = pod.metadata
+            yield LogSource(metadata.namespace, metadata.name, status.name, rank_of(pod), is_main, status.restart_count)
+
+
+def _is_wanted(status: ContainerStatus, containers: Sequence[str]) -> bool:
+    return ALL_CONTAINERS in containers or status.name in containers
+
+
+def _has_started(status: ContainerStatus) -> bool:
+    return any(state.running or state.terminated for state in (status.state, status.last_state))

@@ -1,0 +1,293 @@
+"""The logs of the chosen ranks arrive in the log of the task: whole, or with what is missing named at its place."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.http.log_parts import LogParser, LogPosition
+from airflow_provider_gangjobs.gang.log_options import LogOptions, log_problems, streamed_ranks
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog, copy_logs
+from airflow_provider_gangjobs.tracking.logs.format import HELD_PARTS, LineWriter
+from airflow_provider_gangjobs.tracking.logs.head_and_end import HeadAndEnd, Omission
+from gangjobs_sandbox.registry import PatchKind
+from gangjobs_sandbox.resources import PODS
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from tests.provider.virtual_control_plane import VirtualControlPlane
+
+TRACEBACK = "Traceback (most recent call last):\nValueError: loss is NaN\n"
+KUBECTL = "`kubectl logs -n default {pod} -c main` shows all lines while the pod exists"
+
+
+async def _copy(
+    plane: VirtualControlPlane, log: str | None, *, workers: int = 1, **options: Any
+) -> tuple[list[str], list[CopiedLog], str]:
+    """Run a gang whose ranks have this log. Return the copied lines, the results, and the name of the pod of rank 0."""
+    ref = plane.submit(workers=workers)
+    await plane.until(lambda: plane.running_ranks() == workers)
+    if log is not None:
+        plane.logs |= {pod["metadata"]["name"]: log for pod in plane.pods()}
+    lines: list[str] = []
+    positions = options.pop("positions", None)
+    name = plane.pod("train", 0)["metadata"]["name"]
+    copied = await copy_logs(
+        plane.client,
+        ref,
+        LogOptions(**{"policy": Logs.ALL, **options}),
+        lines.extend,
+        positions={f"{name}/main": positions} if positions else None,
+    )
+    return lines, copied, name
+
+
+LOGS = {
+    "20,000 lines": "".join(f"line {number} {'x' * 80}\n" for number in range(20_000)),
+    "1,200 lines of 400 bytes and an exception": "".join(f"{at:<399}\n" for at in range(1200)) + TRACEBACK,
+    "empty lines": "\n\na\n\n",
+    "without a line end": "a\nb",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+@in_virtual_time
+async def test_log_arrives_whole_and_in_order(plane, log):
+    lines, (copied,), name = await _copy(plane, log)
+    expected = [f"[rank 0] {line}" for line in log.removesuffix("\n").split("\n")] if log else []
+    assert lines == [
+        f"[rank 0] (log of pod {name}, container main)",
+        *expected,
+        f"[rank 0] (end of the log: {len(expected):,} lines, {len(log):,} bytes)",
+    ]
+    assert (copied.lines, copied.bytes, copied.problem) == (len(expected), len(log), "")
+
+
+@in_virtual_time
+async def test_log_above_the_limit_has_its_beginning_its_end_and_the_counts_between(plane):
+    log = "".join(f"step {number:<94}\n" for number in range(10_000)) + TRACEBACK
+    lines, (copied,), name = await _copy(plane, log, bytes_max=100_000)
+    (place,) = (at for at, line in enumerate(lines) if "left out here" in line)
+    head, end = lines[1:place], lines[place + 1 : -1]
+    left_out = 10_002 - len(head) - len(end)
+    assert f"{left_out:,} lines" in lines[place]
+    assert lines[place].endswith(f"; {KUBECTL.format(pod=name)})")
+    assert head[0].split() == ["[rank", "0]", "step", "0"]
+    assert [line.removeprefix("[rank 0] ") for line in end] == log.splitlines()[-len(end) :]
+    assert 80_000 < sum(map(len, lines)) < 200_000
+    assert copied.last_lines.endswith("ValueError: loss is NaN")
+
+
+@in_virtual_time
+async def test_limit_is_shared_and_what_a_rank_does_not_need_is_for_the_others(plane):
+    ref = plane.submit(workers=3)
+    await plane.until(lambda: plane.running_ranks() == 3)
+    for rank, size in enumerate((10, 300_000, 300_000)):
+        plane.logs[plane.pod("train", rank)["metadata"]["name"]] = "x" * 99 + "\n" + ("y" * 99 + "\n") * (size // 100)
+    lines: list[str] = []
+    await copy_logs(plane.client, ref, LogOptions(Logs.ALL, bytes_max=400_000), lines.extend)
+    sizes = [sum(len(line) for line in lines if line.startswith(f"[rank {rank}]")) for rank in range(3)]
+    assert sizes[0] < 300
+    assert all(180_000 < size < 260_000 for size in sizes[1:])
+
+
+LONG_LINES = {
+    "a line of megabytes": ("x" * 3_000_000 + "\n" + TRACEBACK, 46, "[rank 0, continued] xxx"),
+    "binary": ("\udcff\udcfe\x00\u2028" * 50_000 + "\n" + TRACEBACK, 5, "[rank 0, continued] "),
+    "a progress bar": ("10%\r20%\r" * 100 + "\n" + TRACEBACK, 1, "[rank 0] 10%\r20%\r"),
+}
+
+
+@pytest.mark.parametrize(("log", "pieces", "begin"), LONG_LINES.values(), ids=LONG_LINES)
+@in_virtual_time
+async def test_lines_of_any_length_and_any_bytes_arrive(plane, log, pieces, begin):
+    lines, _, _ = await _copy(plane, log)
+    long, end = lines[1:-3], lines[-3:-1]
+    assert (len(long), end[-1]) == (pieces, "[rank 0] ValueError: loss is NaN")
+    assert long[-1].startswith(begin)
+    assert max(map(len, long)) <= 2**16 + len("[rank 0, continued] ")
+
+
+# -- faults ------------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_broken_connection_loses_and_repeats_nothing(plane):
+    log = LOGS["20,000 lines"]
+    for chunks in (3, 9, 1):
+        plane.arm("drop-after", method="GET", path="/log", chunks=chunks)
+    lines, _, _ = await _copy(plane, log)
+    assert [line.removeprefix("[rank 0] ") for line in lines[1:-1]] == log.splitlines()
+
+
+@in_virtual_time
+async def test_log_that_is_gone_is_reported_and_the_others_are_copied(plane):
+    ref = plane.submit(workers=2)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    plane.logs[plane.pod("train", 1)["metadata"]["name"]] = "a\n"
+    lines: list[str] = []
+    gone, there = await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend)
+    assert "400" in gone.problem
+    assert lines[1].startswith("[rank 0] (no log: GET ")
+    assert (lines[3], there.problem) == ("[rank 1] a", "")
+
+
+@in_virtual_time
+async def test_pods_that_cannot_be_listed_are_reported(plane):
+    plane.arm("status", method="GET", path="/pods", code=403)
+    lines: list[str] = []
+    assert await copy_logs(plane.client, plane.submit(), LogOptions(Logs.ALL), lines.extend) == []
+    assert "403" in lines[0]
+
+
+# -- other containers, other runs ---------------------------------------------------------------------------
+
+
+def _set_status(plane: VirtualControlPlane, status: dict[str, Any]) -> str:
+    name = plane.pod("train", 0)["metadata"]["name"]
+    plane.registry.patch(PODS, name, "default", {"status": status}, PatchKind.MERGE, subresource="status")
+    return str(name)
+
+
+ENDED = {"terminated": {"exitCode": 0, "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z"}}
+
+
+@pytest.mark.parametrize(
+    ("containers", "labels"),
+    [
+        pytest.param((), ["rank 0"], id="main"),
+        pytest.param(("proxy",), ["rank 0", "rank 0 proxy"], id="a sidecar"),
+        pytest.param(("all",), ["rank 0 fetch", "rank 0", "rank 0 proxy"], id="all"),
+    ],
+)
+@in_virtual_time
+async def test_init_containers_and_sidecars_are_copied_on_request(plane, containers, labels):
+    fetch, main, proxy = ({"name": name, "image": "i"} for name in ("fetch", "main", "proxy"))
+    ref = plane.submit(workers=1, pod={"initContainers": [fetch], "containers": [main, proxy]})
+    await plane.until(lambda: plane.running_ranks() == 1)
+    base = {"image": "i", "imageID": "i", "ready": False, "restartCount": 0, "state": ENDED}
+    name = _set_status(
+        plane,
+        {
+            "initContainerStatuses": [{**base, "name": "fetch"}],
+            "containerStatuses": [{**base, "name": "proxy"}, {**base, "name": "main"}],
+        },
+    )
+    plane.logs |= {f"{name}/{container}": f"by {container}\n" for container in ("fetch", "main", "proxy")}
+    lines: list[str] = []
+    await copy_logs(plane.client, ref, LogOptions(Logs.ALL, containers), lines.extend)
+    said = [line for line in lines if "] by " in line]
+    assert [line.partition("]")[0].removeprefix("[") for line in said] == labels
+
+
+@in_virtual_time
+async def test_log_before_a_restart_is_copied_too(plane):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    main = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 2}
+    name = _set_status(plane, {"containerStatuses": [{**main, "state": ENDED, "lastState": ENDED}]})
+    plane.logs |= {name: "second\n", f"{name}/previous": "first\n"}
+    lines: list[str] = []
+    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend)
+    assert lines[1] == "[rank 0] (left out here: the kubelet keeps no log of the first 1 runs)"
+    assert [line for line in lines if "(" not in line] == ["[rank 0] first", "[rank 0] second"]
+
+
+# -- after a stream ----------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_log_continues_where_it_was_streamed_to(plane):
+    position = LogPosition(int(plane.clock.now().timestamp()) - 100, 2, "2026-01-01T00:00:00.000000000Z")
+    lines, (copied,), name = await _copy(plane, "a\nb\nc\n", positions=str(position))
+    assert lines == [
+        f"[rank 0] (log of pod {name}, container main, after what was streamed)",
+        "[rank 0] c",
+        "[rank 0] (end of the log: 1 lines, 2 bytes)",
+    ]
+    assert copied.last_lines == "a\nb\nc"
+
+
+@in_virtual_time
+async def test_log_that_is_not_the_one_that_was_streamed_is_copied_and_said(plane):
+    position = LogPosition(0, 2, "2020-01-01T00:00:00.000000000Z")
+    lines, _, _ = await _copy(plane, "a\nb\n", positions=str(position))
+    assert "may appear a second time" in lines[1]
+    assert lines[2:4] == ["[rank 0] a", "[rank 0] b"]
+
+
+# -- limits and parameters ---------------------------------------------------------------------------------
+
+
+def test_memory_does_not_depend_on_the_size_of_the_log() -> None:
+    written = 0
+
+    def count(lines: Any) -> None:
+        nonlocal written
+        written += len(lines)
+
+    writer = LineWriter("rank 0", count)
+    omissions: list[Omission] = []
+    log = HeadAndEnd(2**20, writer.write, omissions.append)
+    chunk = b"".join(b"%099d\n" % number for number in range(2000))
+    tracemalloc.start()
+    for _ in range(500):
+        log.feed(chunk)
+    log.end()
+    writer.flush()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (log.bytes, log.lines) == (100_000_000, 1_000_000)
+    assert written + omissions[0].lines == 1_000_000
+    assert peak < 4 * 2**20
+
+
+SECRET = "-----BEGIN KEY-----\nabc\ndef\n-----END KEY-----"
+PLACES = {
+    "in one write": [f"a\n{SECRET}\nb\n"],
+    "over two writes": ["a\n-----BEGIN KEY-----\nabc\n", "def\n-----END KEY-----\nb\n"],
+    "over two writes after many lines": ["a\n" * 200 + "-----BEGIN KEY-----\nabc\n", "def\n-----END KEY-----\nb\n"],
+    "over pieces of a line": ["x" * (2**16 - 5) + SECRET.replace("\n", "") + "\n"],
+}
+
+
+@pytest.mark.parametrize("writes", PLACES.values(), ids=PLACES)
+def test_secret_of_several_lines_or_pieces_is_masked(writes: list[str]) -> None:
+    lines: list[str] = []
+    secrets = (SECRET, SECRET.replace("\n", ""))
+    writer = LineWriter("r", lines.extend, lambda text: text.replace(secrets[0], "***").replace(secrets[1], "***"))
+    parser = LogParser()
+    for text in writes:
+        parts = parser.feed(text.encode())
+        for at in range(0, len(parts), HELD_PARTS):
+            writer.write(parts[at : at + HELD_PARTS])
+    writer.flush()
+    assert "KEY" not in "".join(lines)
+    assert sum("***" in line for line in lines) == 1
+    assert all(line.startswith("[r") for line in lines)
+
+
+WRONG = {
+    "limit": {"log_limit": 1},
+    "limit as text": {"log_limit": "1Mi"},
+    "containers": {"log_containers": [1]},
+    "streamed ranks": {"stream_logs": [-1]},
+    "too many streamed ranks": {"stream_logs": list(range(9))},
+    "storage": {"log_storage": 1},
+}
+
+
+@pytest.mark.parametrize("given", WRONG.values(), ids=WRONG)
+def test_wrong_parameter_is_named(given: dict[str, Any]) -> None:
+    (problem,) = log_problems(**{"log_limit": 2**20, "log_containers": (), **given})
+    assert problem.path in given
+
+
+@pytest.mark.parametrize(("given", "ranks"), [(True, (0,)), (False, ()), (3, (3,)), ([2, 0, 2], (0, 2))])
+def test_streamed_ranks_are_a_choice(given: Any, ranks: tuple[int, ...]) -> None:
+    assert streamed_ranks(given) == ranks
+    assert not list(log_problems(log_limit=2**20, log_containers="all", stream_logs=given))
