@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     confirm_end,
     decide_sweep,
     decide_vanished,
+    is_settled,
 )
 from airflow_provider_gangjobs.sweeping.actions import SweepActions, SweptGang
 from airflow_provider_gangjobs.sweeping.views import NamespaceView, held_by_gang
@@ -72,12 +73,15 @@ class Sweep:
     """Reads which gangs other processes follow; the result is `None` if that cannot be read."""
     clock: Clock = field(default_factory=Clock)
     grace: timedelta = GRACE
+    forget: Callable[[str], None] | None = None
+    """Called with the name of each gang that is settled, so that the view need not show the gang any more."""
     _memory: dict[GangRef, _Memory] = field(default_factory=dict, init=False)
     _has_more: bool = field(default=False, init=False)
 
     async def look(self, gangs: GangService, view: NamespaceView) -> list[SweptGang]:
         """Look at all gangs once. Returns what was done, with the errors of requests that failed."""
         unowned, vanished = await self._find_unowned(view)
+        self._forget_settled(view, unowned)
         decided = [(job, facts, decide_sweep(job, facts)) for job, facts in unowned]
         if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
             follows = await self._read_others()
@@ -127,6 +131,15 @@ class Sweep:
         self._memory = {ref: memory for ref, memory in self._memory.items() if ref in seen}
         self._has_more = len(seen) > len(unowned) or any(starmap(self._may_act, unowned))
         return unowned, vanished
+
+    def _forget_settled(self, view: NamespaceView, unowned: Iterable[tuple[Job, SweepFacts]]) -> None:
+        if self.forget is None:
+            return
+        settled = {job.ref for job, facts in unowned if is_settled(job, facts)}
+        for ref in settled:
+            if all(read_job(job).ref in settled for job in view.jobs(ref.name)):
+                self.forget(ref.name)
+                del self._memory[ref]
 
     def _may_act(self, job: Job, facts: SweepFacts) -> bool:
         return job.installation == self.installation != "" and (facts.held_pods > 0 or not job.is_over)

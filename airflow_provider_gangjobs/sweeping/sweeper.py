@@ -1,6 +1,7 @@
 """Sweeper: the task that sweeps one namespace while gangs are followed there, from the informers of the followers.
 
 A look sends no request unless there is something to do: the watches of Jobs and pods exist for the followers anyway.
+The informers forget the gangs that are settled, because an ended Job may be kept for a week.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from airflow_provider_gangjobs.gang.labels import LABEL_GANG
 from airflow_provider_gangjobs.kube.views import JobView, PodView
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.sweeping.leases import Leases
+from airflow_provider_gangjobs.sweeping.statistics import SweepCounter, sweep_totals
 from airflow_provider_gangjobs.sweeping.sweep import Sweep, log_swept
 from airflow_provider_gangjobs.sweeping.views import InformerView
 from airflow_provider_gangjobs.tracking.gang_watch import gang_of
@@ -69,6 +71,7 @@ class NamespaceSweeper:
         """Look `LOOKS_PER_CONNECTION` times over this client. Returns whether there is nothing left to do."""
         client, namespace = gangs.client, self._namespace
         self._sweep.others = lambda: self._leases.others(client)
+        self._sweep.forget = lambda gang: _forget(client.config.key, namespace, gang)
         async with (
             informers().acquire(client, JOBS, namespace, LABEL_GANG, decode=JobView, index=gang_of) as jobs,
             informers().acquire(client, PODS, namespace, LABEL_GANG, decode=PodView, index=gang_of) as pods,
@@ -84,10 +87,15 @@ class NamespaceSweeper:
                     continue
                 if self._followed():
                     await self._leases.renew(client, self._followed())
+                totals = sweep_totals()
+                totals.count(SweepCounter.LOOKS)
                 try:
-                    log_swept(await self._sweep.look(gangs, view))
+                    swept = await self._sweep.look(gangs, view)
+                    log_swept(swept)
+                    totals.count_swept(swept)
                 except Exception:  # a defect must not end the sweeps of a triggerer that runs for months
                     log.exception("The sweep of namespace %s failed, and is repeated", namespace)
+                    totals.count(SweepCounter.FAILURES)
                     continue
                 if self._followed() or self._sweep.has_more:
                     self._idle_since_s = None
@@ -102,6 +110,11 @@ class NamespaceSweeper:
         now_s = self._sweep.clock.monotonic()
         self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
         return now_s - self._idle_since_s >= LINGER_S
+
+
+def _forget(cluster: str, namespace: str, gang: str) -> None:
+    informers().forget(cluster, namespace, gang_of, gang)
+    sweep_totals().count(SweepCounter.FORGOTTEN)
 
 
 __all__ = ["NamespaceSweeper"]

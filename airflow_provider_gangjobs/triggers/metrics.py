@@ -133,6 +133,7 @@ def collect_sample(waiting: int) -> Sample:
     :param waiting: The number of triggers that wait on the loop.
     """
     from airflow_provider_gangjobs.cluster.informer import informers
+    from airflow_provider_gangjobs.sweeping.statistics import sweep_totals
     from airflow_provider_gangjobs.tracking.harvest.statistics import harvest_totals
 
     statistics = informers().statistics()
@@ -146,6 +147,7 @@ def collect_sample(waiting: int) -> Sample:
         counters[source, "credential_renewals"] = client.renewals
         counters |= {(source, f"requests.{verb}"): count for verb, count in client.requests.items()}
     counters |= {("", f"harvest.{name}"): getattr(harvest, name) for name in HARVEST_COUNTERS}
+    counters |= {("", f"sweep.{name}"): count for name, count in sweep_totals().statistics().items()}
     gauges = {"triggers": waiting, "harvest.backlog": harvest.backlog, **_informer_gauges(statistics.values())}
     return Sample(gauges, counters)
 

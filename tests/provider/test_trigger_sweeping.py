@@ -27,6 +27,7 @@ from airflow_provider_gangjobs.gang.state.ownership import GRACE
 from airflow_provider_gangjobs.sweeping.leases import RENEW_EVERY_S
 from airflow_provider_gangjobs.sweeping.sweeper import LINGER_S, LOOK_EVERY_S
 from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+from airflow_provider_gangjobs.triggers.metrics import collect_sample
 from airflow_provider_gangjobs.triggers.sweeping import sweep_grace
 from gangjobs_sandbox.registry import PatchKind
 from gangjobs_sandbox.resources import JOBS
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from tests.provider.virtual_control_plane import VirtualControlPlane
 
 pytestmark = in_virtual_time
+ENDED_GANGS = 30
+OBJECTS_OF_A_GANG = 4
+"""A Job, two pods, and a PodGroup."""
 WITHIN_S = GRACE.total_seconds() + 4 * LOOK_EVERY_S
 
 
@@ -89,11 +93,16 @@ async def triggerer(*refs: GangRef) -> AsyncIterator[None]:
 
 
 async def run(ref: GangRef) -> None:
+    await first_event(ref)
+
+
+async def first_event(ref: GangRef) -> Any:
     known = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "claim": ref.name}
     trigger = GangJobTrigger(kubernetes_conn_id="plane", installation="prod", **known)
     trigger.task_instance = SimpleNamespace(dag_id="d", run_id="r", task_id=ref.name, map_index=-1)
-    async for _ in trigger.run():
-        pass
+    async for event in trigger.run():
+        return event.payload
+    raise AssertionError("the trigger has ended without an event")
 
 
 async def test_gang_whose_task_ended_without_a_triggerer_is_swept_within_the_grace(plane, airflow):
@@ -101,6 +110,7 @@ async def test_gang_whose_task_ended_without_a_triggerer_is_swept_within_the_gra
     async with triggerer(followed):
         await plane.until(lambda: plane.job("orphan") is None, within_s=WITHIN_S)
         await plane.until(lambda: plane.pods("orphan") == [])
+        assert (sweep_counters()["sweep.ended"], sweep_counters()["sweep.failures"]) == (1, 0)
     assert plane.running_ranks("followed") == 2
 
 
@@ -142,8 +152,37 @@ async def test_pods_of_a_gang_that_ended_without_a_triggerer_are_recorded_and_re
     async with triggerer(followed):
         plane.finish_all("orphan")
         await plane.until(lambda: not plane.held("orphan"), within_s=WITHIN_S)
+        await asyncio.sleep(LOOK_EVERY_S)
+        assert sweep_counters()["sweep.released"] == 1
     assert len(plane.ledger("orphan")) == 2
     assert plane.job("orphan") is not None
+
+
+async def test_triggerer_forgets_gangs_that_have_ended_and_follows_them_correctly_later(plane, airflow):
+    followed, ended = submit(plane, "followed"), [submit(plane, f"ended-{number}") for number in range(ENDED_GANGS)]
+    async with triggerer(followed, *ended):
+        await plane.until(lambda: all(plane.running_ranks(ref.name) == 2 for ref in ended))
+        for ref in ended:
+            plane.finish_all(ref.name)
+        await plane.until(lambda: not any(plane.held(ref.name) for ref in ended))
+        assert objects() >= 3 * ENDED_GANGS
+
+        await asyncio.sleep(WITHIN_S)
+        assert objects() <= OBJECTS_OF_A_GANG
+        assert sweep_counters()["sweep.forgotten"] == ENDED_GANGS
+
+        event = await first_event(ended[0])
+        assert (event["status"], event["counts"]["succeeded"]) == ("succeeded", 2)
+
+
+def sweep_counters() -> dict[str, float]:
+    """The metrics of sweeps."""
+    return {name: count for (_, name), count in collect_sample(1).counters.items() if name.startswith("sweep.")}
+
+
+def objects() -> int:
+    """How many objects the informers of the triggerer store."""
+    return sum(one.objects for one in informers().statistics().values())
 
 
 @pytest.mark.parametrize("gangs", [1, 20])

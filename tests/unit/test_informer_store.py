@@ -191,6 +191,38 @@ async def test_other_tasks_run_while_many_objects_are_removed() -> None:
     assert await store.synced(0)
 
 
+async def test_forgotten_objects_come_back_when_they_change_or_are_listed() -> None:
+    store = store_with(view("a"), view("b"), view("c", key="other"))
+
+    assert store.forget("k")
+    assert (len(store), store.keys()) == (1, ["other"])
+    store.put(view("a", 2))
+    relist = store.relist()
+    relist.put(view("b"))
+    assert store.objects("k").keys() == {"a", "b"}
+
+
+async def test_objects_with_a_subscriber_are_not_forgotten() -> None:
+    store = store_with(view("a"))
+    subscription = store.subscribe("k")
+
+    assert not store.forget("k")
+    subscription.close()
+    assert store.forget("k")
+    assert len(store) == 0
+
+
+async def test_objects_may_be_forgotten_while_a_list_is_read() -> None:
+    store = store_with(view("a"), view("b"))
+    relist = store.relist()
+    relist.put(view("a"))
+
+    store.forget("k")
+    await relist.finish(TimeSlice())
+
+    assert len(store) == 0
+
+
 async def test_unfinished_list_removes_nothing() -> None:
     store = store_with(view("a"))
     store.relist().put(view("b"))

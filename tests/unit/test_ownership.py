@@ -22,6 +22,7 @@ from airflow_provider_gangjobs.gang.state.ownership import (
     confirm_end,
     decide_sweep,
     decide_vanished,
+    is_settled,
 )
 from tests.unit.builders import JobBuilder, job
 
@@ -167,3 +168,22 @@ def test_an_end_counts_when_airflow_has_confirmed_it(answers: list[tuple[float, 
     for now, has_ended in answers:
         known, since = confirm_end(since, has_ended=has_ended, now_s=now)
     assert known is end
+
+
+SETTLED: dict[str, tuple[JobBuilder, SweepFacts, bool]] = {
+    "ended": (gang().complete(9), UNOWNED, True),
+    "ended, of another installation": (gang(installation="staging").complete(9), UNOWNED, True),
+    "ended, within the grace": (gang().complete(9), replace(UNOWNED, unowned_for=GRACE / 2), False),
+    "ended and followed": (gang().complete(9), replace(UNOWNED, unowned_for=None), False),
+    "ended and held": (gang().complete(9), HELD, False),
+    "delivered, and its policy deletes the Job": (delivered(gang().complete(9)), UNOWNED, False),
+    "halted, and its Job has not failed yet": (halted(gang()), UNOWNED, False),
+    "live": (gang(), ENDED, False),
+}
+
+
+@pytest.mark.parametrize(("made", "facts", "settled"), SETTLED.values(), ids=SETTLED)
+def test_only_a_gang_to_which_nothing_happens_any_more_is_forgotten(
+    made: JobBuilder, facts: SweepFacts, settled: bool
+) -> None:
+    assert is_settled(made.read(), facts) is settled

@@ -282,6 +282,15 @@ class InformerFactory:
             del self._client_users[key]
             await self._clients.pop(key).aclose()
 
+    def forget(self, cluster: str, namespace: str, index: Callable[[Any], str | None], key: str) -> None:
+        """Drop the objects of a key from all informers of a namespace that index by it, as `Store.forget` does.
+
+        :param cluster: The key of the cluster's config.
+        """
+        for each, shared in self._shared.items():
+            if (each.cluster, each.target.namespace, each.index) == (cluster, namespace, index):
+                shared.store.forget(key)
+
     def server_clock(self, key: str) -> ServerClock | None:
         """The clock of the API server, by the key of the cluster's config; `None` if there is no client of it now."""
         client = self._clients.get(key)

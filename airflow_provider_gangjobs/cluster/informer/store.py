@@ -218,6 +218,18 @@ class Store(Generic[V]):
         """Return the keys that have objects now."""
         return list(self._objects)
 
+    def forget(self, key: str) -> bool:
+        """Drop the objects of a key, and notify nobody. Return False if the key has a subscription.
+
+        An object that changes, or that is listed again, is stored again. The caller knows that nobody needs to see the
+        objects: a later subscriber would take them for deleted.
+        """
+        if key in self._subscriptions:
+            return False
+        for uid in self._objects.pop(key, {}):
+            del self._keys[uid]
+        return True
+
     def subscribe(self, key: str, notification: Notification | None = None) -> Subscription[V]:
         if self.closed:
             raise InformerClosedError("the informer was closed")
@@ -287,8 +299,12 @@ class Store(Generic[V]):
         return set(self._keys)
 
     def remove_missing(self, uid: str) -> None:
-        """Remove an object whose deletion was not observed. Its last known view counts as its last state."""
-        self._delete(uid, self._objects[self._keys[uid]][uid])
+        """Remove an object whose deletion was not observed. Its last known view counts as its last state.
+
+        The object may have been forgotten while the list was read.
+        """
+        if (key := self._keys.get(uid)) is not None:
+            self._delete(uid, self._objects[key][uid])
 
     def mark_listed(self) -> None:
         """Record the end of a list: the store now has all objects."""

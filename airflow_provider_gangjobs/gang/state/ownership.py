@@ -139,6 +139,17 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
             return _leave("it is not known whether its task has ended")
 
 
+def is_settled(job: Job, facts: SweepFacts) -> bool:
+    """Return whether nothing happens to a gang any more until its Job is deleted, so that a process may forget it.
+
+    The Job has ended, no pod is held, and for the grace nobody has followed the gang. A follower that comes later reads
+    the Job and lists the pods.
+    """
+    is_unowned = facts.unowned_for is not None and facts.unowned_for >= facts.grace
+    has_ended = job.is_ended and not job.is_being_deleted
+    return is_unowned and has_ended and not facts.held_pods and decide_sweep(job, facts).action is SweepAction.LEAVE
+
+
 def decide_vanished(*, pod_installation: str, installation: str, unowned_for: timedelta, grace: timedelta) -> bool:
     """Return whether a sweep releases held pods whose Job does not exist.
 
@@ -196,4 +207,5 @@ __all__ = [
     "confirm_end",
     "decide_sweep",
     "decide_vanished",
+    "is_settled",
 ]
