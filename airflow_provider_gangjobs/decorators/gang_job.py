@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.sdk import get_parsing_context
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
 from airflow_provider_gangjobs.decorators import arguments, runner
@@ -155,7 +156,8 @@ def gang_job_task(
     """
 
     def decorate(function: Callable[..., Any]) -> GangJobTask:
-        extract_source(function)
+        if get_parsing_context().task_id is None:
+            extract_source(function)  # The process of a task does this when it submits the gang.
         options: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}
         return GangJobTask(
             function=without_gang(function),

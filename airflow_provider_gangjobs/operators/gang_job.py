@@ -419,7 +419,7 @@ class GangJobOperator(GangTaskParameters):
         return value
 
     def _find_gangs(self, context: Context, *, retry_for_s: float = 0.0) -> TaskGangs:
-        from airflow_provider_gangjobs.gang.render.job import requested_namespace
+        from airflow_provider_gangjobs.gang.render.manifest import requested_namespace
         from airflow_provider_gangjobs.hooks.installation import installation_id
         from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 

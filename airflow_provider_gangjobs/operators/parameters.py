@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 
 TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
 MANIFEST_SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -40,23 +41,21 @@ def is_manifest_file(manifest: Any) -> bool:
 
 
 def find_problems(
-    spec: Mapping[str, Any], *, choices: Mapping[str, Any], durations: Mapping[str, Any], max_disruptions: Any
+    spec: Mapping[str, Any] | None, *, choices: Mapping[str, Any], durations: Mapping[str, Any], max_disruptions: Any
 ) -> tuple[Problem, ...]:
     """Return the problems of an operator's parameters that rendering their templates cannot resolve.
 
-    :param spec: The parameters that are fields of `GangSpec`.
+    :param spec: The parameters that are fields of `GangSpec`. `None` in the process of a task, where the submission
+        checks them.
     :param choices: The parameters that are enumerations, such as `results` and `on_kill`.
     :param durations: The timeouts, in seconds.
     :param max_disruptions: The parameter of the same name.
     """
-    # Importing this module must be cheap, so the rules are imported with the first operator of a DAG file.
-    from airflow_provider_gangjobs.gang.validation.validate import validate_choices
-
     return (
         *validate_choices(**choices),
         *duration_problems(**durations),
         *disruption_problems(max_disruptions),
-        *spec_problems(spec),
+        *(() if spec is None else spec_problems(spec)),
     )
 
 

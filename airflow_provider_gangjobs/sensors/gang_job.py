@@ -273,7 +273,7 @@ class GangJobSensor(BaseSensorOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid.
         """
-        from airflow_provider_gangjobs.gang.validation.validate import validate_choices
+        from airflow_provider_gangjobs.gang.validation.choices import validate_choices
         from airflow_provider_gangjobs.kube.selector import parse
 
         targets.require_one_kind(**{name: getattr(self, name) for name in targets.KINDS})

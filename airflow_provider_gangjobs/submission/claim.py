@@ -14,7 +14,6 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED, LABEL_INSTALLATION
-from airflow_provider_gangjobs.gang.render.job import policy_annotations
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Object, RetryingRequests
 
@@ -33,6 +32,9 @@ def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies:
     :param installation: Id of the Airflow installation of the new owner.
     :param policies: Policies of the new owner. By default those of the Job stay.
     """
+    # A process that resumes a task does not claim, and would pay for the import.
+    from airflow_provider_gangjobs.gang.render.job import policy_annotations
+
     metadata = job["metadata"]
     annotations = {ANNOTATION_CLAIM: claim_id} | (policy_annotations(policies) if policies else {})
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}

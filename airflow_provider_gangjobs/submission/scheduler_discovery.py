@@ -16,7 +16,7 @@ from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
-from airflow_provider_gangjobs.gang.render.job import manifest_of
+from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
 from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect

@@ -25,13 +25,8 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
-from airflow_provider_gangjobs.gang.render.job import (
-    manifest_of,
-    render_files,
-    render_service,
-    requested_name,
-    requested_namespace,
-)
+from airflow_provider_gangjobs.gang.render.job import render_files, render_service
+from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit

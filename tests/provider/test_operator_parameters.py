@@ -231,3 +231,20 @@ def test_every_template_field_is_an_attribute() -> None:
     train = GangJobOperator(**SOUND)
 
     assert [name for name in train.template_fields if not hasattr(train, name)] == []
+
+
+def test_rendered_fields_of_a_task_that_runs_are_those_with_a_value() -> None:
+    with DAG("d", schedule=None):
+        train = GangJobOperator(**SOUND, name="{{ team }}")
+    train.render_template_fields({"team": "blue"})
+
+    assert {"image", "command", "workers", "name"} <= set(train.template_fields)
+    assert not {"volumes", "env_from", "affinity"} & set(train.template_fields)
+    assert "volumes" in GangJobOperator.template_fields
+
+
+def test_process_of_a_task_leaves_the_check_of_the_gang_to_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "train")  # as Airflow's task runner does
+
+    assert GangJobOperator(**{**SOUND, "labels": {"team": "a b"}}).labels == {"team": "a b"}
+    assert "run_timeout" in problems_of(run_timeout=0)

@@ -30,6 +30,7 @@ NEVER = (
     "airflow.providers.cncf",
     "starlette",
     f"{OURS}cli",
+    f"{OURS}cluster.auth.exec_plugin",
     f"{OURS}cluster.http.aiohttp_transport",
     f"{OURS}cluster.informer",
     f"{OURS}plugins",
@@ -47,6 +48,8 @@ NOT_TO_SUBMIT = (
 NOT_TO_RESUME = (
     f"{OURS}cluster.discovery",
     f"{OURS}gang.outcome.diagnosis",
+    f"{OURS}gang.render.job",
+    f"{OURS}gang.validation.validate",
     f"{OURS}submission.adopt",
     f"{OURS}submission.dry_run",
     f"{OURS}submission.placement",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from airflow_provider_gangjobs.cluster.auth.errors import TokenUnavailableError
-from airflow_provider_gangjobs.cluster.auth.exec_plugin import run_plugin
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.auth.fields import Section
@@ -105,6 +104,9 @@ def _check_provider(provider: Section) -> None:
 def _from_plugin(
     selected: SelectedContext, certificate: bytes | None, key: bytes | None, *, timeout_s: float
 ) -> UserCredentials:
+    # Most tasks need no plugin, and each of their processes would pay for the import.
+    from airflow_provider_gangjobs.cluster.auth.exec_plugin import run_plugin
+
     credential = run_plugin(selected.user.section("exec"), selected.cluster, timeout_s=timeout_s)
     if credential.certificate is not None:
         certificate, key = credential.certificate, credential.key

@@ -23,7 +23,7 @@ from airflow_provider_gangjobs.gang.labels import (
 )
 from airflow_provider_gangjobs.gang.owner_references import owned_by_job
 from airflow_provider_gangjobs.gang.render import files, rendezvous
-from airflow_provider_gangjobs.gang.render.manifest import parse_manifest
+from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
@@ -41,11 +41,6 @@ TTL_AFTER_FINISHED_S: Final = 7 * 24 * 3600
 """A week: time to look at a failed gang, and for a task to read a result that it could not read at first."""
 
 Object = dict[str, Any]
-
-
-def manifest_of(spec: GangSpec) -> Object:
-    """Return the spec's manifest as data; empty if the spec has no manifest. The manifest must be readable."""
-    return parse_manifest(spec.manifest).data
 
 
 def render_job(
@@ -108,16 +103,6 @@ def policy_annotations(policies: Policies) -> dict[str, str]:
     return {ANNOTATION_ON_KILL: policies.on_kill.value, ANNOTATION_ON_FINISH: policies.on_finish.value}
 
 
-def requested_name(spec: GangSpec) -> str | None:
-    """Return the start of the Job's name that the user gave, as a parameter or in the manifest."""
-    return spec.name or manifest_of(spec).get("metadata", {}).get("name")
-
-
-def requested_namespace(spec: GangSpec) -> str | None:
-    """Return the namespace that the user gave, as a parameter or in the manifest."""
-    return spec.namespace or manifest_of(spec).get("metadata", {}).get("namespace")
-
-
 def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision) -> Object:
     in_manifest = manifest.get("metadata", {})
     annotations = {
@@ -166,12 +151,9 @@ def _job_spec(spec: GangSpec, manifest: Object, shape: Shape, decision: Placemen
 
 __all__ = [
     "group_of",
-    "manifest_of",
     "policy_annotations",
     "render_files",
     "render_job",
     "render_service",
-    "requested_name",
-    "requested_namespace",
     "user_template",
 ]

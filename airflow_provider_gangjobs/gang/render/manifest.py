@@ -7,12 +7,15 @@ the parsed value. Nulls are dropped, as the API server does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 from msgspec import Struct, field
 
 from airflow_provider_gangjobs.exceptions import Problem
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.spec import GangSpec
 
 TEXT_CHARACTERS_MAX: Final = 1_500_000
 """etcd refuses larger requests by default."""
@@ -48,6 +51,21 @@ class UserManifest(Struct, frozen=True):
             f"line {written.line} has {written.text}, which YAML reads as {_describe(value)}",
             f'Quote it: "{written.text}"',
         )
+
+
+def manifest_of(spec: GangSpec) -> dict[str, Any]:
+    """Return the spec's manifest as data; empty if the spec has no manifest. The manifest must be readable."""
+    return parse_manifest(spec.manifest).data
+
+
+def requested_name(spec: GangSpec) -> str | None:
+    """Return the start of the Job's name that the user gave, as a parameter or in the manifest."""
+    return spec.name or manifest_of(spec).get("metadata", {}).get("name")
+
+
+def requested_namespace(spec: GangSpec) -> str | None:
+    """Return the namespace that the user gave, as a parameter or in the manifest."""
+    return spec.namespace or manifest_of(spec).get("metadata", {}).get("namespace")
 
 
 def parse_manifest(manifest: object) -> UserManifest:

@@ -6,18 +6,16 @@ Each problem has a path, a description and a remedy. To add a rule, add a functi
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
-
-from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, Reattach, Results
-from airflow_provider_gangjobs.gang.validation import env, job, metadata, resources, structure, volumes
-from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
-
-if TYPE_CHECKING:
-    from enum import StrEnum
 import re
 from dataclasses import replace
+from itertools import chain
+from typing import Any, Final
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.validation import env, job, metadata, resources, structure, volumes
+from airflow_provider_gangjobs.gang.validation.choices import validate_choices
+from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
 CHECKS: Final[tuple[Check, ...]] = (
     job.check_choices,
@@ -35,14 +33,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     job.check_size,
 )
 """Checks of specs that passed the structural checks."""
-
-CHOICES: Final[dict[str, type[StrEnum]]] = {
-    "reattach": Reattach,
-    "results": Results,
-    "logs": Logs,
-    "on_finish": OnFinish,
-    "on_kill": OnKill,
-}
 
 
 def validate(spec: GangSpec) -> tuple[Problem, ...]:
@@ -79,15 +69,6 @@ def _check_content(parsed: ParsedSpec, *, report_missing_image: bool) -> list[Pr
         return [Problem("pod_overrides", f"cannot be merged: {exc}", "Give each item of a list its name")]
     found = chain.from_iterable(check(parsed) for check in CHECKS)
     return [problem for problem in found if report_missing_image or not problem.path.endswith(".image")]
-
-
-def validate_choices(**chosen: Any) -> tuple[Problem, ...]:
-    """Return the problems of the parameters that do not shape the Job (`CHOICES`)."""
-    return tuple(
-        Problem(name, f"is {value!r}", f"Choose one of {', '.join(CHOICES[name])}")
-        for name, value in chosen.items()
-        if value not in list(CHOICES[name])
-    )
 
 
 def require_valid(spec: GangSpec, **chosen: Any) -> None:
