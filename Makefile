@@ -15,7 +15,7 @@ QUICK  := not slow and (not airflow or representative)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-ci test-cluster test-airflow clusters bench check format up down lock clean
+.PHONY: help setup demo test test-all test-ci test-cluster test-airflow clusters bench check docs format up down lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ check: $(SYNCED) ## Check format, lint, types (also of the tests) and layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(SYNCED) ## Build the documentation site into build/docs; fail on each warning
+	@AIRFLOW_HOME=$(CURDIR)/build/airflow $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "The start page is build/docs/index.html"
 
 format: $(SYNCED) ## Format the sources and fix what can be fixed
 	$(BIN)/ruff format .

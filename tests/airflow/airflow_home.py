@@ -25,7 +25,7 @@ from tests.airflow.processes import Airflow, Process, stopped_at_the_end
 from tests.timeouts import AIRFLOW_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
@@ -117,15 +117,15 @@ class AirflowHome:
         connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}}
         self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
 
-    def run(self, *command: str, timeout_s: float = AIRFLOW_TIMEOUT_S) -> str:
-        """Run a command to its end and return what it printed."""
+    def run(self, *command: str, timeout_s: float = AIRFLOW_TIMEOUT_S, exit_codes: Collection[int] = (0,)) -> str:
+        """Run a command to its end, with one of the expected exit codes, and return what it printed."""
         output = self.path / f"{secrets.token_hex(4)}.log"
         with output.open("w") as log:
             done = subprocess.run(
                 command, env=self.environment, cwd=self.path, stdout=log, stderr=log, timeout=timeout_s, check=False
             )
         printed = output.read_text()
-        assert done.returncode == 0, f"{command} exited {done.returncode}\n{printed[-4000:]}"
+        assert done.returncode in exit_codes, f"{command} exited {done.returncode}\n{printed[-4000:]}"
         return printed
 
     def test_dags(self, *dag_ids: str) -> dict[str, DagTestResult]:
