@@ -42,8 +42,14 @@ class AppFailed(GangFailed):
 
     @property
     def what(self) -> str:
+        if self.message:  # the evidence, which names the rank and the exit code
+            return f"Gang {self.ref} failed ({self.reason})"
         rank = "A rank" if self.rank is None else f"Rank {self.rank}"
         return f"{rank} of gang {self.ref} exited with code {self.exit_code} ({self.reason})"
+
+    @property
+    def evidence(self) -> str:
+        return self.message[:1].upper() + self.message[1:]
 
     def __str__(self) -> str:
         # The log tail is not part of the evidence, since the length limit of the evidence would cut the end of the log.

@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 COMMANDS = re.findall(r"^gangjobs sandbox run -- (airflow .*)$", PAGE, flags=re.MULTILINE)
 PRINTED = [
     ["4 workers, gang scheduling by Workload API", "succeeded: 4 ranks succeeded", "Returned value was: 3.1407"],
-    ["AppFailed: Rank 2 of gang", "ValueError: the darts of this rank are gone"],
+    ["AppFailed: Gang", "Rank 2 exited with code 1 on node-", "ValueError: the darts of this rank are gone"],
     ["Unschedulable: Gang", "4 pods, none placed. Insufficient cpu", "or raise assemble_timeout"],
 ]
 

@@ -231,13 +231,13 @@ def test_exception_of_a_rank_is_the_tasks_error(task: TaskMaker, logs: str) -> N
         task(fail_on_rank_1, logs=logs)()
 
     assert (raised.value.rank, raised.value.exit_code) == (1, 1)
-    assert "Rank 1 of gang" in str(raised.value)
+    assert "Rank 1 exited with code 1 on " in str(raised.value)
     assert ": ValueError: no rows in shard 1" in raised.value.message
     assert ("Traceback" in raised.value.log_tail) is (logs != "none")
 
 
 def test_first_failure_is_reported_though_peers_fail_within_the_same_second(task: TaskMaker) -> None:
-    with pytest.raises(AppFailed, match=r"rank 2 exited with code 1 on .*: ValueError: the first error; 2 other"):
+    with pytest.raises(AppFailed, match=r"Rank 2 exited with code 1 on .*: ValueError: the first error; 2 other"):
         task(fail_on_the_last_rank, workers=3)()
 
 

@@ -120,7 +120,7 @@ async def test_termination_message_begins_with_a_whole_word(plane):
     error = raised(await following.event())
     assert isinstance(error, AppFailed)
     assert str(error) == (
-        "Rank 0 of gang default/train exited with code 128 (AppFailed). rank 0 exited with code 128 on node-0. "
+        "Gang default/train failed (AppFailed). Rank 0 exited with code 128 on node-0. "
         "Look at the log of this rank.\nTermination message of rank 0:\n"
         '...failed: runc create failed: unable to start container process: exec: "train": executable file not '
         "found in $PATH: unknown"

@@ -90,8 +90,7 @@ def test_message_has_evidence_remedy_and_last_lines_once() -> None:
     )
 
     assert str(error_from_event(failed, "loss 0.3\nloss 0.2")) == (
-        "Rank 3 of gang team/train-0 exited with code 137 (OOMKilled). "
-        "rank 3 ran out of memory. Raise resources.memory.\n"
+        "Gang team/train-0 failed (OOMKilled). Rank 3 ran out of memory. Raise resources.memory.\n"
         "Last lines of rank 3:\nloss 0.3\nloss 0.2"
     )
 

@@ -22,7 +22,7 @@ OUTCOMES = {
         _rank().failed(1, message='{"error": "ValueError: no rows"}'),
         "AppFailed",
     ),
-    "rank 3 ran out of memory (exited with code 137 (OOMKilled)) on node-b": (
+    "rank 3 ran out of memory (exit code 137) on node-b": (
         _rank().failed(137, reason="OOMKilled"),
         "OOMKilled",
     ),

@@ -99,7 +99,7 @@ _OUTCOME_RULES: Final = (
     _Rule(
         "OOMKilled",
         _reason_in("OOMKilled"),
-        lambda outcome: f"ran out of memory ({_describe_exit(outcome)})",
+        lambda outcome: f"ran out of memory (exit code {outcome.exit_code})",
         "Raise resources.memory, or let each rank use less memory.",
     ),
     _Rule(
