@@ -52,7 +52,7 @@ def test_failed_rank_fails_the_task_with_the_reason(reports: dict[str, DagTestRe
     report = reports["failing_rank"]
 
     assert report.state == "failed"
-    assert "AppFailed: Rank 1 of gang default/failing-rank-gang" in report.log
+    assert "AppFailed: Gang default/failing-rank-gang" in report.log
     assert "exited with code 3" in report.log
     assert "[rank 1] rank 1 gives up" in report.log
 
@@ -79,7 +79,7 @@ def test_exception_of_a_rank_is_in_the_error_and_in_the_log(reports: dict[str, D
     report = reports["failing_function"]
 
     assert report.state == "failed"
-    assert "AppFailed: Rank 1 of gang default/failing-function-" in report.log
+    assert "AppFailed: Gang default/failing-function-" in report.log
     assert ": ValueError: no rows in shard 1" in report.log
     assert "functions.py" in report.log
 
