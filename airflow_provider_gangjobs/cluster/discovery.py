@@ -2,15 +2,18 @@
 
 The Workload API changed its version in every release. Neither the release number nor the API group proves that a
 cluster serves it: `scheduling.k8s.io/v1` contains PriorityClasses in every cluster, and a feature gate can disable the
-other resources. Therefore discovery reads the resources of each listed version. A resource is served, not served, or
-unknown.
+other resources. Therefore discovery reads the resources of versions. A resource is served, not served, or unknown.
+
+The process of a task discovers only what one gang needs, which is one request on the newest releases. Aggregated
+discovery would also be one request, but with the resources of all groups, which are megabytes in a cluster with many
+CRDs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,9 @@ UNKNOWN_EXPIRY_S = 30.0
 
 VersionResources = Mapping[str, frozenset[str]]
 """Verbs by plural of the resources that one version of a group serves."""
+
+WantedVersions = Mapping[str, Collection[str]]
+"""Versions of scheduling.k8s.io by preference, the best first, each with the plurals that it must serve."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class DiscoveredResources:
     """Versions of scheduling.k8s.io that the provider does not know, and for which dry runs keep link and group."""
     refused_versions: Mapping[str, str] = field(default_factory=dict)
     """Why such a version cannot be used."""
+    is_complete: bool = True
+    """Whether discovery has tried to read everything. Otherwise it stopped at the first wanted version."""
 
     @property
     def scheduling_versions(self) -> tuple[str, ...]:
@@ -59,22 +67,32 @@ class DiscoveredResources:
         """Return whether scheduling.k8s.io/`version` serves `plural`, or None if this is unknown."""
         if version in self.resources:
             return plural in self.resources[version]
-        return None if version in self.unknown or SCHEDULING_GROUP in self.unknown else False
+        is_unknown = version in self.unknown or SCHEDULING_GROUP in self.unknown or not self.is_complete
+        return None if is_unknown else False
+
+    def satisfies(self, wanted: WantedVersions) -> bool:
+        """Return whether a wanted version is known to serve all of its resources."""
+        return any(set(plurals) <= set(self.resources.get(version, ())) for version, plurals in wanted.items())
 
     def can_watch(self, version: str, plural: str) -> bool:
         """Return whether the resource is known to support `watch`. RBAC may still forbid it."""
         return "watch" in self.resources.get(version, {}).get(plural, ())
 
 
-async def discover(client: Client, *, clock: Clock | None = None) -> DiscoveredResources:
+async def discover(
+    client: Client, *, wanted: WantedVersions | None = None, clock: Clock | None = None
+) -> DiscoveredResources:
     """Return the capabilities of a cluster. They take about five requests and are cached for `EXPIRY_S`.
 
     Concurrent callers wait for the same requests.
 
+    :param wanted: Stop at the first of these versions that serves all of its resources. That takes one request if the
+        cluster serves the best of them. If the cluster serves none of them, everything is read.
+
     Raises:
         Unreachable, CredentialsFailed, InvalidConnection: no request could be sent.
     """
-    return await loop_local(_Cache).get(client, clock or Clock())
+    return await loop_local(_Cache).get(client, wanted or {}, clock or Clock())
 
 
 @dataclass
@@ -88,37 +106,65 @@ class _Cache:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
-    async def get(self, client: Client, clock: Clock) -> DiscoveredResources:
+    async def get(self, client: Client, wanted: WantedVersions, clock: Clock) -> DiscoveredResources:
         entry = self._entries.setdefault(client.config.key, _Entry())
         async with entry.lock:
-            if entry.known is None or clock.monotonic() >= entry.expires_at:
-                entry.known = await _discover(client)
-                lasts_s = UNKNOWN_EXPIRY_S if entry.known.unknown else EXPIRY_S
+            known = None if clock.monotonic() >= entry.expires_at else entry.known
+            if known is None or not (known.is_complete or known.satisfies(wanted)):
+                entry.known = known = await _Discovery(client).run(wanted)
+                lasts_s = UNKNOWN_EXPIRY_S if known.unknown else EXPIRY_S
                 entry.expires_at = clock.monotonic() + lasts_s
-            return entry.known
+            return known
 
 
-async def _discover(client: Client) -> DiscoveredResources:
-    unknown: dict[str, str] = {}
-    version = await _get_document(client, "/version", "version", unknown)
-    group = await _get_document(client, f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP, unknown)
-    names = _version_names(group)
-    documents = [await _get_document(client, f"/apis/{SCHEDULING_GROUP}/{name}", name, unknown) for name in names]
-    resources = {
-        name: _verbs_by_plural(document) for name, document in zip(names, documents, strict=True) if name not in unknown
-    }
-    return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), resources, unknown)
+class _Discovery:
+    """One discovery. Each document is read at most once."""
 
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._read: dict[str, VersionResources | None] = {}
+        """The resources of each version that was read. `None` if they are unknown."""
+        self._unknown: dict[str, str] = {}
 
-async def _get_document(client: Client, path: str, what: str, unknown: dict[str, str]) -> dict[str, Any] | None:
-    """Return a document, or None if it does not exist. If this is unknown, return None and add a note to `unknown`."""
-    try:
-        return await client.get_raw(path)
-    except NotFound:
+    async def run(self, wanted: WantedVersions) -> DiscoveredResources:
+        """Read the wanted versions, the best first, and everything if the cluster serves none of them."""
+        best = next(iter(wanted), None)
+        if best is not None and (found := await self._first_of(wanted, [best])):
+            return found  # without the list of versions: the newest releases serve the best version
+        group = await self._document(f"/apis/{SCHEDULING_GROUP}", SCHEDULING_GROUP)
+        names = _version_names(group)
+        if found := await self._first_of(wanted, [version for version in wanted if version in names]):
+            return found
+        for name in names:
+            await self._read_version(name)
+        version = await self._document("/version", "version")
+        resources = {name: served for name in names if (served := self._read[name]) is not None}
+        return DiscoveredResources(_release(version), (version or {}).get("gitVersion"), resources, self._unknown)
+
+    async def _first_of(self, wanted: WantedVersions, versions: Iterable[str]) -> DiscoveredResources | None:
+        """Return what is known once one of these versions serves what is wanted of it, or `None`."""
+        for version in versions:
+            await self._read_version(version)
+            served = {name: resources for name, resources in self._read.items() if resources}
+            known = DiscoveredResources(None, None, served, self._unknown, is_complete=False)
+            if known.satisfies({version: wanted[version]}):
+                return known
         return None
-    except (ApiError, ReplyLost) as error:
-        unknown[what] = str(error)
-        return None
+
+    async def _read_version(self, name: str) -> None:
+        if name not in self._read:
+            document = await self._document(f"/apis/{SCHEDULING_GROUP}/{name}", name)
+            self._read[name] = None if name in self._unknown else _verbs_by_plural(document)
+
+    async def _document(self, path: str, what: str) -> dict[str, Any] | None:
+        """Return a document, or `None` if it does not exist or could not be read. The latter is noted as unknown."""
+        try:
+            return await self._client.get_raw(path)
+        except NotFound:
+            return None
+        except (ApiError, ReplyLost) as error:
+            self._unknown[what] = str(error)
+            return None
 
 
 def _version_names(group: dict[str, Any] | None) -> list[str]:

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.api_groups import read_api_group
-from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources, discover
 from airflow_provider_gangjobs.cluster.errors import ApiError, ClusterError
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.shape import shape_of
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
-from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect
+from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect, wanted_versions
 from airflow_provider_gangjobs.gang.schedulers.selection import select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
@@ -27,7 +27,6 @@ from airflow_provider_gangjobs.submission.probe_job import PROBE, PROBE_SIZE, pr
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
-    from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.schedulers.base import ApiKind
     from airflow_provider_gangjobs.gang.schedulers.native import Dialect
     from airflow_provider_gangjobs.gang.spec import GangSpec
@@ -48,12 +47,13 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         ClusterError: no request could be sent.
     """
     default = client.config.gang_scheduler
-    known = replace(await discover(client, clock=client.clock), gang_scheduler=default)
+    known = DiscoveredResources(None, None, {}, gang_scheduler=default, is_complete=False)
     if spec.gang == GangPolicy.OFF:
         return known
     scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), default)
     if scheduler is None:
-        return await _prove_newer_versions(client, known, namespace)
+        found = await discover(client, wanted=wanted_versions(spec.dialect), clock=client.clock)
+        return await _prove_newer_versions(client, replace(found, gang_scheduler=default), namespace)
     if scheduler.api_group is None:
         return known
     group = await read_api_group(client, scheduler.api_group)

@@ -41,7 +41,7 @@ class Cluster:
         if path == GROUP:
             listed = [{"version": name} for name in self.versions]
             return {"kind": "APIGroup", "versions": listed, "preferredVersion": listed[0] if listed else None}
-        served = self.versions[path.rpartition("/")[2]]
+        served = self.versions.get(path.rpartition("/")[2], 404)
         if isinstance(served, int):
             return served
         verbs = ["create", "delete", "get", "list", "patch", "watch"]
@@ -124,7 +124,42 @@ async def test_concurrent_discoveries_send_one_request() -> None:
     async with FaultServer(Cluster(versions={"v1": CLASSES}).handle) as server, Client(server.config) as client:
         await asyncio.gather(*(discover(client) for _ in range(20)))
         await discover(client)
-    assert [request.path for request in server.requests] == ["/version", GROUP, f"{GROUP}/v1"]
+    assert [request.path for request in server.requests] == [GROUP, f"{GROUP}/v1", "/version"]
+
+
+WANTED = {"v1beta1": {"workloads", "podgroups"}, "v1alpha2": {"workloads", "podgroups"}, "v1alpha1": {"workloads"}}
+
+
+@pytest.mark.parametrize(
+    ("versions", "served", "read"),
+    [
+        ({"v1": CLASSES, "v1beta1": WORKLOAD, "v1alpha2": WORKLOAD}, ("v1beta1",), ["/v1beta1"]),
+        ({"v1": CLASSES, "v1alpha2": WORKLOAD}, ("v1alpha2",), ["/v1beta1", "", "/v1alpha2"]),
+        ({"v1": CLASSES, "v1alpha1": WORKLOAD}, ("v1alpha1",), ["/v1beta1", "", "/v1alpha1"]),
+        ({"v1": CLASSES, "v1beta1": 403, "v1alpha2": WORKLOAD}, ("v1alpha2",), ["/v1beta1", "", "/v1alpha2"]),
+        ({"v1": CLASSES}, (), ["/v1beta1", "", "/v1", "version"]),
+        ({"v1": CLASSES, "v1beta1": []}, (), ["/v1beta1", "", "/v1", "version"]),
+        (500, (), ["/v1beta1", "", "version"]),
+    ],
+    ids=["1.37", "1.36", "1.35", "best unreadable", "none", "listed but empty", "unreadable group"],
+)
+async def test_discovery_stops_at_the_first_wanted_version(versions: Any, served: Any, read: list[str]) -> None:
+    async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config, retry_for_s=0) as client:
+        known = await discover(client, wanted=WANTED)
+    assert known.scheduling_versions == served
+    assert [request.path for request in server.requests] == ["/version" if p == "version" else GROUP + p for p in read]
+    assert known.is_complete is (not served)
+    assert known.serves("v1alpha3", "workloads") is (None if served or versions == 500 else False)
+
+
+async def test_what_one_gang_wanted_does_not_answer_for_other_callers() -> None:
+    versions: Any = {"v1": CLASSES, "v1beta1": WORKLOAD, "v1alpha2": WORKLOAD}
+    async with FaultServer(Cluster(versions=versions).handle) as server, Client(server.config) as client:
+        await discover(client, wanted=WANTED)
+        await discover(client, wanted=WANTED)
+        assert len(server.requests) == 1
+        assert (await discover(client)).scheduling_versions == ("v1beta1", "v1alpha2")
+        assert (await discover(client, wanted=WANTED)).is_complete
 
 
 @pytest.mark.parametrize(("versions", "lasts_s"), [({"v1": CLASSES}, 600.0), (403, 30.0)], ids=["known", "not known"])

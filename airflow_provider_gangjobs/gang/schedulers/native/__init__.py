@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.gang.schedulers.native.selection import (
     find_dialect,
     newer_dialects,
     select_dialect,
+    wanted_versions,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "find_dialect",
     "newer_dialects",
     "select_dialect",
+    "wanted_versions",
 ]

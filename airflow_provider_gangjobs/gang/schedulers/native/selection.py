@@ -51,6 +51,15 @@ def select_dialect(
     )
 
 
+def wanted_versions(name: str | None = None) -> dict[str, frozenset[str]]:
+    """Return the versions of scheduling.k8s.io that can be used, the best first, each with its required resources.
+
+    :param name: Consider only the dialect with this name.
+    """
+    candidates = (*DISCOVERED_DIALECTS, *(OPT_IN_DIALECTS if name else ()))
+    return {dialect.version: dialect.required_resources for dialect in candidates if name in (None, dialect.name)}
+
+
 def newer_dialects(served: Mapping[str, Collection[str]]) -> list[PodGroupDialect]:
     """Return the dialects of served versions that this release of the provider does not know.
 
@@ -78,4 +87,5 @@ __all__ = [
     "find_dialect",
     "newer_dialects",
     "select_dialect",
+    "wanted_versions",
 ]
