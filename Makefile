@@ -15,7 +15,7 @@ QUICK  := not slow and (not airflow or representative)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-ci test-cluster test-airflow clusters bench check docs format up down lock clean
+.PHONY: help setup demo test test-all test-ci test-cluster test-queues test-airflow clusters bench check docs format up down lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ down: ## Stop what `make up` started
 
 test: $(SYNCED) ## Run the tests for each commit: rules, sandbox, provider on it, one gang in real Airflow (minutes)
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "$(QUICK)" \
-		--ignore=tests/cluster --ignore=tests/airflow/postgres --ignore=tests/airflow/ui
+		--ignore=tests/cluster --ignore=tests/queues --ignore=tests/airflow/postgres --ignore=tests/airflow/ui
 
 test-all: $(SYNCED) ## Run every test there is, and print a table of the tiers (docs/testing.md)
 	@$(BIN)/python -m tests.tiers all
@@ -43,6 +43,9 @@ test-ci: $(SYNCED) ## Run what .ci/run adds to make test: conformance to 1.37, e
 
 test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
 	@$(BIN)/python -m tests.tiers cluster conformance
+
+test-queues: $(SYNCED) ## Run all tests with the real Kueue manager beside real control planes
+	@$(BIN)/python -m tests.tiers queues
 
 test-airflow: $(SYNCED) ## Run all tests with real Airflow: on SQLite, on PostgreSQL with killed processes, and its pages
 	@$(BIN)/python -m tests.tiers postgres airflow ui

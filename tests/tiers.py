@@ -32,6 +32,7 @@ SHOWN_LINES = 200
 """Lines of a failed tier's output that are printed."""
 
 CONTROL_PLANES = "tests.cluster.controlplane.build"
+KUEUE = "tests.queues.kueue.build"
 POSTGRES = "tests.airflow.postgres.programs"
 BROWSER = "tests.airflow.ui.browser"
 
@@ -66,10 +67,19 @@ class Tier:
 ALL = (
     Tier(
         "sandbox",
-        ("tests", "--ignore=tests/cluster", "-m", "not airflow", REPEATABLE, *_spread(4, "worksteal")),
+        (
+            "tests",
+            "--ignore=tests/cluster",
+            "--ignore=tests/queues",
+            "-m",
+            "not airflow",
+            REPEATABLE,
+            *_spread(4, "worksteal"),
+        ),
     ),
     Tier("cluster", ("tests/cluster", REPEATABLE, *_spread(2, "loadgroup")), requires=(CONTROL_PLANES,)),
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
+    Tier("queues", ("tests/queues", REPEATABLE), requires=(CONTROL_PLANES, KUEUE)),
     Tier(
         "conformance",
         ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 SCHEDULING_GROUP = "scheduling.k8s.io"
+KUEUE_GROUP = "kueue.x-k8s.io"
 
 
 class Resource(Struct, frozen=True):

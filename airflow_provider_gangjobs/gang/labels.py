@@ -61,6 +61,11 @@ task."""
 ANNOTATION_GANG: Final = metadata_keys.ANNOTATION_GANG
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 
+ANNOTATION_QUEUE: Final = metadata_keys.ANNOTATION_QUEUE
+"""Name of the Kueue LocalQueue that the submission asks for. On the Job, from its creation. Absent without a queue."""
+ANNOTATION_QUEUED: Final = metadata_keys.ANNOTATION_QUEUED
+"""`true` if the submission is complete and the Job belongs to a queue. On the Job. Absent without a queue."""
+
 ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
 """The gangs that a process follows, in the format of `gang.state.lease`. On a Lease."""
 
@@ -69,7 +74,12 @@ ANNOTATION_DEFAULT_CONTAINER: Final = metadata_keys.ANNOTATION_DEFAULT_CONTAINER
 ANNOTATION_COMPLETION_INDEX: Final = metadata_keys.ANNOTATION_COMPLETION_INDEX
 """The rank. Set by the Job controller on every pod of an Indexed Job."""
 LABEL_KUEUE_QUEUE: Final = metadata_keys.LABEL_KUEUE_QUEUE
-"""Name of a Kueue queue. On the Job. Kueue owns `spec.suspend` of a Job that has this label."""
+"""Name of a Kueue LocalQueue. On the Job. Kueue owns `spec.suspend` of a Job that has this label, so it is the last
+step of a submission."""
+LABEL_KUEUE_PRIORITY: Final = metadata_keys.LABEL_KUEUE_PRIORITY
+"""Name of a Kueue WorkloadPriorityClass. On the Job."""
+LABEL_KUEUE_JOB_UID: Final = metadata_keys.LABEL_KUEUE_JOB_UID
+"""UID of the Job. Set by Kueue on the Workload that it creates for a Job."""
 
 FINALIZER_HARVEST: Final = f"{PREFIX}/harvest"
 """Keeps a pod until its outcome is in the ledger. In the pod template."""

@@ -147,6 +147,10 @@ class GangSpec:
     rendezvous: bool | Rendezvous | None = None
     """The default is True for an Indexed Job that has more than one rank."""
 
+    queue_name: str | None = None
+    """Name of the Kueue LocalQueue that decides when the Job runs. The default is the label of the manifest."""
+    queue_priority: str | None = None
+    """Name of the Kueue WorkloadPriorityClass. The default is the priority of the pods."""
     priority_class: str | None = None
     service_account: str | None = None
     node_selector: Mapping[str, str] | None = None

@@ -92,6 +92,8 @@ class JobAnnotations(Annotations, frozen=True):
     gang: str | None = msgspec.field(name=keys.ANNOTATION_GANG, default=None)
     on_kill: str | None = msgspec.field(name=keys.ANNOTATION_ON_KILL, default=None)
     on_finish: str | None = msgspec.field(name=keys.ANNOTATION_ON_FINISH, default=None)
+    queue: str | None = msgspec.field(name=keys.ANNOTATION_QUEUE, default=None)
+    queued: str | None = msgspec.field(name=keys.ANNOTATION_QUEUED, default=None)
 
 
 class JobMeta(Meta, frozen=True):
@@ -296,6 +298,37 @@ class PodGroupView(_View, frozen=True):
     metadata: Meta = Meta()
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
+
+
+class KueueLabels(Labels, frozen=True):
+    """The labels of Kueue's Workload that are read."""
+
+    job_uid: str | None = msgspec.field(name=keys.LABEL_KUEUE_JOB_UID, default=None)
+
+
+class KueueMeta(Meta, frozen=True):
+    """`metadata` of Kueue's Workload."""
+
+    labels: KueueLabels = KueueLabels()
+
+
+class KueueWorkloadSpec(_View, frozen=True):
+    active: bool = True
+    queue_name: str = ""
+
+
+class KueueWorkloadStatus(_View, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    cluster_name: str | None = None
+    """The worker cluster that MultiKueue has chosen."""
+
+
+class KueueWorkloadView(_View, frozen=True):
+    """A Workload of kueue.x-k8s.io, in any version."""
+
+    metadata: KueueMeta = KueueMeta()
+    spec: KueueWorkloadSpec = KueueWorkloadSpec()
+    status: KueueWorkloadStatus = KueueWorkloadStatus()
 
 
 class InvolvedObject(_View, frozen=True):

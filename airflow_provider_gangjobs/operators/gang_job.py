@@ -97,6 +97,10 @@ class GangJobOperator(GangTaskParameters):
     :param rendezvous: Whether the gang gets a headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and
         further variables: a bool, or `Rendezvous(port=...)`. Defaults to on if there are several ranks. The default
         port is 29500.
+    :param queue_name: Name of the Kueue LocalQueue that decides when the gang may run. Defaults to the label of the
+        manifest or, without the label, to no queue. (templated)
+    :param queue_priority: Name of the Kueue WorkloadPriorityClass that orders the gangs of a queue. Defaults to the
+        priority of the pods. (templated)
     :param priority_class: Name of the PriorityClass of the pods. (templated)
     :param service_account: Name of the ServiceAccount of the pods. (templated)
     :param node_selector: Labels that a node must have: name -> value. (templated)

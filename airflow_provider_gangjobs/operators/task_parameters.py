@@ -64,6 +64,8 @@ class GangTaskParameters(BaseOperator):
         "labels",
         "annotations",
         "kubernetes_conn_id",
+        "queue_name",
+        "queue_priority",
         "priority_class",
         "service_account",
         "node_selector",
@@ -117,6 +119,8 @@ class GangTaskParameters(BaseOperator):
         gang_scheduler: str | None = None,
         dialect: str | None = None,
         rendezvous: bool | Rendezvous | None = None,
+        queue_name: str | None = None,
+        queue_priority: str | None = None,
         priority_class: str | None = None,
         service_account: str | None = None,
         node_selector: Mapping[str, str] | None = None,
@@ -168,6 +172,8 @@ class GangTaskParameters(BaseOperator):
         self.gang_scheduler = gang_scheduler
         self.dialect = dialect
         self.rendezvous = rendezvous
+        self.queue_name = queue_name
+        self.queue_priority = queue_priority
         self.priority_class = priority_class
         self.service_account = service_account
         self.node_selector = node_selector

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, Resource
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
+from airflow_provider_gangjobs.gang.queues import queue_of_job
 from airflow_provider_gangjobs.gang.render.files import FILES_VOLUME, config_map_name
 from airflow_provider_gangjobs.gang.selectors import ALL_GANGS
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON, halt_patch
@@ -143,7 +144,8 @@ async def _is_incomplete(requests: RetryingRequests, job: Job, stored: Object) -
 
 
 async def _complete(requests: RetryingRequests, job: Object) -> bool:
-    return await requests.patch_as_seen(job, {"spec": {"suspend": False}})
+    stored = read_job(job)
+    return await requests.patch_as_seen(job, queue_of_job(stored).start_patch(stored))
 
 
 async def _remove(requests: RetryingRequests, job: Object) -> bool:

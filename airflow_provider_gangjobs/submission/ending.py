@@ -84,12 +84,13 @@ async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, cl
 
 
 async def _finish_halted(requests: RetryingRequests, job: Job) -> None:
-    """Let a halted Job that is suspended end as failed, where the API server allows that. Never raises."""
+    """Take a halted Job that is suspended out of its queue, or let it end as failed. Never raises."""
     patch = finish_patch(job)
     if patch is None:
         return
     try:
-        await requests.mark_job(job.ref, patch)
+        if not (job.is_queued_by_kueue and await requests.deactivate_workload(job.ref)):
+            await requests.mark_job(job.ref, patch)
     except ClusterError as error:
         log.info("Gang %s is halted, and its Job stays suspended: %s", job.ref, error)
 

@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolic
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
+from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.state.job import read_job
@@ -182,6 +183,15 @@ class RetryingRequests:
             return await patch_uid(self._client, JOBS, ref.name, self.namespace, ref.uid, body)
 
         return await self._retry_unless_gone(patch, JOBS, ref.name, ref.uid)
+
+    async def deactivate_workload(self, ref: GangRef) -> bool:
+        """Take the Job out of its Kueue queue for good, with retries; see `cluster.kueue.deactivate_workload`."""
+
+        async def deactivate() -> bool:
+            self.sent += 1
+            return await deactivate_workload(self._client, self.namespace, ref.uid)
+
+        return await self.retry(deactivate)
 
     async def remove_job(self, ref: GangRef) -> bool:
         """Delete the Job of this uid and, by garbage collection, what it owns. Returns false if the Job was gone."""

@@ -7,7 +7,7 @@ crash, and a second submitter are handled in the same way: read the object and c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -18,6 +18,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_GANG,
 )
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
+from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job
 from airflow_provider_gangjobs.gang.render.job import render_job
 from airflow_provider_gangjobs.gang.state.halt import CLEANUP_HALT_REASON
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -27,8 +28,9 @@ from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
+    from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.spec import GangSpec
 
 
@@ -87,7 +89,7 @@ async def run_step(step: Step, progress: Progress) -> None:
 
 def _was_overtaken(step: Step, error: ClusterError) -> bool:
     """Return whether the object exists already, or has changed since it was read."""
-    return isinstance(error, (AlreadyExists, Conflict)) or (isinstance(step, Unsuspend) and isinstance(error, Invalid))
+    return isinstance(error, (AlreadyExists, Conflict)) or (isinstance(step, StartJob) and isinstance(error, Invalid))
 
 
 async def _find_stored(step: Step, progress: Progress) -> Object | None:
@@ -98,6 +100,8 @@ async def _find_stored(step: Step, progress: Progress) -> Object | None:
 
 
 # Kubernetes 1.36 refuses a PodGroup while the API server does not see the Workload that it has just stored.
+_WEBHOOK: Final = "admission webhook"
+"""Part of the message of a request that an admission webhook has refused. The status is 403, as for a missing right."""
 _NOT_READY_MESSAGES = ("not yet ready to handle request", "not found")
 
 
@@ -108,9 +112,10 @@ def _raise_if_refused(step: Step, progress: Progress, error: ClusterError) -> No
         return
     if isinstance(error, NotFound) and isinstance(step, CreateOwned):
         _raise_not_served(step, progress, error)
-    if isinstance(error, NotFound) and isinstance(step, Unsuspend):
+    if isinstance(error, NotFound) and isinstance(step, StartJob):
         raise JobDeleted(progress.where, "submitted", "The Job vanished before it was started") from error
-    advice = "Give the service account this permission; see the documented Role" if isinstance(error, Forbidden) else ""
+    is_right_missing = isinstance(error, Forbidden) and _WEBHOOK not in error.message
+    advice = "Give the service account this permission; see the documented Role" if is_right_missing else ""
     raise progress.failed(step.name, str(error), transient=_is_quota_exceeded(error), advice=advice) from error
 
 
@@ -245,31 +250,40 @@ class CreateOwned(Struct, frozen=True):
 
 
 _COMPARED_FIELDS: Final = ("uid", "generation", "annotations")
-_GANG_PATH: Final = "/metadata/annotations/" + ANNOTATION_GANG.replace("/", "~1")
 
 
-class Unsuspend(Struct, frozen=True):
-    """PATCH the Job so that it runs, unless it was halted, claimed, or deleted since it was last read.
+class StartJob(Struct, frozen=True):
+    """PATCH the Job so that it may run, unless it was halted, claimed, or deleted since it was last read.
 
-    The patch compares the generation and the annotations of the Job. A change of the spec and a deletion increase the
-    generation. The patch does not compare the resourceVersion, because the Job controller writes the status of each
-    new Job at once, suspended or not.
+    Without a queue the patch resumes the Job. Otherwise it gives the Job to its queue. The patch compares the
+    generation and the annotations of the Job. A change of the spec and a deletion increase the generation. The patch
+    does not compare the resourceVersion, because the Job controller writes the status of each new Job at once,
+    suspended or not.
     """
 
-    name: str = "unsuspend the Job"
+    queue: Queue
+
+    @property
+    def name(self) -> str:
+        """What the step does."""
+        return self.queue.handover
 
     def is_needed(self, progress: Progress) -> bool:
-        """Return whether the Job is suspended and the provider starts it, and not Kueue or the user."""
-        left_to_others = progress.spec.keep_suspended or progress.shape.kueue_queue
-        return not left_to_others and progress.stored.is_suspended
+        """Return whether the Job may not run yet, and the user does not start it."""
+        queue = self._queue(progress)
+        return not (progress.spec.keep_suspended and isinstance(queue, NoQueue)) and not queue.is_started(
+            progress.stored
+        )
 
     async def apply(self, progress: Progress) -> Object:
         """Patch the Job. If a comparison fails, the server answers 422 (Invalid)."""
         metadata = progress.job["metadata"]
+        patch = self._queue(progress).start_patch(progress.stored)
+        values = {"/metadata/annotations/" + _escape(ANNOTATION_GANG): str(progress.decision)}
         return await progress.requests.patch_job_if(
             metadata["name"],
             {f"/metadata/{name}": metadata[name] for name in _COMPARED_FIELDS},
-            {_GANG_PATH: str(progress.decision), "/spec/suspend": False},
+            values | dict(_pointers(patch)),
         )
 
     async def find(self, progress: Progress) -> Object | None:
@@ -280,7 +294,7 @@ class Unsuspend(Struct, frozen=True):
         return stored
 
     def accept(self, progress: Progress, stored: Object) -> bool:
-        """Accept the Job if it is not suspended."""
+        """Accept the Job if it may run."""
         job = read_job(stored)
         if job.is_being_deleted:
             raise JobDeleted(progress.where, "submitted", "The Job was deleted before it was started")
@@ -291,4 +305,22 @@ class Unsuspend(Struct, frozen=True):
         if job.is_halted:
             raise progress.failed(self.name, "The Job was halted in the meantime", transient=True)
         progress.job = stored
-        return not job.is_suspended
+        return self._queue(progress).is_started(job)
+
+    def _queue(self, progress: Progress) -> Queue:
+        """Return the queue that the user asks for, or else the queue that the cluster has given to the Job."""
+        return queue_of_job(progress.stored) if isinstance(self.queue, NoQueue) else self.queue
+
+
+def _pointers(patch: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a merge patch by JSON pointer. The Job has all mappings of the patch."""
+    for key, value in patch.items():
+        pointer = f"{path}/{_escape(key)}"
+        if isinstance(value, dict):
+            yield from _pointers(value, pointer)
+        else:
+            yield pointer, value
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

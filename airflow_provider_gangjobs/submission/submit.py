@@ -5,7 +5,7 @@ The order of the steps works on every release, whatever feature gates are enable
 1. List the task's Jobs: adopt one, or submit the next attempt.
 2. POST the Job, suspended, and check that the stored Job has the pods' link to their group.
 3. POST Service and ConfigMap, Workload, PodGroup, owned by the Job.
-4. PATCH the Job so that it runs.
+4. PATCH the Job so that it runs, or give it to its queue, which decides when it runs.
 
 A crash after any step leaves at most one suspended Job. The next call completes this Job, and the deletion of the Job
 deletes everything that it owns.
@@ -25,6 +25,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES
 from airflow_provider_gangjobs.exceptions import GangJobError, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import Attempt, GangRef, SubmissionKey, TaskKey, build_attempt
+from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render.job import render_files, render_service
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
@@ -59,13 +60,14 @@ from airflow_provider_gangjobs.submission.placement import (
     select_placement,
 )
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
+from airflow_provider_gangjobs.submission.queue_check import CheckQueue
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 from airflow_provider_gangjobs.submission.steps import (
     ConfirmStart,
     CreateJob,
     CreateOwned,
+    StartJob,
     Step,
-    Unsuspend,
     conflict,
     run_step,
 )
@@ -264,7 +266,7 @@ class _SubmissionRun(Struct, frozen=True):
                 raise SubmissionFailed(str(job.ref), "choose an attempt", TAKEN_OVER, advice=TAKEN_OVER_ADVICE)
             case Adopt(job, superseded):
                 progress = self._progress_of_adopted_job(await self._claim(stored[job.ref.uid]))
-                unfinished = job_state(job) is JobState.LIVE and progress.stored.is_suspended
+                unfinished = job_state(job) is JobState.LIVE and not progress.stored.is_submission_complete
             case SubmitNew(number, superseded):
                 progress, unfinished = self._progress_of_new_attempt(number), True
         for old in superseded:
@@ -407,6 +409,7 @@ def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
     """
     group = group_steps(progress.scheduler) if progress.scheduler else ()
     return (
+        CheckQueue(),
         RequireUploads(),
         Preflight(),
         confirm,
@@ -417,6 +420,6 @@ def steps_of(progress: Progress, confirm: ConfirmStart) -> Sequence[Step]:
         *group,
         WaitForWorkload(),
         confirm,
-        Unsuspend(),
+        StartJob(requested_queue(progress.shape.kueue_queue)),
         RecordFallbackEvent(),
     )

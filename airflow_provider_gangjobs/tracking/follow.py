@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
+from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
@@ -41,7 +42,7 @@ from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
-from airflow_provider_gangjobs.tracking.read.job_events import job_events
+from airflow_provider_gangjobs.tracking.read.job_events import job_events, queue_events
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
 from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 
@@ -77,6 +78,9 @@ RESULTS_GONE: Final = (
 )
 EVENTS_AFTER_S: Final = 20.0
 """Pods that are missing for this long were refused, or the Job controller is busy."""
+QUEUE_EVENTS_AFTER_S: Final = 3.0
+QUEUE_EVENTS_EVERY_S: Final = 300.0
+"""Where Kueue's Workloads cannot be read, their Events are, after these times. It is one list for each gang."""
 
 
 async def follow(
@@ -161,6 +165,8 @@ class _Follower:
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=limits)
         self.events: tuple[EventView, ...] = ()
         self.has_read_events = False
+        self.queue_events: tuple[EventView, ...] = ()
+        self.queue_events_due = clock.monotonic() + QUEUE_EVENTS_AFTER_S
 
     @property
     def harvester(self) -> Harvester:
@@ -209,13 +215,20 @@ class _Follower:
     async def _look(self) -> GangEvent | _Rest:
         """Look at the gang once, and return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
+        if job is not None and job.is_queued_by_kueue and (job.is_suspended or job.started_at is None):
+            await self.watch.find_queue(self.client)
+        workload = self.watch.queue_workload
         pods = await self.observer.refresh()
-        observation = await self.observer.observe(pods.index, job, self.watch.podgroup, events=self.events)
+        observation = await self.observer.observe(
+            pods.index, job, self.watch.podgroup, events=self._known_events, queue_workload=workload
+        )
         halted = read_deadline_halt(job)
         is_halted = job is not None and job.end_is_by_halt
         if observation.verdict is not None and not is_halted:
             return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
-        report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events))
+        report_in_s = self.reporter.report(
+            observation, self.now(), has_events=bool(self.events or (workload and workload.status.conditions))
+        )
         if is_halted:
             return await self._halted(halted)
         if self.until == "running" and observation.phase is Phase.RUNNING:
@@ -237,8 +250,19 @@ class _Follower:
                 self.events = await job_events(self.client, self.ref)
                 return _AT_ONCE
             rest_s = min(rest_s, events_in_s)
+        if observation.wait.cause in _QUEUE_CAUSES and not self.watch.shows_queue:
+            events_in_s = self.queue_events_due - self.clock.monotonic()
+            if events_in_s <= 0:
+                self.queue_events_due = self.clock.monotonic() + QUEUE_EVENTS_EVERY_S
+                self.queue_events = await queue_events(self.client, self.ref)
+                return _AT_ONCE
+            rest_s = min(rest_s, events_in_s)
         collect_s = min(observation.counts.created * PAUSE_PER_POD_S, PAUSE_MAX_S)
         return _Rest(min(max(rest_s, 0.0), STALE_S), collect_s)
+
+    @property
+    def _known_events(self) -> tuple[EventView, ...]:
+        return (*self.events, *self.queue_events)
 
     async def _collect_changes(self, for_s: float) -> None:
         """Collect changes of pods for one look. Pods are harvested meanwhile, and the end of the Job ends the wait."""
@@ -313,7 +337,10 @@ class _Follower:
             self._answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             job_events(self.client, self.ref),
         )
-        observation = await observe_listed(job, pods, self.watch.podgroup, self.ref, events=events)
+        workload = self.watch.queue_workload
+        observation = await observe_listed(
+            job, pods, self.watch.podgroup, self.ref, events=(*events, *self.queue_events), queue_workload=workload
+        )
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return _LOOK_AGAIN
@@ -323,8 +350,14 @@ class _Follower:
             return _LOOK_AGAIN
         if (finish := finish_patch(job)) is not None:
             with suppress(ClusterError):  # the gang is halted in any case
-                await patch_uid(self.client, JOBS, self.ref.name, self.ref.namespace, self.ref.uid, finish)
+                await self._finish_halted(job, finish)
         return await self._halted(halted, observation)
+
+    async def _finish_halted(self, job: Job, finish: dict[str, Any]) -> None:
+        """Take a halted Job that is suspended out of its queue, or let it end as failed."""
+        name, namespace, uid = self.ref.name, self.ref.namespace, self.ref.uid
+        if not (job.is_queued_by_kueue and await deactivate_workload(self.client, namespace, uid)):
+            await patch_uid(self.client, JOBS, name, namespace, uid, finish)
 
     async def _halted(self, halted: DeadlineHalt | None, before: Observation | None = None) -> GangEvent:
         """Finish the harvest of a gang that was halted, unless the gang ended by itself at the last moment.
@@ -395,6 +428,7 @@ class _Follower:
         )
 
 
+_QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 _AT_ONCE: Final = _Rest(0.0, 0.0)
 _LOOK_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
 

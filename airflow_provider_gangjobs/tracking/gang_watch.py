@@ -2,6 +2,8 @@
 
 Three informers serve all gangs of a cluster and namespace: Jobs, pods, and PodGroups where the cluster serves them.
 PodGroups only help to explain why a gang waits. A gang is followed also where PodGroups cannot be read.
+
+The first gang that waits in a queue of Kueue starts a fourth informer, of Kueue's Workloads.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from airflow_provider_gangjobs.cluster.informer import (
     Subscription,
     informers,
 )
+from airflow_provider_gangjobs.cluster.kueue import watched_workloads
 from airflow_provider_gangjobs.cluster.resources import JOBS, PODS, Resource, podgroups
-from airflow_provider_gangjobs.gang.labels import LABEL_GANG
+from airflow_provider_gangjobs.gang.labels import LABEL_GANG, LABEL_KUEUE_JOB_UID
 from airflow_provider_gangjobs.gang.schedulers.selection import separate_scheduler_of
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
-from airflow_provider_gangjobs.kube.views import JobView, PodGroupView, PodView
+from airflow_provider_gangjobs.kube.views import JobView, KueueWorkloadView, PodGroupView, PodView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,10 +40,25 @@ def gang_of(seen: JobView | PodView | PodGroupView) -> str | None:
     return seen.metadata.labels.gang
 
 
+def job_of(workload: KueueWorkloadView) -> str | None:
+    """Return the uid of the Job of Kueue's Workload. The informer indexes Workloads by it."""
+    return workload.metadata.labels.job_uid
+
+
 class GangWatch:
     """What the informers know of one gang. `close` must be called at the end."""
 
-    __slots__ = ("_gone", "_groups", "_informers", "_jobs", "_notification", "_pods", "_ref")
+    __slots__ = (
+        "_gone",
+        "_groups",
+        "_informers",
+        "_jobs",
+        "_notification",
+        "_pods",
+        "_queue",
+        "_queue_informer",
+        "_ref",
+    )
 
     def __init__(self, client: Client, ref: GangRef) -> None:
         self._ref = ref
@@ -50,6 +68,8 @@ class GangWatch:
         self._jobs = jobs.subscribe(ref.name, self._notification)
         self._pods = pods.subscribe(ref.name, self._notification)
         self._groups: Subscription[PodGroupView] | None = None
+        self._queue: Subscription[KueueWorkloadView] | None = None
+        self._queue_informer: Informer[KueueWorkloadView] | None = None
         self._gone: JobView | None = None
 
     async def find_podgroups(self, client: Client) -> None:
@@ -68,6 +88,18 @@ class GangWatch:
         groups = _informer(client, resource, self._ref, PodGroupView)
         self._informers.append(groups)
         self._groups = groups.subscribe(self._ref.name, self._notification)
+
+    async def find_queue(self, client: Client) -> None:
+        """Watch Kueue's Workload of the Job too, if the cluster serves Kueue's API. Safe to repeat."""
+        if self._queue is not None:
+            return
+        resource = await watched_workloads(client)
+        if resource is not None:
+            self._queue_informer = informers().acquire(
+                client, resource, self._ref.namespace, LABEL_KUEUE_JOB_UID, decode=KueueWorkloadView, index=job_of
+            )
+            self._informers.append(self._queue_informer)
+            self._queue = self._queue_informer.subscribe(self._ref.uid, self._notification)
 
     def close(self) -> None:
         """End the subscriptions. Safe to repeat."""
@@ -115,6 +147,16 @@ class GangWatch:
     def podgroup(self) -> PodGroupView | None:
         return next(iter(self._groups.peek().values()), None) if self._groups else None
 
+    @property
+    def queue_workload(self) -> KueueWorkloadView | None:
+        """Kueue's Workload of the Job, if it exists and can be read."""
+        return next(iter(self._queue.peek().values()), None) if self._queue else None
+
+    @property
+    def shows_queue(self) -> bool:
+        """Kueue's Workloads can be read. False if this is not known yet."""
+        return self._queue_informer is not None and self._queue_informer.is_synced
+
     def pop_pod_changes(self, at_most: int) -> tuple[list[PodView], list[PodView]]:
         """Return pods that have changed, and the last views of pods that are gone, each once; at most so many of both.
 
@@ -139,6 +181,8 @@ class GangWatch:
         self._pods.check()
         if self._groups is not None:
             self._groups.check()
+        if self._queue is not None:
+            self._queue.check()
 
     def wake(self) -> None:
         """Make `changed` return."""

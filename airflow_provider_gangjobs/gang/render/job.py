@@ -20,8 +20,10 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_TIME_LIMIT,
     ANNOTATION_TRIGGER_ID,
     LABEL_GANG,
+    LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.gang.owner_references import owned_by_job
+from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render import files, rendezvous
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider_gangjobs.gang.identity import Attempt
+    from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.schedulers.base import GangScheduler
     from airflow_provider_gangjobs.gang.spec import GangSpec, Policies
 
@@ -52,10 +55,11 @@ def render_job(
     """
     manifest = manifest_of(spec)
     shape = shape_of(spec, manifest)
+    queue = requested_queue(shape.kueue_queue, shape.kueue_priority)
     job: Object = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(spec, manifest, attempt, decision),
+        "metadata": _metadata(spec, manifest, attempt, decision, queue),
         "spec": {
             **_job_spec(spec, manifest, shape, decision),
             "template": gang_template(spec, manifest, shape, attempt),
@@ -103,7 +107,7 @@ def policy_annotations(policies: Policies) -> dict[str, str]:
     return {ANNOTATION_ON_KILL: policies.on_kill.value, ANNOTATION_ON_FINISH: policies.on_finish.value}
 
 
-def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision) -> Object:
+def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision, queue: Queue) -> Object:
     in_manifest = manifest.get("metadata", {})
     annotations = {
         ANNOTATION_TRIGGER_ID: attempt.trigger_id,
@@ -120,11 +124,15 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Plac
         annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     if attempt.policies:
         annotations |= policy_annotations(attempt.policies)
+    annotations |= queue.annotations()
+    labels = {**in_manifest.get("labels", {}), **spec.labels, **queue.labels(), **labels_of(attempt)}
+    # With this label, Kueue could let the Job run before the Job has its Service, its files and its group.
+    labels.pop(LABEL_KUEUE_QUEUE, None)
     return {
         **in_manifest,
         "name": attempt.name,
         "namespace": attempt.namespace,
-        "labels": {**in_manifest.get("labels", {}), **spec.labels, **labels_of(attempt)},
+        "labels": labels,
         "annotations": {**in_manifest.get("annotations", {}), **spec.annotations, **annotations},
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.selection import LINK_KEYS
 from airflow_provider_gangjobs.gang.spec import GangSpec, Rendezvous
@@ -36,6 +36,8 @@ class Shape(Struct, frozen=True):
     """`Kind/name` of the controller that owns the Job, from the manifest's ownerReferences."""
     kueue_queue: str | None = None
     """Name of the Kueue queue. If it is set, Kueue decides when the Job starts."""
+    kueue_priority: str | None = None
+    """Name of the WorkloadPriorityClass of the Job in its queue."""
     subdomain: str | None = None
     """Name of the Service that the manifest uses for the host names of its pods."""
     scheduler_name: str | None = None
@@ -55,6 +57,7 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
     job = manifest.get("spec", {})
     pod = _pod_spec(spec, job)
     scheduler_name = _scheduler_name(spec, job)
+    labels = {**manifest.get("metadata", {}).get("labels", {}), **spec.labels}
     return Shape(
         parallelism=_first(spec.workers, job.get("parallelism"), 1),
         completions=_first(spec.workers, job.get("completions"), None if manifest else 1),
@@ -64,7 +67,8 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
         min_count=spec.min_workers,
         user_gang_link=_user_gang_link(job, pod) or _user_group_key(spec, job, scheduler_name),
         controller=_controller(manifest),
-        kueue_queue={**manifest.get("metadata", {}).get("labels", {}), **spec.labels}.get(LABEL_KUEUE_QUEUE),
+        kueue_queue=spec.queue_name or labels.get(LABEL_KUEUE_QUEUE),
+        kueue_priority=spec.queue_priority or labels.get(LABEL_KUEUE_PRIORITY),
         subdomain=pod.get("subdomain"),
         scheduler_name=scheduler_name,
     )

@@ -47,12 +47,11 @@ class DeadlineHalt(Struct, frozen=True):
 def halt_patch(reason: str, job: Job) -> dict[str, Any]:
     """Return the merge patch that ends a Job permanently.
 
-    A Job that has started gets an activeDeadlineSeconds that has passed. The Job controller deletes its pods, and lets
-    it fail with `DeadlineExceeded` when they have ended; Kueue then takes its quota back.
+    The Job gets an activeDeadlineSeconds that has passed. If the Job has started, the Job controller deletes its pods,
+    and lets it fail with `DeadlineExceeded` when they have ended; Kueue then takes its quota back.
 
-    A suspended Job cannot fail, so the patch keeps it suspended; see `finish_patch`. Kueue would resume the Job when
-    the Job is admitted. The patch therefore also sets parallelism to 0: if Kueue resumes the Job, the Job starts no
-    pod, fails, and returns its quota.
+    A suspended Job cannot fail, so the patch keeps it suspended; see `finish_patch`. If Kueue resumes it in between, it
+    fails a second later.
 
     :param reason: The value of `ANNOTATION_HALTED`.
     :param job: The Job as it was just read.
@@ -60,21 +59,24 @@ def halt_patch(reason: str, job: Job) -> dict[str, Any]:
     spec: dict[str, Any] = {"activeDeadlineSeconds": HALTED_DEADLINE_S}
     if job.is_suspended or job.started_at is None:
         spec["suspend"] = True
-        if job.is_queued_by_kueue:
-            spec["parallelism"] = 0
     return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": spec}
 
 
 def finish_patch(job: Job) -> dict[str, Any] | None:
     """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended. `None` if there is none.
 
-    The Job controller starts the Job without a pod, and lets it fail a second later. The API server refuses the patch
-    where the pods are a gang of Kubernetes 1.36 or of `Job.spec.scheduling`; such a Job stays suspended.
+    The Job controller starts the Job without a pod, and lets it fail a second later. A Job in a queue of Kueue is
+    started by Kueue, without quota. The API server refuses the patch where the pods are a gang of Kubernetes 1.36 or of
+    `Job.spec.scheduling`; such a Job stays suspended.
+
+    A Job in a queue needs the patch only if its Workload cannot be deactivated: the patch activates the Workload again.
 
     :param job: The Job as it was before the halt.
     """
-    if job.is_queued_by_kueue or not (job.is_suspended or job.started_at is None):
+    if not (job.is_suspended or job.started_at is None):
         return None
+    if job.is_queued_by_kueue:
+        return {"spec": {"parallelism": 0}}
     return {"spec": {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 
 

@@ -318,9 +318,24 @@ class Job(Struct, frozen=True):
         return self.view.metadata.labels.kueue_queue
 
     @property
+    def requested_queue(self) -> str | None:
+        """Name of the Kueue queue that the submission asks for; the Job has its label only when it is complete."""
+        return self._annotations.queue
+
+    @property
     def is_queued_by_kueue(self) -> bool:
         """Kueue owns `spec.suspend`."""
         return self.queue is not None
+
+    @property
+    def is_given_to_queue(self) -> bool:
+        """The submission is complete, and has left the start of the Job to its queue."""
+        return self._annotations.queued is not None
+
+    @property
+    def was_never_admitted(self) -> bool:
+        """Kueue has not admitted the Job yet: an admission changes the spec. False if this is unknown."""
+        return not self.has_run and self.generation == 1
 
     @property
     def is_kept_suspended(self) -> bool:
@@ -338,6 +353,11 @@ class Job(Struct, frozen=True):
         status = self.status
         counters = status.active, status.ready, status.succeeded, status.failed, status.terminating
         return status.start_time is not None or any(counters)
+
+    @property
+    def is_submission_complete(self) -> bool:
+        """Every object of the gang exists. False if this is unknown: a queue may start a Job before it is complete."""
+        return self.is_given_to_queue or not (self.is_suspended or self.is_queued_by_kueue)
 
     @property
     def never_ran(self) -> bool:

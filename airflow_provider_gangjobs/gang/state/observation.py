@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase, phase_of
 from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
+from airflow_provider_gangjobs.gang.state.queue_wait import evicted_at
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, judge
 from airflow_provider_gangjobs.gang.state.waiting import (
     Wait,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.progress import Counts
-    from airflow_provider_gangjobs.kube.views import EventView, PodGroupView, PodView
+    from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,15 @@ def observe(
     ref: GangRef,
     *,
     events: Sequence[EventView] = (),
+    queue_workload: KueueWorkloadView | None = None,
 ) -> Observation:
     """Observe a gang. Pods of other Jobs are ignored.
 
     :param job: The Job; `None` only if the API server has no Job with this name.
     :param events: Events of the Job and its pods, if they were fetched. They only add evidence to the cause of a wait.
+    :param queue_workload: The Workload that Kueue has made for the Job, if it is known.
     """
-    return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, events=events)
+    return observe_indexed(job, PodIndex(ref, pods), podgroup, ref, events=events, queue_workload=queue_workload)
 
 
 def observe_indexed(
@@ -85,6 +88,7 @@ def observe_indexed(
     ref: GangRef,
     *,
     events: Sequence[EventView] = (),
+    queue_workload: KueueWorkloadView | None = None,
 ) -> Observation:
     """Observe a gang whose pods are already indexed. See `observe`."""
     own_job = job if job is not None and job.ref.uid == ref.uid else None
@@ -92,7 +96,9 @@ def observe_indexed(
     counts = pods.counts(own_job)
     phase = phase_of(own_job, counts)
     began = _times(phase, own_job, pods, counts, verdict)
-    wait = _wait(phase, WaitInputs(own_job, pods, podgroup, counts, events), verdict)
+    if phase is Phase.QUEUED and Phase.QUEUED not in began and (evicted := evicted_at(queue_workload)):
+        began[Phase.QUEUED] = evicted
+    wait = _wait(phase, WaitInputs(own_job, pods, podgroup, counts, events, queue_workload), verdict)
     return Observation(ref, phase, began, counts, wait, verdict)
 
 
@@ -104,8 +110,9 @@ def _times(
         began[Phase.SUBMITTED] = job.created_at
         began[Phase.QUEUED] = job.suspended.last_transition_time if job.suspended else None
         if phase is Phase.QUEUED:
-            # A Job in a queue is queued from its creation, before the Job controller has processed it.
-            began[Phase.QUEUED] = began[Phase.QUEUED] or (None if job.has_run else job.created_at)
+            # A Job in a queue is queued from its creation, before the Job controller has processed it. If Kueue has
+            # stopped the Job, the time is unknown until then: Kueue removes startTime before that.
+            began[Phase.QUEUED] = began[Phase.QUEUED] or (job.created_at if job.was_never_admitted else None)
         else:
             began[Phase.ASSEMBLING] = job.started_at
             began[Phase.FINISHING] = job.interim_condition.last_transition_time if job.interim_condition else None
@@ -126,9 +133,9 @@ def _wait(phase: Phase, inputs: WaitInputs, verdict: Verdict | None) -> Wait:
     match phase:
         case Phase.SUBMITTED | Phase.QUEUED:
             assert inputs.job is not None, "a gang without a Job is in none of these phases"
-            return (
-                explain_suspension(inputs.job) if inputs.job.is_suspended or phase is Phase.QUEUED else _NOT_PROCESSED
-            )
+            if not inputs.job.is_suspended and phase is not Phase.QUEUED:
+                return _NOT_PROCESSED
+            return explain_suspension(inputs.job, inputs.queue_workload, inputs.events)
         case Phase.ASSEMBLING:
             return explain_assembly(inputs)
         case Phase.RUNNING:

@@ -15,6 +15,7 @@ this table that applies decides:
     the condition Suspended                                          queued
     spec.suspend, and the Job has run before                         queued
     spec.suspend, and Kueue or the user starts the Job               queued
+    no startTime, and Kueue starts the Job                           queued
     no startTime                                                     submitted
     all ranks have started                                           running
     some rank has not started                                        assembling
@@ -31,6 +32,8 @@ Explanations:
   halted.
 * A suspended Job that never ran is submitted until the Job controller has processed it, and then it is queued. If Kueue
   or the user starts the Job, the Job is queued at once, because its submission is complete.
+* If Kueue suspends a Job and lets it run again at once, the Job has no startTime and was not processed in between. It
+  is queued, and not submitted again.
 * The number of started ranks comes from the pods if they are known, and from the counters of the Job otherwise.
 """
 
@@ -100,6 +103,6 @@ def phase_of(job: Job | None, pods: Counts | None = None) -> Phase:
 
 
 def _is_queued(job: Job) -> bool:
-    if job.suspended is not None:
+    if job.suspended is not None or (job.is_queued_by_kueue and job.started_at is None):
         return True
     return job.is_suspended and (job.has_run or job.is_started_by_others)

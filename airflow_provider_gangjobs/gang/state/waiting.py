@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
+from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, explain_queue
 from airflow_provider_gangjobs.kube.text import cut_end
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.pod_index import PodIndex
     from airflow_provider_gangjobs.gang.state.progress import Counts
-    from airflow_provider_gangjobs.kube.views import EventView, PodGroupView, PodView
+    from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, PodGroupView, PodView
 
 EVIDENCE_CHARACTERS_MAX: Final = 256
 """Limit of a message from the cluster, because schedulers list the reasons of every node."""
@@ -35,6 +36,7 @@ class WaitCause(StrEnum):
     SUBMISSION = "submission"
     HALTED = "halted"
     QUEUE = "queue"
+    QUEUE_REFUSED = "queue-refused"
     IMAGE = "image"
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
@@ -55,6 +57,7 @@ class WaitInputs(Struct, frozen=True):
     podgroup: PodGroupView | None
     counts: Counts
     events: Sequence[EventView] = ()
+    queue_workload: KueueWorkloadView | None = None
 
 
 class Wait(Struct, frozen=True):
@@ -64,17 +67,30 @@ class Wait(Struct, frozen=True):
     text: str = ""
 
 
-def explain_suspension(job: Job) -> Wait:
-    """Return why a Job is suspended, and who resumes it."""
+def explain_suspension(job: Job, workload: KueueWorkloadView | None = None, events: Sequence[EventView] = ()) -> Wait:
+    """Return why a Job is suspended, and who resumes it.
+
+    :param workload: The Workload that Kueue has made for the Job, if it is known.
+    :param events: Events of this Workload, if the Workload cannot be read.
+    """
     if job.is_halted:
         return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
     if job.queue:
-        return Wait(WaitCause.QUEUE, f"Waits for admission by Kueue queue {job.queue}")
+        found = explain_queue(job.queue, workload, events)
+        return Wait(_CAUSES[found.state], to_line(found.text))
     if job.is_suspended and job.is_kept_suspended:
         return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
     if job.is_suspended:
         return Wait(WaitCause.SUBMISSION, "The Job is suspended: its submission is not complete")
     return Wait(WaitCause.CONTROLLER, "Waits for the Job controller to resume it")
+
+
+_CAUSES: Final = {
+    QueueState.WAITING: WaitCause.QUEUE,
+    QueueState.REFUSED: WaitCause.QUEUE_REFUSED,
+    QueueState.DEACTIVATED: WaitCause.QUEUE_REFUSED,
+    QueueState.ADMITTED: WaitCause.CONTROLLER,
+}
 
 
 def explain_assembly(inputs: WaitInputs) -> Wait:

@@ -182,6 +182,8 @@ _PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
             "image",
             "name",
             "namespace",
+            "queue_name",
+            "queue_priority",
             "priority_class",
             "service_account",
             "image_pull_policy",

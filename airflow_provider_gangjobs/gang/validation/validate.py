@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.spec import GangSpec
-from airflow_provider_gangjobs.gang.validation import env, job, metadata, resources, structure, volumes
+from airflow_provider_gangjobs.gang.validation import env, job, metadata, queues, resources, structure, volumes
 from airflow_provider_gangjobs.gang.validation.choices import validate_choices
 from airflow_provider_gangjobs.gang.validation.parsed_spec import Check, ParsedSpec
 
@@ -24,6 +24,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     metadata.check_names,
     metadata.check_labels,
     metadata.check_placement,
+    queues.check_queue,
     job.check_containers,
     job.check_restart_policy,
     env.check_env,

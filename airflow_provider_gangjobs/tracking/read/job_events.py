@@ -1,7 +1,8 @@
 """Job events: the Kubernetes Events of a Job, read when a gang makes no progress and no object says why.
 
-Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Reading is best
-effort: a gang is followed also where the service account may not list Events.
+Pods that were refused (by a quota or a webhook) leave no object behind, only an Event of the Job. Where Kueue's
+Workloads cannot be read, their Events say why a gang waits in its queue. Reading is best effort: a gang is followed
+also where the service account may not list Events.
 """
 
 from __future__ import annotations
@@ -17,6 +18,20 @@ from airflow_provider_gangjobs.kube.views import EventView, view
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.client import Client
     from airflow_provider_gangjobs.gang.identity import GangRef
+
+
+async def queue_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:
+    """Return the Events with which Kueue says why it does not admit the Job, or none if they could not be read.
+
+    They are Events of the Workload of the Job. Its name begins with the name of the Job.
+    """
+    selector = "involvedObject.kind=Workload,reason=Pending"
+    try:
+        found = await client.list(EVENTS, ref.namespace, field_selector=selector)
+        events = [view(EventView, event) for event in found]
+    except (ClusterError, msgspec.ValidationError):
+        return ()
+    return tuple(event for event in events if event.involved_object.name.startswith(f"job-{ref.name}-"))
 
 
 async def job_events(client: Client, ref: GangRef) -> tuple[EventView, ...]:

@@ -1,0 +1,105 @@
+"""Requests about Kueue's objects of one Job. Each version of Kueue's API that is known has the fields that are read.
+
+Where a right is missing, or Kueue is not installed, the answer is unknown and not no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from airflow_provider_gangjobs.cluster.clock import Clock
+from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
+from airflow_provider_gangjobs.cluster.uid_patch import PatchingClient, patch_uid
+from airflow_provider_gangjobs.kube.metadata_keys import LABEL_KUEUE_JOB_UID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_gangjobs.cluster.client import Client
+
+VERSIONS: Final = ("v1beta2", "v1beta1")
+"""The versions of the API that are known, in order of preference."""
+
+
+class KueueClient(PatchingClient, Protocol):
+    """The methods of `cluster.client.Client` that this module uses."""
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return all objects that match the label selector."""
+
+
+def kueue_workloads(version: str) -> Resource:
+    """Return the resource of Kueue's Workloads, which differ from those of scheduling.k8s.io."""
+    return Resource(KUEUE_GROUP, version, "workloads", "Workload")
+
+
+async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str) -> bool:
+    """Deactivate the Workload of a Job: Kueue takes its quota back, and does not let the Job run again.
+
+    :return: False if there is no Workload, or if the right is missing to read or to change it.
+
+    Raises:
+        ClusterError: it is unknown whether the Workload is deactivated.
+    """
+    for version in VERSIONS:
+        resource = kueue_workloads(version)
+        try:
+            found = await client.list(resource, namespace, label_selector=f"{LABEL_KUEUE_JOB_UID}={job_uid}")
+            patched = [await _deactivate(client, resource, workload["metadata"]) for workload in found]
+        except NotFound:
+            continue
+        except Forbidden:
+            return False
+        return any(patched)
+    return False
+
+
+async def _deactivate(client: KueueClient, resource: Resource, metadata: Mapping[str, Any]) -> bool:
+    name, namespace, uid = (str(metadata[key]) for key in ("name", "namespace", "uid"))
+    return await patch_uid(client, resource, name, namespace, uid, {"spec": {"active": False}})
+
+
+async def watched_workloads(client: Client) -> Resource | None:
+    """Return the resource of Kueue's Workloads in the best version that the cluster serves.
+
+    The answer is cached for as long as discovery is, and concurrent callers wait for one request. It is `None` if the
+    cluster does not serve Kueue's API, or if this is unknown.
+    """
+    return await loop_local(_VersionCache).get(client)
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.resource: Resource | None = None
+        self.expires_at = float("-inf")
+
+
+class _VersionCache:
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._clock = Clock()
+
+    async def get(self, client: Client) -> Resource | None:
+        entry = self._entries.setdefault(client.config.key, _Entry())
+        async with entry.lock:
+            if self._clock.monotonic() >= entry.expires_at:
+                entry.resource = await _served_workloads(client)
+                lasts_s = UNKNOWN_EXPIRY_S if entry.resource is None else EXPIRY_S
+                entry.expires_at = self._clock.monotonic() + lasts_s
+            return entry.resource
+
+
+async def _served_workloads(client: Client) -> Resource | None:
+    try:
+        group = await client.get_raw(f"/apis/{KUEUE_GROUP}")
+    except ClusterError:
+        return None
+    served = {str(item.get("version")) for item in group.get("versions") or ()}
+    return next((kueue_workloads(version) for version in VERSIONS if version in served), None)

@@ -1,0 +1,61 @@
+"""What can be known about a queue before a gang is submitted. Pure; what could not be read is unknown, and not no.
+
+Whether a queue lists a resource is not checked: the configuration of Kueue may leave out or replace resources, and only
+Kueue knows its configuration. Kueue says it as the reason of waiting within a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.exceptions import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+QUEUES_SHOWN_MAX: Final = 10
+RUNNING: Final = "None"
+"""Value of `spec.stopPolicy` of a queue that is not held."""
+
+
+class QueueFacts(Struct, frozen=True):
+    """What the API server shows. `None` means that this is unknown.
+
+    Attributes:
+        local_queues: the LocalQueues of the namespace, by name.
+        has_priority: whether the WorkloadPriorityClass exists.
+    """
+
+    local_queues: Mapping[str, Mapping[str, Any]] | None = None
+    has_priority: bool | None = None
+
+
+def queue_problems(name: str, priority: str | None, namespace: str, facts: QueueFacts) -> tuple[Problem, ...]:
+    """Return the problems of the parameters of a gang in a queue; empty if none are known."""
+    problems = []
+    queues = facts.local_queues
+    if queues is not None and name not in queues:
+        known = sorted(queues)[:QUEUES_SHOWN_MAX]
+        remedy = f"Name one of {', '.join(known)}" if known else "Ask an administrator of Kueue for a LocalQueue"
+        problems.append(Problem("queue_name", f"{name} is no LocalQueue of namespace {namespace}", remedy))
+    if priority is not None and facts.has_priority is False:
+        remedy = "Name a WorkloadPriorityClass, or use priority_class"
+        problems.append(Problem("queue_priority", f"{priority} is no WorkloadPriorityClass of the cluster", remedy))
+    return tuple(problems)
+
+
+def held_reason(name: str, facts: QueueFacts) -> str | None:
+    """Return why a queue admits nothing at the moment; `None` if it does, or if this is unknown."""
+    queue = (facts.local_queues or {}).get(name, {})
+    policy = queue.get("spec", {}).get("stopPolicy", RUNNING)
+    if policy != RUNNING:
+        return f"LocalQueue {name} is held: its stopPolicy is {policy}"
+    conditions = queue.get("status", {}).get("conditions") or ()
+    inactive = (item for item in conditions if item.get("type") == "Active" and item.get("status") == "False")
+    return next((f"LocalQueue {name} is not active: {_text(item)}" for item in inactive), None)
+
+
+def _text(condition: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))

@@ -1,0 +1,57 @@
+"""Kueue: the rules of a Job whose start is decided by a LocalQueue.
+
+Kueue takes a Job when the Job has the label of a queue, and lets it run whatever else exists. The label is therefore
+the last step of a submission. The label is never removed from a Job: Kueue would keep the quota of the Job for as long
+as the Job exists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_QUEUE,
+    ANNOTATION_QUEUED,
+    LABEL_KUEUE_PRIORITY,
+    LABEL_KUEUE_QUEUE,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.state.job import Job
+
+
+class Kueue(Struct, frozen=True):
+    """A LocalQueue of Kueue in the namespace of the gang.
+
+    Attributes:
+        name: the name of the LocalQueue.
+        priority: the name of a WorkloadPriorityClass; `None` for the priority of the pods.
+    """
+
+    name: str
+    priority: str | None = None
+    handover: str = "give the Job to its queue"
+
+    def labels(self) -> dict[str, str]:
+        """Return the label of the priority. The label of the queue follows when the Job is complete."""
+        return {LABEL_KUEUE_PRIORITY: self.priority} if self.priority else {}
+
+    def annotations(self) -> dict[str, str]:
+        """Return the annotation that names the queue for whoever completes the Job."""
+        return {ANNOTATION_QUEUE: self.name}
+
+    def start_patch(self, job: Job) -> dict[str, Any]:
+        """Return the patch that adds the label of the queue.
+
+        Kueue does not accept another queue for a Job that it has let run, so such a Job stays in its queue.
+        """
+        metadata: dict[str, Any] = {"annotations": {ANNOTATION_QUEUED: "true"}}
+        if job.queue is None or job.is_suspended:
+            metadata["labels"] = {LABEL_KUEUE_QUEUE: self.name}
+        return {"metadata": metadata}
+
+    def is_started(self, job: Job) -> bool:
+        """Return whether the submission has given the complete Job to the queue."""
+        return job.is_given_to_queue

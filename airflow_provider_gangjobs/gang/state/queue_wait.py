@@ -1,0 +1,141 @@
+"""Why Kueue does not let a gang run, by the conditions of the Workload that Kueue has made for its Job.
+
+The rules are a table. The first rule that applies decides. The texts of Kueue 0.15 and 0.19 were observed with the real
+manager (`tests/queues`).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.kube.views import Condition, EventView, KueueWorkloadView
+
+
+class QueueState(StrEnum):
+    """Why a Job waits in its queue."""
+
+    WAITING = "waiting"
+    """Other workloads hold the quota, or Kueue has not said why."""
+    REFUSED = "refused"
+    """The queue cannot admit the Job until somebody changes the Job or the queue."""
+    ADMITTED = "admitted"
+    """Kueue has admitted the Job, and lets it run at any moment."""
+    DEACTIVATED = "deactivated"
+    """Kueue does not let the Job run until somebody activates its Workload."""
+
+
+class QueueWait(Struct, frozen=True):
+    """Why a Job waits in its queue, as a state and a sentence."""
+
+    state: QueueState
+    text: str
+
+
+PENDING: Final = "Pending"
+"""Reason of the Event with which Kueue says why it does not admit a Workload."""
+
+_NEVER: Final = re.compile(
+    r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match",
+)
+_PREFIX: Final = re.compile(r"^couldn't assign flavors to pod set \S+: ")
+
+
+def explain_queue(queue: str, workload: KueueWorkloadView | None, events: Iterable[EventView] = ()) -> QueueWait:
+    """Return why a Job waits in its queue.
+
+    :param queue: The name of the LocalQueue.
+    :param workload: The Workload of the Job; `None` if there is none yet, or if it cannot be read.
+    :param events: Events of the Workload, which are used where the Workload itself cannot be read.
+    """
+    if workload is None:
+        return _explain_events(queue, events)
+    return next(found for rule in _RULES if (found := rule(queue, workload)) is not None)
+
+
+def evicted_at(workload: KueueWorkloadView | None) -> datetime | None:
+    """Return the time at which Kueue has taken the quota back, and has not given it again; `None` if it has not."""
+    evicted = _find(workload, "Evicted", "True") if workload is not None else None
+    return evicted.last_transition_time if evicted else None
+
+
+def _explain_events(queue: str, events: Iterable[EventView]) -> QueueWait:
+    pending = [event for event in events if event.reason == PENDING and event.message]
+    if not pending:
+        return QueueWait(QueueState.WAITING, _waits(queue))
+    last = max(pending, key=lambda event: event.seen.timestamp() if event.seen else 0.0)
+    return _explain_refusal(queue, last.message)
+
+
+def _explain_deactivation(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    if workload.spec.active:
+        return None
+    evicted = _find(workload, "Evicted", "True") or _find(workload, "QuotaReserved", "False")
+    why = f": {_one_line(evicted.message)}" if evicted and evicted.message else ""
+    text = f"Kueue queue {queue} does not let the gang run, because its Workload {workload.metadata.name} is inactive"
+    return QueueWait(QueueState.DEACTIVATED, f"{text}{why}")
+
+
+def _explain_admission(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    if _find(workload, "Admitted", "True") is None:
+        return None
+    return QueueWait(QueueState.ADMITTED, f"Kueue queue {queue} has admitted the gang, and lets it run")
+
+
+def _explain_checks(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    if _find(workload, "QuotaReserved", "True") is None:
+        return None
+    admitted = _find(workload, "Admitted", "False")
+    why = f": {_one_line(admitted.message)}" if admitted and admitted.message else ""
+    return QueueWait(QueueState.WAITING, f"Kueue queue {queue} has reserved quota, and waits for its checks{why}")
+
+
+def _explain_pending(queue: str, workload: KueueWorkloadView) -> QueueWait | None:
+    evicted = _find(workload, "Evicted", "True")
+    refused = _find(workload, "QuotaReserved", "False")
+    if evicted is not None:
+        return QueueWait(
+            QueueState.WAITING,
+            f"Kueue queue {queue} has stopped the gang and lets it run again later "
+            f"({evicted.reason}: {_one_line(evicted.message)})",
+        )
+    return _explain_refusal(queue, refused.message) if refused and refused.message else None
+
+
+def _explain_silence(queue: str, workload: KueueWorkloadView) -> QueueWait:
+    return QueueWait(QueueState.WAITING, _waits(queue))
+
+
+_RULES: Final[tuple[Callable[[str, KueueWorkloadView], QueueWait | None], ...]] = (
+    _explain_deactivation,
+    _explain_admission,
+    _explain_checks,
+    _explain_pending,
+    _explain_silence,
+)
+
+
+def _explain_refusal(queue: str, message: str) -> QueueWait:
+    state = QueueState.REFUSED if _NEVER.search(message) else QueueState.WAITING
+    verb = "cannot admit the gang" if state is QueueState.REFUSED else "does not admit the gang yet"
+    return QueueWait(state, f"Kueue queue {queue} {verb}: {_one_line(_PREFIX.sub('', message))}")
+
+
+def _waits(queue: str) -> str:
+    return f"Waits for admission by Kueue queue {queue}"
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split()).rstrip(".")
+
+
+def _find(workload: KueueWorkloadView, kind: str, status: str) -> Condition | None:
+    found = (item for item in workload.status.conditions if item.type == kind and item.status == status)
+    return next(found, None)

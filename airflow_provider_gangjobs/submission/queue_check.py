@@ -1,0 +1,77 @@
+"""Check the queue that the user names, before anything is created."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.cluster.errors import Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.kueue import VERSIONS
+from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, held_reason, queue_problems
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.submission.context import Progress
+    from airflow_provider_gangjobs.submission.requests import Object
+
+NOT_INSTALLED: Final = "is given, and the cluster does not serve kueue.x-k8s.io"
+
+
+class CheckQueue(Struct, frozen=True):
+    """Read the LocalQueues of the namespace, and the priority class if there is one. This step writes nothing."""
+
+    name: str = "check the queue"
+
+    def is_needed(self, progress: Progress) -> bool:
+        """Return whether the Job is new and the user names a queue as a parameter."""
+        return progress.spec.queue_name is not None and not progress.job
+
+    async def apply(self, progress: Progress) -> Object:
+        """Read the queues.
+
+        Raises:
+            InvalidGangSpec: the queue or the priority class does not exist.
+            SubmissionFailed: the queue is held.
+        """
+        name, priority = str(progress.spec.queue_name), progress.spec.queue_priority
+        version, facts = await self._read(progress, priority)
+        if version is None:
+            raise InvalidGangSpec((Problem("queue_name", NOT_INSTALLED, "Install Kueue, or remove queue_name"),))
+        if problems := queue_problems(name, priority, progress.attempt.namespace, facts):
+            raise InvalidGangSpec(problems)
+        if (held := held_reason(name, facts)) is not None:
+            raise progress.failed(self.name, held, transient=True, advice="Run the task again when the queue is active")
+        return progress.job
+
+    async def find(self, progress: Progress) -> Object | None:
+        """Return None: this step writes nothing and can be repeated."""
+        return None
+
+    def accept(self, progress: Progress, stored: Object) -> bool:
+        """Return true: `apply` has made the check."""
+        return True
+
+    async def _read(self, progress: Progress, priority: str | None) -> tuple[str | None, QueueFacts]:
+        """Return the version of Kueue's API, and what it shows. The version is None if no known version is served."""
+        requests = progress.requests
+        for version in VERSIONS:
+            try:
+                found = await requests.list(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
+            except NotFound:
+                continue
+            except Forbidden:
+                return version, QueueFacts(has_priority=await self._has_priority(progress, version, priority))
+            queues = {str(queue["metadata"]["name"]): queue for queue in found}
+            return version, QueueFacts(queues, await self._has_priority(progress, version, priority))
+        return None, QueueFacts()
+
+    async def _has_priority(self, progress: Progress, version: str, priority: str | None) -> bool | None:
+        if priority is None:
+            return None
+        classes = Resource(KUEUE_GROUP, version, "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
+        try:
+            return await progress.requests.find(classes, priority) is not None
+        except Forbidden:
+            return None

@@ -1,0 +1,46 @@
+"""One control plane a session with the manager of Kueue and two nodes, and namespaces of tests in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.control_plane import running_plane
+from tests.cluster.node_pool import NodePool
+from tests.queues.kueue.manager import Kueue, running_kueue
+from tests.queues.tenants import kueue_tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.control_plane import ControlPlane
+    from tests.cluster.tenant import Tenant
+
+COMBINATIONS = [pytest.param(("1.36", "0.15"), id="1.36-kueue-0.15")]
+"""Releases of Kubernetes and Kueue. 1.36 has native gangs whose Job cannot change its parallelism."""
+
+
+@pytest.fixture(scope="session", params=COMBINATIONS)
+def kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
+    """The manager of Kueue on a control plane with two nodes of 4 CPUs."""
+    release, kueue_release = request.param
+    with (
+        running_plane(release, tmp_path_factory.mktemp(f"kueue-{release}-")) as plane,
+        running_kueue(plane, kueue_release) as kueue,
+        NodePool.running(plane, nodes=2, cpu=4),
+    ):
+        yield kueue
+
+
+@pytest.fixture
+def plane(kueue: Kueue) -> ControlPlane:
+    """The control plane."""
+    return kueue.plane
+
+
+@pytest.fixture
+def tenant(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """A namespace of the test's own, as a ServiceAccount that has exactly the documented rights."""
+    with kueue_tenant(plane, request.node.name) as tenant:
+        yield tenant

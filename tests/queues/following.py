@@ -1,0 +1,70 @@
+"""A gang that a test follows while it changes the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.tracking.follow import follow
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
+
+POLL_S = 0.05
+
+
+@dataclass
+class Following:
+    """The lines that the log of the task would have, and the event at the end."""
+
+    lines: list[str] = field(default_factory=list)
+    task: asyncio.Task[GangEvent] | None = None
+
+    async def line(self, part: str) -> str:
+        """The first line that contains this text, as soon as it is reported."""
+        await until(lambda: any(part in line for line in self.lines), lambda: f"no line has {part!r}: {self.lines}")
+        return next(line for line in self.lines if part in line)
+
+    async def event(self) -> GangEvent:
+        """The event at the end."""
+        assert self.task is not None
+        return await asyncio.wait_for(asyncio.shield(self.task), TIMEOUT_S)
+
+
+@asynccontextmanager
+async def following(
+    tenant: Tenant, submission: Submission, deadlines: Deadlines | None = None
+) -> AsyncIterator[Following]:
+    """Follow the gang in the background while the block runs."""
+    found = Following()
+    found.task = asyncio.create_task(
+        follow(
+            tenant.config,
+            submission.ref,
+            deadlines=deadlines or Deadlines(),
+            report=lambda observation: found.lines.append(observation.line),
+        )
+    )
+    try:
+        yield found
+    finally:
+        found.task.cancel()
+        await asyncio.gather(found.task, return_exceptions=True)
+
+
+async def until(is_true: Callable[[], bool], why: Callable[[], str] = lambda: "not in time") -> None:
+    """Wait until the condition holds."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not is_true():  # noqa: ASYNC110 - the condition may read the cluster
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise AssertionError(why()) from None

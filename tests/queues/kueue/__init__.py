@@ -1,0 +1,1 @@
+"""Builds and boots the manager of Kueue."""

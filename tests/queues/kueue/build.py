@@ -1,0 +1,109 @@
+"""Build the Kueue managers that are missing: `python -m tests.queues.kueue.build [0.15 0.19]`.
+
+Each release becomes one folder `<assets>/kueue-<release>` with the static binary `manager`, the definitions of Kueue's
+resources and the webhook configurations. The assets folder is the one of the control planes. A build takes some six
+minutes on two cores when Go's build cache is cold, and seconds when it is warm. A binary is kept until its module file
+changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.controlplane.build import assets_root, go
+
+HERE: Final = Path(__file__).resolve().parent
+RELEASES: Final = {"0.15": "v0.15.0", "0.19": "v0.19.2"}
+MODULE: Final = "sigs.k8s.io/kueue"
+CERTIFICATES_OF_METRICS: Final = '"/etc/kueue/metrics/certs"'
+"""Without its own certificate management, Kueue reads a certificate from this folder, also if it serves no metrics. The
+program is built with the value of an environment variable in its place."""
+CERTIFICATES_VARIABLE: Final = "KUEUE_METRICS_CERTS"
+MANIFESTS: Final = {"crds": "config/components/crd/bases", "webhooks": "config/components/webhook"}
+
+
+def folder(release: str) -> Path:
+    """Where the manager and the manifests of `release` are, once built."""
+    return assets_root() / f"kueue-{release}"
+
+
+def binary(release: str) -> Path:
+    """The manager of `release`, once built."""
+    return folder(release) / "manager"
+
+
+def fingerprint(release: str) -> str:
+    """Changes when anything that the binary is made from changes."""
+    digest = hashlib.sha256(RELEASES[release].encode())
+    for source in (HERE / "releases" / f"{release}.mod", HERE / "releases" / f"{release}.sum"):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def is_current(release: str) -> bool:
+    """Whether the binary is there and was made from today's sources.
+
+    A binary without a fingerprint beside it was brought by somebody else (prebuilt assets) and is trusted.
+    """
+    stamp = folder(release) / "fingerprint"
+    return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
+
+
+def build(release: str) -> None:
+    """Build one release; the binary appears under its final name only when it is whole."""
+    target = folder(release)
+    target.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    with tempfile.TemporaryDirectory(prefix="kueue-") as name:
+        work = Path(name)
+        for kind in ("mod", "sum"):
+            shutil.copyfile(HERE / "releases" / f"{release}.{kind}", work / f"go.{kind}")
+        download = [go(), "mod", "download", "-json", f"{MODULE}@{RELEASES[release]}"]
+        found = subprocess.run(download, cwd=work, check=True, env=environment, capture_output=True, text=True)
+        source = Path(json.loads(found.stdout)["Dir"])
+        main = (source / "cmd/kueue/main.go").read_text()
+        assert CERTIFICATES_OF_METRICS in main, "the folder of the certificates has another name in this release"
+        (work / "main.go").write_text(main.replace(CERTIFICATES_OF_METRICS, f'os.Getenv("{CERTIFICATES_VARIABLE}")'))
+        options = (
+            "-mod=readonly",
+            "-trimpath",
+            "-buildvcs=false",
+            "-ldflags=-s -w",
+            "-o",
+            str(target / "manager.part"),
+        )
+        subprocess.run([go(), "build", *options, "."], cwd=work, check=True, env=environment)
+        for kind, path in MANIFESTS.items():
+            shutil.rmtree(target / kind, ignore_errors=True)
+            shutil.copytree(source / path, target / kind, copy_function=shutil.copyfile)
+    (target / "manager.part").replace(binary(release))
+    (target / "fingerprint").write_text(fingerprint(release))
+
+
+def main(releases: list[str]) -> int:
+    """Build what is missing and say what is being done."""
+    for release in releases:
+        if release not in RELEASES:
+            print(f"no such release: {release} (known: {', '.join(RELEASES)})", file=sys.stderr)
+            return 2
+        if is_current(release):
+            print(f"Kueue {release}: {binary(release)} is up to date")
+            continue
+        print(f"Kueue {release}: building {RELEASES[release]} (some six minutes when cold) ...", flush=True)
+        started = time.monotonic()
+        build(release)
+        print(f"Kueue {release}: built in {time.monotonic() - started:.0f} s: {binary(release)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or list(RELEASES)))

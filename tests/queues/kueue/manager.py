@@ -1,0 +1,271 @@
+"""The manager of Kueue beside a real control plane: definitions, webhooks by URL, a certificate and a configuration."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime
+import ipaddress
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from scripts.ports import free_port
+from tests.queues.kueue.build import CERTIFICATES_VARIABLE, binary, folder, is_current
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from tests.cluster.control_plane import ControlPlane
+
+GROUP: Final = "/apis/kueue.x-k8s.io"
+VERSION: Final = "v1beta2"
+CONVERTED: Final = {"localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters"}
+"""The storage version of these resources differs from the version that the manager reads."""
+WEBHOOKS: Final = {
+    *("mjob.kb.io", "mclusterqueue.kb.io", "mresourceflavor.kb.io", "mworkload.kb.io"),
+    *("vjob.kb.io", "vclusterqueue.kb.io", "vcohort.kb.io", "vresourceflavor.kb.io", "vworkload.kb.io"),
+}
+KINDS: Final = {
+    "resourceflavors": "ResourceFlavor",
+    "clusterqueues": "ClusterQueue",
+    "localqueues": "LocalQueue",
+    "workloadpriorityclasses": "WorkloadPriorityClass",
+    "topologies": "Topology",
+}
+
+
+@dataclass
+class Kueue:
+    """A manager of Kueue. `start` and `stop` may be called in turn; the definitions stay."""
+
+    plane: ControlPlane
+    release: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    health: int = field(default_factory=free_port)
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def work(self) -> Path:
+        """The folder of the certificate, the configuration and the log."""
+        return self.plane.folder / "kueue"
+
+    def install(self) -> None:
+        """Create the namespace, the definitions, and wait until they are served. The manager exits otherwise."""
+        bundle = base64.b64encode(_write_certificate(self.work)).decode()
+        with self.plane.client() as client:
+            _accept(client.post("/api/v1/namespaces", json={"metadata": {"name": "kueue-system"}}))
+            for path in sorted((folder(self.release) / "crds").glob("*.yaml")):
+                definition = yaml.load(path.read_text(), yaml.CSafeLoader)
+                if definition["spec"]["names"]["plural"] in CONVERTED:
+                    webhook: dict[str, Any] = {"clientConfig": self._client_config("/convert", bundle)}
+                    webhook["conversionReviewVersions"] = ["v1"]
+                    definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
+                _accept(client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition))
+            _wait(lambda: not {*KINDS, "workloads"} - _served(client))
+
+    def start(self) -> None:
+        """Start the manager, and its webhooks as soon as it can serve them."""
+        config = {
+            "apiVersion": f"config.kueue.x-k8s.io/{VERSION}",
+            "kind": "Configuration",
+            "namespace": "kueue-system",
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{self.health}"},
+            "metrics": {"bindAddress": "0"},
+            "webhook": {"host": "127.0.0.1", "port": self.port, "certDir": str(self.work)},
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "clientConnection": {"qps": 200, "burst": 400},
+            "integrations": {"frameworks": ["batch/job"]},
+            **self.config,
+        }
+        (self.work / "config.yaml").write_text(yaml.safe_dump(config))
+        with (self.work / "manager.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(binary(self.release)),
+                    f"--config={self.work / 'config.yaml'}",
+                    f"--kubeconfig={self.plane.folder / 'admin.kubeconfig'}",
+                    "--feature-gates=VisibilityOnDemand=false",
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, CERTIFICATES_VARIABLE: str(self.work)},
+            )
+        _wait(self._is_ready)
+
+    def install_webhooks(self) -> None:
+        """Create the webhook configurations. From then on every Job needs the manager."""
+        bundle = base64.b64encode((self.work / "tls.crt").read_bytes()).decode()
+        manifests = (folder(self.release) / "webhooks" / "manifests.yaml").read_text()
+        with self.plane.client() as client:
+            for document in yaml.load_all(manifests, yaml.CSafeLoader):
+                kept = [hook for hook in document["webhooks"] if hook["name"] in WEBHOOKS]
+                for hook in kept:
+                    hook["clientConfig"] = self._client_config(hook["clientConfig"]["service"]["path"], bundle)
+                document |= {"webhooks": kept, "metadata": {"name": f"kueue-{document['kind'].lower()[:8]}"}}
+                path = f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s"
+                _accept(client.post(path, json=document))
+
+    def stop(self) -> None:
+        """Stop the manager and wait until it is gone. The webhooks stay."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(TIMEOUT_S)
+            finally:
+                self._process.kill()
+
+    def create(self, plural: str, body: Mapping[str, Any], namespace: str | None = None) -> None:
+        """Create an object, as soon as the webhooks answer."""
+        where = f"/namespaces/{namespace}" if namespace else ""
+        document = {"apiVersion": f"kueue.x-k8s.io/{VERSION}", "kind": KINDS[plural], **body}
+        with self.plane.client() as client:
+            _wait(lambda: client.post(f"{GROUP}/{VERSION}{where}/{plural}", json=document).is_success)
+
+    def patch(self, plural: str, name: str, body: Mapping[str, Any], namespace: str | None = None) -> None:
+        """Merge-patch an object."""
+        where = f"/namespaces/{namespace}" if namespace else ""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        with self.plane.client() as client:
+            _accept(client.patch(f"{GROUP}/{VERSION}{where}/{plural}/{name}", json=body, headers=headers))
+
+    def workload_of(self, namespace: str, job_uid: str) -> dict[str, Any] | None:
+        """The Workload of a Job."""
+        query = {"labelSelector": f"kueue.x-k8s.io/job-uid={job_uid}"}
+        with self.plane.client() as client:
+            reply = client.get(f"{GROUP}/{VERSION}/namespaces/{namespace}/workloads", params=query)
+        found: list[dict[str, Any]] = _accept(reply)["items"]
+        return found[0] if found else None
+
+    def used_cpu(self, cluster_queue: str) -> str:
+        """How much CPU of its quota a ClusterQueue has given away."""
+        with self.plane.client() as client:
+            status = _accept(client.get(f"{GROUP}/{VERSION}/clusterqueues/{cluster_queue}")).get("status", {})
+        usage = status.get("flavorsUsage") or [{"resources": [{"name": "cpu", "total": "0"}]}]
+        return next(str(one["total"]) for one in usage[0]["resources"] if one["name"] == "cpu")
+
+    def create_queue(
+        self,
+        namespace: str,
+        *,
+        name: str = "team",
+        cpu: str = "4",
+        flavor: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> str:
+        """Create a LocalQueue, with a ClusterQueue and a flavor of its own. Returns the name of the ClusterQueue."""
+        cluster_queue = f"{namespace}-{name}"
+        resources = [{"name": "cpu", "nominalQuota": cpu}]
+        group = {"coveredResources": ["cpu"], "flavors": [{"name": cluster_queue, "resources": resources}]}
+        self.create("resourceflavors", {"metadata": {"name": cluster_queue}, "spec": dict(flavor or {})})
+        self.create(
+            "clusterqueues",
+            {
+                "metadata": {"name": cluster_queue},
+                "spec": {
+                    "namespaceSelector": {},
+                    "preemption": {"withinClusterQueue": "LowerPriority"},
+                    "resourceGroups": [group],
+                    **spec,
+                },
+            },
+        )
+        self.create("localqueues", {"metadata": {"name": name}, "spec": {"clusterQueue": cluster_queue}}, namespace)
+        _wait(lambda: self.is_active(namespace, name))
+        return cluster_queue
+
+    def is_active(self, namespace: str, name: str) -> bool:
+        """Whether a LocalQueue takes Workloads."""
+        with self.plane.client() as client:
+            queue = _accept(client.get(f"{GROUP}/{VERSION}/namespaces/{namespace}/localqueues/{name}"))
+        conditions = queue.get("status", {}).get("conditions") or ()
+        return any((item["type"], item["status"]) == ("Active", "True") for item in conditions)
+
+    def _client_config(self, path: str, bundle: str) -> dict[str, Any]:
+        return {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": bundle}
+
+    def _is_ready(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise AssertionError(f"the manager ended: {(self.work / 'manager.log').read_text()[-3000:]}")
+        return httpx.get(f"http://127.0.0.1:{self.health}/readyz").is_success
+
+
+@contextlib.contextmanager
+def running_kueue(plane: ControlPlane, release: str, **config: Any) -> Iterator[Kueue]:
+    """The manager of Kueue while the block runs. Without its binary the test is skipped, except in CI."""
+    if not is_current(release):
+        missing = f"no manager of Kueue {release}: run `python -m tests.queues.kueue.build {release}`"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    kueue = Kueue(plane, release, config)
+    kueue.work.mkdir()
+    try:
+        kueue.install()
+        kueue.start()
+        kueue.install_webhooks()
+        yield kueue
+    finally:
+        kueue.stop()
+
+
+def _write_certificate(where: Path) -> bytes:
+    """Write a self-signed certificate of 127.0.0.1 and its key, and return the certificate as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhooks")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    (where / "tls.crt").write_bytes(pem)
+    (where / "tls.key").touch(mode=0o600)
+    (where / "tls.key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return pem
+
+
+def _served(client: httpx.Client) -> set[str]:
+    reply = client.get(f"{GROUP}/{VERSION}")
+    return {resource["name"] for resource in reply.json()["resources"]} if reply.is_success else set()
+
+
+def _accept(reply: httpx.Response) -> dict[str, Any]:
+    assert reply.is_success, f"{reply.request.method} {reply.request.url}: {reply.status_code} {reply.text}"
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+def _wait(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            if is_done():
+                return
+        assert time.monotonic() < deadline, "not ready in time"
+        time.sleep(0.1)

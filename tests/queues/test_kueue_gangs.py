@@ -1,0 +1,237 @@
+"""Gangs in queues of the real Kueue manager: how they run, why they wait, and how they end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.submit import submit
+from tests.cluster.gangs import gang_spec, submit_gang
+from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.queues.following import following, until
+from tests.queues.tenants import kueue_tenant
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.control_plane import ControlPlane
+    from tests.cluster.tenant import Tenant
+    from tests.queues.kueue.manager import Kueue
+
+QUEUE = "team"
+SLEEP = "import time; time.sleep(3000)"
+KEY = TaskKey("dag", "run", "task", -1)
+SHORT = "import time; time.sleep(1)"
+
+
+@pytest.fixture
+def queue(kueue: Kueue, tenant: Tenant) -> str:
+    """The ClusterQueue of the queue `team`, which has a quota of 4 CPUs."""
+    return kueue.create_queue(tenant.namespace)
+
+
+@pytest.fixture(scope="session")
+def priorities(kueue: Kueue) -> None:
+    for name, value in {"low": 1, "high": 100}.items():
+        kueue.create("workloadpriorityclasses", {"metadata": {"name": name}, "value": value})
+
+
+def job_of(tenant: Tenant, submission: Submission) -> dict[str, Any]:
+    with tenant.plane.client() as admin:
+        path = f"/apis/batch/v1/namespaces/{tenant.namespace}/jobs/{submission.ref.name}"
+        found: dict[str, Any] = admin.get(path).json()
+        return found
+
+
+def pods_of(tenant: Tenant) -> list[dict[str, Any]]:
+    with tenant.plane.client() as admin:
+        found: list[dict[str, Any]] = admin.get(f"/api/v1/namespaces/{tenant.namespace}/pods").json()["items"]
+        return found
+
+
+async def test_gang_that_fits_runs_with_the_documented_rights(tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(queue_name=QUEUE))
+        async with following(tenant, submission) as gang:
+            event = await gang.event()
+    assert event.status is Status.SUCCEEDED, event
+    assert job_of(tenant, submission)["metadata"]["labels"][LABEL_KUEUE_QUEUE] == QUEUE
+    assert tenant.forbidden_requests() == []
+
+
+async def test_gang_waits_for_quota_with_the_reason_and_runs_when_it_is_free(tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        first = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE), "first")
+        await until(lambda: len(pods_of(tenant)) == 3)
+        second = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "second")
+        async with following(tenant, second) as gang:
+            await gang.line("does not admit the gang yet: insufficient unused quota for cpu")
+            await gangs.delete(first.ref)
+            assert (await gang.event()).status is Status.SUCCEEDED
+
+
+NEVER = {
+    "never fits": (gang_spec(queue_name=QUEUE, cpu="2"), "maximum capacity (4)"),
+    "resource not listed": (
+        GangSpec(image="python:3.12", workers=2, queue_name=QUEUE, resources={"cpu": "1", "memory": "1Mi"}),
+        "resource memory unavailable in ClusterQueue",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "reason"), NEVER.values(), ids=NEVER)
+async def test_gang_that_never_fits_times_out_and_holds_nothing(
+    kueue: Kueue, tenant: Tenant, queue: str, spec: Any, reason: str
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, spec)
+        async with following(tenant, submission, Deadlines(queue_s=3)) as gang:
+            event = await gang.event()
+    assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.queued.queue-refused")
+    assert reason in event.message
+    workload = kueue.workload_of(tenant.namespace, submission.ref.uid)
+    assert workload is not None
+    assert (workload["spec"]["active"], pods_of(tenant), kueue.used_cpu(queue)) == (False, [], "0")
+    assert tenant.forbidden_requests() == []
+
+
+async def test_halted_gang_does_not_run_when_quota_is_free(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        first = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE), "first")
+        await until(lambda: len(pods_of(tenant)) == 3)
+        second = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "second")
+        async with following(tenant, second) as gang:
+            await gang.line("insufficient unused quota")
+            await gangs.halt(second.ref, reason="Enough: a person said so")
+            event = await gang.event()
+        await gangs.delete(first.ref)
+        third = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "third")
+        async with following(tenant, third) as other:
+            assert (await other.event()).status is Status.SUCCEEDED
+    assert (event.status, event.reason, event.message) == (
+        Status.FAILED,
+        "Enough",
+        "The gang was halted: a person said so",
+    )
+    assert not any("running" in line for line in gang.lines)
+    assert job_of(tenant, second)["spec"]["suspend"] is True
+    assert {pod["metadata"]["labels"]["job-name"] for pod in pods_of(tenant)} == {third.ref.name}
+
+
+async def test_preempted_gang_is_not_timed_out_by_its_age(
+    kueue: Kueue, tenant: Tenant, queue: str, priorities: None
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        low = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE, queue_priority="low"), "low")
+        async with following(tenant, low, Deadlines(queue_s=20)) as gang:
+            await gang.line("running: 3/3")
+            await until(lambda: job_age_s(tenant, low) > 25)
+            high = await submit_gang(gangs, gang_spec(code=SHORT, queue_name=QUEUE, queue_priority="high"), "high")
+            async with following(tenant, high) as preempting:
+                assert (await preempting.event()).status is Status.SUCCEEDED
+            await until(lambda: gang.lines[-1].startswith("running: 3/3") and len(gang.lines) > 3)
+    assert any("Preempted" in line or "queued" in line for line in gang.lines), gang.lines
+
+
+def job_age_s(tenant: Tenant, submission: Submission) -> float:
+    created = datetime.fromisoformat(job_of(tenant, submission)["metadata"]["creationTimestamp"])
+    return (datetime.now(UTC) - created).total_seconds()
+
+
+async def test_queue_that_the_cluster_gives_is_obeyed(kueue: Kueue, tenant: Tenant) -> None:
+    kueue.create_queue(tenant.namespace, name="default", cpu="2")
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec())
+        assert submission.state == "suspended"
+        async with following(tenant, submission) as gang:
+            await gang.line("Kueue queue default cannot admit the gang")
+    assert pods_of(tenant) == []
+    assert job_of(tenant, submission)["metadata"]["generation"] == 1
+
+
+@pytest.mark.parametrize("name", [QUEUE, "default"])
+async def test_submission_that_died_is_completed_by_the_next_try(kueue: Kueue, tenant: Tenant, name: str) -> None:
+    """Kueue takes a Job of the queue `default` at once, so the gang may have begun to run."""
+    kueue.create_queue(tenant.namespace, name=name)
+    spec = gang_spec(queue_name=name, files={"a.txt": "text"})
+    async with GangService.connect(tenant.config) as gangs:
+        discovered = await discover(gangs.client)
+        arguments: dict[str, Any] = {"key": KEY, "claim": "somebody", "discovered": discovered}
+        dying = CrashingClient(gangs.client, Crash(3, applied=False))
+        with pytest.raises(ProcessDied):
+            await submit(dying, spec, namespace=tenant.namespace, **arguments)
+        assert dying.requests == ["LIST jobs", "LIST localqueues", "POST jobs", "POST services"]
+        submission = await submit(gangs.client, spec, namespace=tenant.namespace, **arguments)
+        async with following(tenant, submission) as gang:
+            event = await gang.event()
+    assert (submission.adopted, event.status) == (True, Status.SUCCEEDED), event
+
+
+async def test_gang_that_an_administrator_deactivates_says_so(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE))
+        async with following(tenant, submission) as gang:
+            await gang.line("running: 3/3")
+            deactivate(kueue, tenant, submission)
+            await gang.line("is inactive: The workload is deactivated")
+            await gangs.halt(submission.ref, reason="Enough: a person said so")
+            assert (await gang.event()).status is Status.FAILED
+    workload = kueue.workload_of(tenant.namespace, submission.ref.uid)
+    assert workload is not None
+    assert workload["spec"]["active"] is False
+
+
+async def test_gang_of_a_queue_that_is_held_says_so(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE))
+        async with following(tenant, submission) as gang:
+            await gang.line("running: 3/3")
+            kueue.patch("clusterqueues", queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
+            await gang.line("ClusterQueueStopped")
+
+
+async def test_bad_queue_is_refused_before_anything_is_created(
+    kueue: Kueue, tenant: Tenant, queue: str, priorities: None
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        with pytest.raises(InvalidGangSpec, match=r"nosuch is no LocalQueue of namespace .* Name one of team"):
+            await submit_gang(gangs, gang_spec(queue_name="nosuch"))
+        with pytest.raises(InvalidGangSpec, match="urgent is no WorkloadPriorityClass"):
+            await submit_gang(gangs, gang_spec(queue_name=QUEUE, queue_priority="urgent"))
+        kueue.patch("localqueues", QUEUE, {"spec": {"stopPolicy": "Hold"}}, tenant.namespace)
+        with pytest.raises(SubmissionFailed, match="LocalQueue team is held") as held:
+            await submit_gang(gangs, gang_spec(queue_name=QUEUE))
+        assert held.value.retryable
+        assert await gangs.client.list(JOBS, tenant.namespace) == []
+
+
+async def test_gang_without_the_rights_of_kueue_runs_and_times_out(kueue: Kueue, plane: ControlPlane) -> None:
+    with kueue_tenant(plane, "no rights of kueue", role=False, cluster_role=False) as tenant:
+        kueue.create_queue(tenant.namespace)
+        async with GangService.connect(tenant.config) as gangs:
+            fits = await submit_gang(gangs, gang_spec(queue_name=QUEUE), "fits")
+            async with following(tenant, fits) as gang:
+                assert (await gang.event()).status is Status.SUCCEEDED
+            never = await submit_gang(gangs, gang_spec(queue_name=QUEUE, cpu="2"), "never")
+            async with following(tenant, never, Deadlines(queue_s=8)) as gang:
+                event = await gang.event()
+        assert (event.status, event.phase) == (Status.TIMEOUT, "queued")
+        assert "maximum capacity (4)" in event.message
+        assert {pod["metadata"]["labels"]["job-name"] for pod in pods_of(tenant)} == {fits.ref.name}
+
+
+def deactivate(kueue: Kueue, tenant: Tenant, submission: Submission) -> None:
+    """Deactivate the Workload of the gang, as an administrator."""
+    workload = kueue.workload_of(tenant.namespace, submission.ref.uid)
+    assert workload is not None
+    kueue.patch("workloads", workload["metadata"]["name"], {"spec": {"active": False}}, tenant.namespace)

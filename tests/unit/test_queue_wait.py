@@ -1,0 +1,128 @@
+"""Why a gang waits in a queue of Kueue, by the conditions that the real manager writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, evicted_at, explain_queue
+from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
+
+AT = "2026-01-01T00:00:00Z"
+ASSIGN = "couldn't assign flavors to pod set main: "
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": AT}
+
+
+def pending(message: str, reason: str = "Pending") -> dict[str, Any]:
+    return condition("QuotaReserved", "False", reason, message)
+
+
+def workload(*conditions: dict[str, Any], active: bool = True) -> KueueWorkloadView:
+    status = {"conditions": list(conditions)}
+    return view(KueueWorkloadView, {"metadata": {"name": "w"}, "spec": {"active": active}, "status": status})
+
+
+PREEMPTED = condition("Evicted", "True", "Preempted", "Preempted to accommodate a workload (UID: u, JobUID: j)")
+LIMIT = condition(
+    "Evicted",
+    "True",
+    "DeactivatedDueToRequeuingLimitExceeded",
+    "The workload is deactivated due to exceeding the maximum number of re-queuing retries",
+)
+CASES = {
+    "no Workload yet": (None, QueueState.WAITING, "Waits for admission by Kueue queue team"),
+    "Workload without conditions": (workload(), QueueState.WAITING, "Waits for admission by Kueue queue team"),
+    "no quota now": (
+        workload(pending(f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed")),
+        QueueState.WAITING,
+        "Kueue queue team does not admit the gang yet: insufficient unused quota for cpu in flavor f, 2 more needed",
+    ),
+    "never fits": (
+        workload(pending(f"{ASSIGN}insufficient quota for cpu in flavor f, request (6) > maximum capacity (4)")),
+        QueueState.REFUSED,
+        (
+            "Kueue queue team cannot admit the gang: insufficient quota for cpu in flavor f, request (6) > maximum "
+            "capacity (4)"
+        ),
+    ),
+    "resource not listed": (
+        workload(pending(f"{ASSIGN}resource memory unavailable in ClusterQueue")),
+        QueueState.REFUSED,
+        "Kueue queue team cannot admit the gang: resource memory unavailable in ClusterQueue",
+    ),
+    "no such queue": (
+        workload(pending("LocalQueue team doesn't exist", "Inadmissible")),
+        QueueState.REFUSED,
+        "Kueue queue team cannot admit the gang: LocalQueue team doesn't exist",
+    ),
+    "held": (
+        workload(pending("ClusterQueue c is inactive", "Inadmissible")),
+        QueueState.REFUSED,
+        "Kueue queue team cannot admit the gang: ClusterQueue c is inactive",
+    ),
+    "no place by topology": (
+        workload(pending(f'{ASSIGN}topology "t" allows to fit only 1 out of 5 pod(s)')),
+        QueueState.WAITING,
+        'Kueue queue team does not admit the gang yet: topology "t" allows to fit only 1 out of 5 pod(s)',
+    ),
+    "preempted": (
+        workload(pending("was preempted"), PREEMPTED),
+        QueueState.WAITING,
+        (
+            "Kueue queue team has stopped the gang and lets it run again later (Preempted: Preempted to accommodate a "
+            "workload (UID: u, JobUID: j))"
+        ),
+    ),
+    "given up": (
+        workload(pending("evicted"), LIMIT, active=False),
+        QueueState.DEACTIVATED,
+        (
+            "Kueue queue team does not let the gang run, because its Workload w is inactive: The workload is "
+            "deactivated due to exceeding the maximum number of re-queuing retries"
+        ),
+    ),
+    "quota reserved, checks to do": (
+        workload(condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue c")),
+        QueueState.WAITING,
+        "Kueue queue team has reserved quota, and waits for its checks",
+    ),
+    "admitted": (
+        workload(
+            condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue c"),
+            condition("Admitted", "True", "Admitted", "The workload is admitted"),
+        ),
+        QueueState.ADMITTED,
+        "Kueue queue team has admitted the gang, and lets it run",
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "state", "text"), CASES.values(), ids=CASES)
+def test_reason_of_a_wait(seen: KueueWorkloadView | None, state: QueueState, text: str) -> None:
+    found = explain_queue("team", seen)
+    assert (found.state, found.text) == (state, text)
+
+
+def test_the_last_event_tells_the_reason_where_the_workload_cannot_be_read() -> None:
+    events = [
+        view(EventView, {"reason": reason, "message": message, "lastTimestamp": at})
+        for reason, message, at in (
+            ("Pending", f"{ASSIGN}insufficient unused quota for cpu in flavor f, 2 more needed", AT),
+            ("Pending", f"{ASSIGN}resource memory unavailable in ClusterQueue", "2026-01-01T00:00:09Z"),
+            ("Other", "something else", "2026-01-01T00:00:10Z"),
+        )
+    ]
+    assert explain_queue("team", None, events).text.endswith("resource memory unavailable in ClusterQueue")
+
+
+def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:
+    again = condition("Evicted", "False", "QuotaReserved", "Previously: Preempted")
+    assert (evicted_at(workload(PREEMPTED)) is None, evicted_at(workload(again)), evicted_at(None)) == (
+        False,
+        None,
+        None,
+    )
