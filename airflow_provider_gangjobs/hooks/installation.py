@@ -12,9 +12,8 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from airflow.configuration import conf
-
 from airflow_provider_gangjobs.gang.identity import digest_of, slug_of
+from airflow_provider_gangjobs.hooks.configuration import conf
 from airflow_provider_gangjobs.kube.names import problem_with_label_value
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow.configuration import conf
+from airflow_provider_gangjobs.hooks.configuration import conf
 
 if TYPE_CHECKING:
     from datetime import datetime

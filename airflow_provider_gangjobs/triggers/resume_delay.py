@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from airflow.configuration import conf
+from airflow_provider_gangjobs.hooks.configuration import conf
 
 HEARTBEAT_S: Final = 5.0
 """The default of Airflow's `[workers] min_heartbeat_interval`."""

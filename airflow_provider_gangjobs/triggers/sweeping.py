@@ -15,11 +15,11 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
 
-from airflow.configuration import conf
 from msgspec import Struct
 
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.gang.state.ownership import GRACE
+from airflow_provider_gangjobs.hooks.configuration import conf
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill
 from airflow_provider_gangjobs.triggers.task_state import read_task_state
