@@ -45,7 +45,7 @@ async def test_a_gang_that_cannot_fit_places_nothing_and_times_out(tenant: Tenan
         event = await follow_gang(tenant, submission, Deadlines(assemble_s=4))
         job = await gangs.client.get(JOBS, submission.ref.name, tenant.namespace)
     assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
-    assert job["spec"]["activeDeadlineSeconds"] == 1
+    assert job["spec"]["activeDeadlineSeconds"] == 0
 
 
 async def test_submitting_twice_is_one_gang(tenant: Tenant) -> None:

@@ -265,4 +265,4 @@ async def test_halt_is_completed_after_each_fault(tenant: Tenant, fault_name: st
         assert (event.status, event.reason) == (Status.TIMEOUT, "Deadline.running.ranks")
         assert outcomes_by_rank(event) == {0: (OutcomeKind.DELETED,), 1: (OutcomeKind.DELETED,)}
         await check(gang, event)
-        assert (await gang.job())["spec"]["activeDeadlineSeconds"] == 1
+        assert (await gang.job())["spec"]["activeDeadlineSeconds"] == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.conformance.manifests import indexed
 from tests.conformance.namespace import FOREIGN, conditions_of
 
@@ -61,6 +63,23 @@ def test_job_without_parallelism_starts_nothing_and_fails_by_its_deadline(namesp
     assert namespace.pods() == []
     created = [event for event in namespace.list_objects("events") if event["reason"] == "SuccessfulCreate"]
     assert sum(event.get("count", 1) for event in created) <= 2  # events may be late
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_job_that_starts_with_a_deadline_of_zero_fails_without_a_pod(namespace: Namespace, has_run: bool) -> None:
+    """How a suspended gang is halted."""
+    namespace.create("jobs", indexed(suspend=not has_run))
+    if has_run:
+        namespace.wait_pods(2)
+        namespace.patch("jobs", "j", {"spec": {"suspend": True}})
+    namespace.wait_job("Suspended")
+    namespace.wait_until(lambda: not namespace.pods(), lambda: "no pods")
+    namespace.patch("jobs", "j", {"spec": {"suspend": False, "activeDeadlineSeconds": 0}})
+    job = namespace.wait_job("Failed")
+    assert ("Failed", "True", "DeadlineExceeded") in conditions_of(job)
+    assert namespace.pods() == []
+    created = [event for event in namespace.list_objects("events") if event["reason"] == "SuccessfulCreate"]
+    assert sum(event.get("count", 1) for event in created) <= (2 if has_run else 0)
 
 
 def test_start_time_is_cleared_and_set_again(namespace: Namespace) -> None:

@@ -137,7 +137,7 @@ class Task:
     @property
     def halted(self) -> bool:
         (job,) = self.jobs
-        return ANNOTATION_HALTED in job["metadata"]["annotations"] and job["spec"]["activeDeadlineSeconds"] == 1
+        return ANNOTATION_HALTED in job["metadata"]["annotations"] and job["spec"]["activeDeadlineSeconds"] == 0
 
 
 TaskMaker = Callable[..., Task]

@@ -45,7 +45,7 @@ async def halted_over_image(plane: VirtualControlPlane) -> tuple[GangRef, GangEv
     following = Follower(plane, ref, deadlines=Deadlines(assemble_s=60))
     await plane.until(lambda: [pod["spec"].get("nodeName") for pod in plane.pods()] == ["node-0"] * 2)
     wait_for_image(plane, 0, 1)
-    await plane.until(lambda: plane.job()["spec"].get("activeDeadlineSeconds") == 1)
+    await plane.until(lambda: plane.job()["spec"].get("activeDeadlineSeconds") == 0)
     plane.plays_nodes = True
     return ref, await following.event()
 

@@ -27,8 +27,9 @@ DELETION_HALT_REASON: Final = "its submission is being deleted"
 NOTE_CHARACTERS_MAX: Final = 2000
 """All annotations of an object share 256 KiB, and a person reads this note."""
 
-HALTED_DEADLINE_S: Final = 1
-"""activeDeadlineSeconds of a halted Job: the least value that the API server accepts is 0, and 1 is as good."""
+HALTED_DEADLINE_S: Final = 0
+"""activeDeadlineSeconds of a halted Job. The Job controller sets `startTime` and compares the deadline before it
+creates pods, so a Job that starts with this deadline fails without a pod."""
 
 _DEADLINE_PREFIX: Final = REASON_JOB_DEADLINE
 
@@ -51,7 +52,7 @@ def halt_patch(reason: str, job: Job) -> dict[str, Any]:
     and lets it fail with `DeadlineExceeded` when they have ended; Kueue then takes its quota back.
 
     A suspended Job cannot fail, so the patch keeps it suspended; see `finish_patch`. If Kueue resumes it in between, it
-    fails a second later.
+    fails at once.
 
     :param reason: The value of `ANNOTATION_HALTED`.
     :param job: The Job as it was just read.
@@ -65,11 +66,12 @@ def halt_patch(reason: str, job: Job) -> dict[str, Any]:
 def finish_patch(job: Job) -> dict[str, Any] | None:
     """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended. `None` if there is none.
 
-    The Job controller starts the Job without a pod, and lets it fail a second later. A Job in a queue of Kueue is
-    started by Kueue, without quota. The API server refuses the patch where the pods are a gang of Kubernetes 1.36 or of
-    `Job.spec.scheduling`; such a Job stays suspended.
+    The Job controller starts the Job and lets it fail at once, without a pod, because its deadline has passed. The
+    patch leaves `parallelism` as it is: Kubernetes 1.36 refuses to change it if the pods are a gang, and every release
+    if the gang is that of `Job.spec.scheduling`.
 
-    A Job in a queue needs the patch only if its Workload cannot be deactivated: the patch activates the Workload again.
+    A Job in a queue of Kueue is started by Kueue, without quota. It needs the patch only if its Workload cannot be
+    deactivated: the patch activates the Workload again.
 
     :param job: The Job as it was before the halt.
     """
@@ -77,7 +79,7 @@ def finish_patch(job: Job) -> dict[str, Any] | None:
         return None
     if job.is_queued_by_kueue:
         return {"spec": {"parallelism": 0}}
-    return {"spec": {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
+    return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 
 
 def format_halt_note(error: GangJobError) -> str:
