@@ -55,7 +55,9 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": [_modules("airflow_provider_gangjobs.hooks.gang_job")],
-        "operators": [_modules("airflow_provider_gangjobs.operators.gang_job")],
+        "operators": [
+            _modules("airflow_provider_gangjobs.operators.gang_job", "airflow_provider_gangjobs.operators.delete_gang")
+        ],
         "sensors": [_modules("airflow_provider_gangjobs.sensors.gang_job")],
         "task-decorators": [
             {"name": "gang_job", "class-name": "airflow_provider_gangjobs.decorators.gang_job.gang_job_task"}

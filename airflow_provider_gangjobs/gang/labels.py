@@ -58,6 +58,9 @@ task."""
 ANNOTATION_ON_FINISH: Final = metadata_keys.ANNOTATION_ON_FINISH
 """What happens to the Job after its outcome was delivered, one of `gang.spec.OnFinish`. On the Job of an operator's
 task."""
+ANNOTATION_WAIT_UNTIL: Final = metadata_keys.ANNOTATION_WAIT_UNTIL
+"""The state of the gang at which its task ends, `submitted` or `running`: the gang runs on after its task has
+succeeded. On the Job of an operator's task. Absent if the task waits for the end of the gang."""
 ANNOTATION_GANG: Final = metadata_keys.ANNOTATION_GANG
 """How the pods are placed: `gang:<dialect>`, `basic:<reason>`, `brought` or `off`. On the Job."""
 

@@ -83,6 +83,15 @@ class GangSelection:
             return task_selector(*(digest for digests in self.digests for digest in digests))
         return f"{LABEL_GANG} in ({','.join(self.names or {})})"
 
+    def matching(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the Jobs of the selected gangs, with all attempts of a task or submission id.
+
+        :param jobs: The Jobs that the label selector has selected.
+        """
+        if self.names is None:
+            return list(jobs)
+        return [job for job in jobs if self.names.get(job.ref.name) in ("", job.ref.uid)]
+
     def find(self, jobs: Iterable[Job]) -> dict[str, SelectedGang]:
         """Return the selected gangs by a key that stays the same while the gangs change.
 

@@ -83,12 +83,22 @@ class OnKill(StrEnum):
     KEEP = "keep"
 
 
+class WaitUntil(StrEnum):
+    """The state of the gang at which its task ends."""
+
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    """All ranks run, or the gang has succeeded."""
+    ENDED = "ended"
+
+
 @dataclass(frozen=True)
 class Policies:
     """What happens to a gang after its task. The Job carries the policies, for whoever ends or frees it later."""
 
     on_kill: OnKill
     on_finish: OnFinish
+    wait_until: WaitUntil = WaitUntil.ENDED
 
 
 @dataclass(frozen=True)

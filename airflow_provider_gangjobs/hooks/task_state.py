@@ -33,7 +33,7 @@ class AbsentState(StrEnum):
 _ENDED_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
-def is_kill(state: str) -> bool:
+def is_kill(state: str, *, outlives_task: bool = False) -> bool:
     """Whether a trigger that Airflow cancels while its task is in this state was cancelled because of a kill.
 
     Airflow gives the same reason to a trigger that it cancels because a user ended the task, because another triggerer
@@ -43,7 +43,11 @@ def is_kill(state: str) -> bool:
 
     After a clear the state may already be that of the next try. Then this is no kill either: the next try adopts the
     gang or replaces it, as `reattach` says.
+
+    :param outlives_task: The gang runs on after its task has succeeded, so a success ends nothing.
     """
+    if outlives_task and is_success(state):
+        return False
     return state in _ENDED_STATES or state in {AbsentState.CLEARED, AbsentState.GONE}
 
 

@@ -9,11 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_gangjobs.exceptions import DeadlineExceeded
 from airflow_provider_gangjobs.hooks.configuration import conf
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from airflow_provider_gangjobs.gang.identity import TaskKey
     from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
 BACKSTOP_S: Final = 120.0
@@ -84,3 +86,14 @@ def worker_wait_limit_s(
     limit_s = execution_timeout.total_seconds()
     before_s = max(running_s, time.time() - started.timestamp()) if started else running_s
     return max(0.0, limit_s - before_s - min(ALARM_MARGIN_S, limit_s * ALARM_MARGIN_PART))
+
+
+def execution_timeout_error(key: TaskKey, execution_timeout: timedelta | None) -> DeadlineExceeded:
+    """Return the error of a task whose `execution_timeout` has passed, if the phase of its gang is not known."""
+    return DeadlineExceeded(
+        ref=f"of task {key.dag_id}.{key.task_id}",
+        phase="under way",
+        seconds=execution_timeout.total_seconds() if execution_timeout else None,
+        advice="Raise execution_timeout of the task",
+        limited_by="execution_timeout",
+    )

@@ -13,9 +13,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow_provider_gangjobs.exceptions import DeadlineExceeded, PreviousAttemptRunning
+from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, Policies
+from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowTaskTimeout,
     TaskDeferralError,
@@ -23,14 +23,19 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
 )
 from airflow_provider_gangjobs.hooks.task_state import is_running_try
 from airflow_provider_gangjobs.operators import parameters, previous
-from airflow_provider_gangjobs.operators.deferral import with_deadline, worker_wait_limit_s
+from airflow_provider_gangjobs.operators.deferral import (
+    execution_timeout_error,
+    with_deadline,
+    worker_wait_limit_s,
+)
+from airflow_provider_gangjobs.operators.delivered_task import DeliveredTask
+from airflow_provider_gangjobs.operators.hand_over import HandOver, is_handed_over, submitted_event
 from airflow_provider_gangjobs.operators.messages import submission_messages
 from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.operators.start_guard import StartGuard
-from airflow_provider_gangjobs.operators.task_parameters import GangTaskParameters
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from datetime import datetime
 
     from airflow.sdk import Context
@@ -51,7 +56,7 @@ XCOM_END: Final = "gang_end"
 """XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
 
 
-class GangJobOperator(GangTaskParameters):
+class GangJobOperator(DeliveredTask):
     """Run a gang of pods on Kubernetes, and return its results.
 
     The pods start together or, with `gang="required"`, not at all. The gang runs once however often workers,
@@ -138,6 +143,8 @@ class GangJobOperator(GangTaskParameters):
     :param on_finish: Which Jobs are deleted at the end: `keep` none, `delete` all, and `delete_succeeded` (the
         default) the ones that succeeded.
     :param on_kill: What happens to the gang if the task is killed: `delete` (the default) or `keep`.
+    :param wait_until: When the task ends: `ended` (the default) with the gang, or earlier, when the gang is `submitted`
+        or `running`. The gang then runs on without its task, and the task returns its `namespace`, `name` and `uid`.
     :param deferrable: Whether the task waits in the triggerer, without a worker. Defaults to Airflow's
         `[operators] default_deferrable` if that option was set, else to true.
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
@@ -147,7 +154,6 @@ class GangJobOperator(GangTaskParameters):
     _began_at = 0.0
     """When the current part of the try began, by `time.monotonic`."""
     _start_guard: StartGuard | None = None
-    _to_deliver: Completion | None = None
 
     def execute(self, context: Context) -> Any:
         """Submit the gang, or adopt the gang of an earlier try. Then wait for its end, in the triggerer if possible."""
@@ -189,7 +195,7 @@ class GangJobOperator(GangTaskParameters):
             # Airflow ends a deferral some time after the trigger should have ended it with the same error.
             gangs = self._find_gangs(context, retry_for_s=CONNECTION_READ_FOR_S)
             gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            raise self._execution_timeout_error(gangs) from late
+            raise execution_timeout_error(gangs.key, self.execution_timeout) from late
         except TaskDeferralError:
             # The trigger could not run, so the state of the gang is unknown.
             with self._session(context, retry_for_s=CONNECTION_READ_FOR_S) as gangs:
@@ -201,31 +207,6 @@ class GangJobOperator(GangTaskParameters):
                 args = self._trigger_args(gangs, gang.ref, attempt=gang.attempt, disruptions=gang.disruptions)
                 return self._complete(context, self._wait_here(context, args))
 
-    @property
-    def on_success_callback(self) -> list[Callable[[Context], Any]]:
-        """The callback that delivers the gang, followed by the callbacks of the user.
-
-        Airflow calls them after it has reported the success of the task. The gang may be delivered only after the API
-        server has accepted the report. Until then, a fault of the process, of `post_execute`, of an XCom backend or of
-        the API server can still fail the task, and the next try must find the gang.
-        """
-        return [_deliver, *self._on_success]
-
-    @on_success_callback.setter
-    def on_success_callback(self, given: Callable[[Context], Any] | Iterable[Callable[[Context], Any]] | None) -> None:
-        callbacks = () if given is None else (given,) if callable(given) else given
-        self._on_success = [callback for callback in callbacks if callback is not _deliver]
-
-    def deliver(self, ti: Any) -> None:
-        """Mark the gang as delivered, and apply `on_finish`, if Airflow has stored the success of the task.
-
-        Does nothing before the gang has succeeded.
-
-        :param ti: The task instance of the context.
-        """
-        if self._to_deliver is not None:
-            self._to_deliver.deliver_accepted(ti)
-
     def on_kill(self) -> None:
         """Delete the live gang of this try, unless `on_kill` is `keep`. Airflow allows five seconds.
 
@@ -233,10 +214,6 @@ class GangJobOperator(GangTaskParameters):
         """
         if self._gangs is not None and self.kill_policy is OnKill.DELETE:
             self._gangs.kill(why="the task was killed")
-
-    @property
-    def _policies(self) -> Policies:
-        return Policies(self.kill_policy, self.on_finish)
 
     def _submit(self, context: Context, gangs: TaskGangs) -> Submission:
         """Submit the gang, or adopt the one that is there. While pods of an earlier attempt run, the task waits."""
@@ -289,6 +266,8 @@ class GangJobOperator(GangTaskParameters):
     def _wait(self, context: Context, gangs: TaskGangs, submission: Submission) -> GangEvent:
         """Defer the task, or wait in this worker and return the event of the gang's end."""
         self._push_xcom(context, XCOM_GANG, asdict(submission.ref))
+        if self.wait_until is WaitUntil.SUBMITTED:
+            return submitted_event(submission.ref)
         if self.deferrable:
             self._defer(self._args_of_submission(gangs, submission), context["ti"].start_date)
         return self._wait_here(context, self._args_of_submission(gangs, submission))
@@ -312,7 +291,7 @@ class GangJobOperator(GangTaskParameters):
         started = context["ti"].start_date
         limit_s = worker_wait_limit_s(self.execution_timeout, started, time.monotonic() - self._began_at)
         args, _ = with_deadline(args, self.execution_timeout, started)
-        return wait_for_event_in_worker(args, self.log, config=self._gangs.config, limit_s=limit_s)
+        return wait_for_event_in_worker(args, self.log, config=self._gangs.config, limit_s=limit_s, until=self._until)
 
     def _followed_on(self, context: Context, event: GangEvent) -> GangEvent:
         """Return the event or, if the trigger could not follow the gang, act as `tracking_errors` describes.
@@ -358,22 +337,13 @@ class GangJobOperator(GangTaskParameters):
             from airflow_provider_gangjobs.triggers.wait import EXECUTION_TIMEOUT
 
             self._gangs.end(self.on_finish, why=EXECUTION_TIMEOUT)
-            raise self._execution_timeout_error(self._gangs) from alarm
+            raise execution_timeout_error(self._gangs.key, self.execution_timeout) from alarm
 
     def _must_confirm(self) -> bool:
         return self._start_guard is not None and self._start_guard.is_due()
 
     def _new_start_guard(self, ti: Any) -> StartGuard:
         return StartGuard(partial(is_running_try, ti, self.log), started=ti.start_date)
-
-    def _execution_timeout_error(self, gangs: TaskGangs) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            ref=f"of task {gangs.key.dag_id}.{gangs.key.task_id}",
-            phase="under way",
-            seconds=self.execution_timeout_s,
-            advice="Raise execution_timeout of the task",
-            limited_by="execution_timeout",
-        )
 
     def _read_completion(self, gangs: TaskGangs, event: GangEvent) -> Completion:
         from airflow_provider_gangjobs.hooks.masking import mask_event
@@ -414,6 +384,9 @@ class GangJobOperator(GangTaskParameters):
             submit_next=partial(self._submit_next, gangs),
             wait=partial(self._wait, context, gangs),
         )
+        if self.wait_until is not WaitUntil.ENDED and is_handed_over(event):
+            self._to_deliver = HandOver(gangs, event.ref, self.log)
+            return asdict(event.ref)
         completion = self._read_completion(gangs, event)
         self._push_xcom(context, XCOM_END, completion.event.to_payload())
         with skip_retries_of_permanent_errors():
@@ -459,23 +432,19 @@ class GangJobOperator(GangTaskParameters):
             run_timeout_s=self.run_timeout_s,
             delete_on_kill=self.kill_policy is OnKill.DELETE,
             installation=gangs.key.installation,
+            outlives_task=self.wait_until is not WaitUntil.ENDED,
         )
 
     def _defer(self, args: TriggerArgs, started: datetime | None, *, for_previous: bool = False) -> NoReturn:
         """Defer until the gang has ended or, with `for_previous`, until no pod of an earlier attempt runs."""
-        from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger, PreviousGangTrigger
+        from airflow_provider_gangjobs.triggers import gang_job
 
         ahead_s = self._gangs.server_ahead_s if self._gangs else 0.0
         args, backstop = with_deadline(args, self.execution_timeout, started, server_ahead_s=ahead_s)
-        trigger = (PreviousGangTrigger if for_previous else GangJobTrigger)(**args.to_kwargs())
+        kind = gang_job.GangSubmissionTrigger if self._until == "running" else gang_job.GangJobTrigger
+        trigger = (gang_job.PreviousGangTrigger if for_previous else kind)(**args.to_kwargs())
         method_name = "execute_after_previous" if for_previous else "execute_complete"
         self.defer(trigger=trigger, method_name=method_name, timeout=backstop)
-
-
-def _deliver(context: Context) -> None:
-    task = context["task"]
-    assert isinstance(task, GangJobOperator)
-    task.deliver(context["ti"])
 
 
 __all__ = ["GangJobOperator"]

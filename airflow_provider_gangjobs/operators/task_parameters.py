@@ -19,8 +19,9 @@ from airflow_provider_gangjobs.gang.spec import (
     Reattach,
     Rendezvous,
     Results,
+    WaitUntil,
 )
-from airflow_provider_gangjobs.operators import parameters
+from airflow_provider_gangjobs.operators import hand_over, parameters
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class GangTaskParameters(BaseOperator):
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
         on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
         on_kill: OnKill | str = OnKill.DELETE,
+        wait_until: WaitUntil | str = WaitUntil.ENDED,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -195,7 +197,9 @@ class GangTaskParameters(BaseOperator):
         self.max_disruptions = max_disruptions
         self._convert_models()
         self._check_logs(log_limit=log_limit, log_containers=log_containers)
-        self._check(results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill)
+        self._check(
+            results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill, wait_until=wait_until
+        )
         self.results = Results(results)
         self.logs = Logs(logs)
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
@@ -203,6 +207,7 @@ class GangTaskParameters(BaseOperator):
         self.reattach = Reattach(reattach)
         self.on_finish = OnFinish(on_finish)
         self.kill_policy = OnKill(on_kill)
+        self.wait_until = WaitUntil(wait_until)
         self.deferrable = default_deferrable() if deferrable is None else deferrable
 
     def _convert_models(self) -> None:
@@ -240,7 +245,9 @@ class GangTaskParameters(BaseOperator):
 
     @property
     def execution_timeout_s(self) -> float | None:
-        """`execution_timeout` of the task in seconds."""
+        """`execution_timeout` of the task in seconds, if the end of the task is the end of the gang."""
+        if self.wait_until is not WaitUntil.ENDED:
+            return None
         timeout = self.execution_timeout
         return timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None
 
@@ -281,6 +288,7 @@ class GangTaskParameters(BaseOperator):
             durations={name: getattr(self, f"{name}_s") for name in _DURATIONS},
             max_disruptions=self.max_disruptions,
         )
+        problems += hand_over.limit_problems(self, choices["wait_until"])
         if problems:
             raise InvalidGangSpec(problems)
 

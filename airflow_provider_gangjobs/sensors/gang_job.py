@@ -14,9 +14,9 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow_provider_gangjobs.exceptions import GangJobError, InvalidGangSpec, Problem, TrackingFailed
 from airflow_provider_gangjobs.gang.spec import Results
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowSkipException
+from airflow_provider_gangjobs.operators import targets
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 from airflow_provider_gangjobs.operators.parameters import is_templated
-from airflow_provider_gangjobs.sensors import targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -241,27 +241,17 @@ class GangJobSensor(BaseSensorOperator):
         Raises:
             InvalidGangSpec: a parameter is invalid.
         """
-        from airflow_provider_gangjobs.hooks.installation import installation_id
-        from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
         from airflow_provider_gangjobs.triggers.wait_selected import SelectionArgs
 
-        namespace, names, digests = self.namespace or config.namespace or DEFAULT_NAMESPACE, None, None
-        if self.gangs is not None:
-            namespace, names = targets.read_gangs(self.gangs, namespace)
-        elif self.submission_ids is not None:
-            digests = targets.digests_of_submissions(self.submission_ids)
-        elif self.external_task_id is not None:
-            task = targets.TaskTarget(
-                self.external_dag_id, self.external_task_id, self.external_run_id, self.external_map_index
-            )
-            digests = targets.digests_of_task(task, context["ti"], installation_id())
+        more: dict[str, Any] = {} if self.selector is None else {"selector": self.selector, "at_least": self.at_least}
+        selection = targets.read_selection(self, context["ti"], default_namespace=config.namespace, **more)
         return SelectionArgs(
             kubernetes_conn_id=self.kubernetes_conn_id,
-            namespace=namespace,
-            names=names,
-            digests=digests,
-            selector=self.selector or "",
-            at_least=self.at_least,
+            namespace=selection.namespace,
+            names=None if selection.names is None else dict(selection.names),
+            digests=[list(digests) for digests in selection.digests] or None,
+            selector=selection.selector,
+            at_least=selection.at_least,
             until=self.until,
             wait_for=self.wait_for,
             must_exist=bool(hook.exists),
@@ -276,7 +266,8 @@ class GangJobSensor(BaseSensorOperator):
         from airflow_provider_gangjobs.gang.validation.choices import validate_choices
         from airflow_provider_gangjobs.kube.selector import parse
 
-        targets.require_one_kind(**{name: getattr(self, name) for name in targets.KINDS})
+        kinds = ("gangs", "submission_ids", "external_task_id", "selector")
+        targets.require_one_kind(**{name: getattr(self, name) for name in kinds})
         problems = [
             Problem(name, f"is {value!r}", f"Give one of {', '.join(known)}")
             for name, value, known in (("until", self.until, UNTIL), ("wait_for", self.wait_for, WAIT_FOR))

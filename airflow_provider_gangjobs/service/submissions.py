@@ -5,7 +5,7 @@ A DAG file may import this module, so the module imports no client library. Each
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -82,6 +82,23 @@ class SubmissionService(Struct, frozen=True):
 
         jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
         return selection.find(map(read_job, jobs))
+
+    async def list_gangs(self, selection: GangSelection) -> list[GangRef]:
+        """Return all attempts of the selected gangs. Sends one request."""
+        from airflow_provider_gangjobs.cluster.resources import JOBS
+        from airflow_provider_gangjobs.gang.state.job import read_job
+
+        jobs = await self.client.list(JOBS, selection.namespace, label_selector=selection.label_selector)
+        return [job.ref for job in selection.matching(map(read_job, jobs))]
+
+    async def hand_over(self, ref: GangRef, claim: str) -> bool:
+        """Give up the claim of a gang that runs on after its task has succeeded. Nobody is responsible for it then.
+
+        Returns false if the Job is gone, or if `claim` is not responsible for the gang.
+        """
+        from airflow_provider_gangjobs.submission.claim import hand_over
+
+        return await hand_over(self.client, ref, claim, at=datetime.now(UTC))
 
     async def delete_submission(
         self,

@@ -13,7 +13,12 @@ from airflow_provider_gangjobs.cluster.client import PatchType
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Conflict, Invalid, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.gang.labels import ANNOTATION_CLAIM, ANNOTATION_DELIVERED, LABEL_INSTALLATION
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_DELIVERED,
+    ANNOTATION_WAIT_UNTIL,
+    LABEL_INSTALLATION,
+)
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.submission.requests import TRIES_MAX, Api, Object, RetryingRequests
 
@@ -36,7 +41,11 @@ def claim_patch(job: Object, claim_id: str, *, installation: str = "", policies:
     from airflow_provider_gangjobs.gang.render.job import policy_annotations
 
     metadata = job["metadata"]
-    annotations = {ANNOTATION_CLAIM: claim_id} | (policy_annotations(policies) if policies else {})
+    annotations: Object = {ANNOTATION_CLAIM: claim_id}
+    if policies:
+        annotations |= {ANNOTATION_WAIT_UNTIL: None, **policy_annotations(policies)}
+    if read_job(job).is_delivered:  # the gang was handed over, and has an owner again
+        annotations[ANNOTATION_DELIVERED] = None
     patch = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "annotations": annotations}
     return {"metadata": patch | ({"labels": {LABEL_INSTALLATION: installation}} if installation else {})}
 
@@ -99,6 +108,22 @@ async def mark_delivered_by(
     """Mark the outcome as delivered if `claim_id` is responsible for the gang, as `patch_claimed` does."""
     mark = {annotation_path(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds")}
     return await patch_claimed(client, ref, claim_id, mark, clock=clock)
+
+
+async def hand_over(client: Api, ref: GangRef, claim_id: str, *, at: datetime, clock: Clock | None = None) -> bool:
+    """Give up the claim of a gang that runs on after its task has succeeded, if `claim_id` holds the claim.
+
+    Nothing that happens to the task instance ends the gang after that. If the gang has ended, the next submission of
+    the task is a new attempt. Returns false if the Job is gone, or another task instance is responsible.
+
+    Raises:
+        ClusterError: it is unknown whether the claim was given up.
+    """
+    values = {
+        annotation_path(ANNOTATION_DELIVERED): at.isoformat(timespec="seconds"),
+        annotation_path(ANNOTATION_CLAIM): "",
+    }
+    return await patch_claimed(client, ref, claim_id, values, clock=clock) is not None
 
 
 async def patch_claimed(

@@ -32,7 +32,7 @@ def job_state(job: Job) -> JobState:
     states = (
         (job.is_being_deleted, JobState.TERMINATING),
         (job.is_dropped, JobState.DROPPED),
-        (job.is_delivered, JobState.DELIVERED),
+        (job.is_delivered and job.is_over, JobState.DELIVERED),
         (job.complete is not None, JobState.SUCCEEDED),
         (job.failed is not None, JobState.FAILED),
         (job.is_halted, JobState.HALTED),

@@ -71,6 +71,9 @@ class Sweep:
     """Records the outcomes of a gang that is over, and releases its pods."""
     others: Callable[[], Awaitable[Callable[[GangRef], bool] | None]] | None = None
     """Reads which gangs other processes follow; the result is `None` if that cannot be read."""
+    has_failed: Callable[[TaskKey], Awaitable[bool | None]] | None = None
+    """Asks the same about a task whose gang runs on after the task has succeeded: whether the task has ended without
+    success. By default that is not known."""
     clock: Clock = field(default_factory=Clock)
     grace: timedelta = GRACE
     forget: Callable[[str], None] | None = None
@@ -206,7 +209,8 @@ class Sweep:
     async def _task_end(self, job: Job) -> TaskEnd:
         key, memory = job.task_key, self._memory[job.ref]
         assert key is not None, "only the gangs of tasks are asked about"
-        has_ended = await self.has_ended(key)
+        ask = self.has_failed if job.outlives_task else self.has_ended
+        has_ended = None if ask is None else await ask(key)
         memory.asked_at_s = now_s = self.clock.monotonic()
         known, memory.ended_since_s = confirm_end(memory.ended_since_s, has_ended=has_ended, now_s=now_s)
         return known

@@ -46,6 +46,7 @@ class TriggerArgs:
         gang. The trigger waits before it follows the gang again; see `wait.pause_after_errors_s`.
     :param installation: Id of the Airflow installation. The triggerer sweeps the gangs of this installation in the
         namespace. Empty if the installation has no id.
+    :param outlives_task: Whether the gang runs on after its task has succeeded.
     """
 
     kubernetes_conn_id: str
@@ -64,6 +65,7 @@ class TriggerArgs:
     disruptions: int = 0
     tracking_errors: int = 0
     installation: str = ""
+    outlives_task: bool = False
 
     @property
     def ref(self) -> GangRef:

@@ -81,7 +81,7 @@ async def _kill(
     limits = loop_local(_Limits)
     async with limits.kills, asyncio.timeout(KILL_TIMEOUT_S):
         state = await read_task_state(task_instance, log)
-        if not is_kill(state):
+        if not is_kill(state, outlives_task=args.outlives_task):
             reason = _NOT_KILLED_BY_STATE.get(state, _NOT_KILLED) % args.ref
             log.info("The task was not killed (its state is %s): %s", state, reason)
             return None
@@ -109,6 +109,7 @@ class _Limits:
 _NOT_KILLED: Final = "gang %s stays, and its task is responsible for it"
 _NOT_KILLED_BY_STATE: Final = {
     "deferred": "another triggerer waits for gang %s",
+    "success": "gang %s runs on after its task, because the task waited only for its start",
     AbsentState.UNKNOWN: "gang %s stays, because it is not certain that the task was killed",
 }
 _RESULTS: Final = {

@@ -94,6 +94,7 @@ class _Sweepers:
             place.installation,
             is_followed=self._is_followed,
             has_ended=has_ended,
+            has_failed=has_failed,
             release=release,
             clock=Clock(monotonic=asyncio.get_running_loop().time),
             grace=sweep_grace(),
@@ -127,8 +128,16 @@ def sweep_grace(config: configparser.ConfigParser = conf) -> timedelta:
     return timedelta(seconds=config.getint("gangjobs", "sweep_grace", fallback=int(GRACE.total_seconds())))
 
 
-async def has_ended(key: TaskKey) -> bool | None:
-    """Return whether a task has ended and no try of it continues with its gang. `None` if Airflow cannot be asked."""
+async def has_ended(key: TaskKey, *, outlives_task: bool = False) -> bool | None:
+    """Return whether a task has ended and no try of it continues with its gang. `None` if Airflow cannot be asked.
+
+    :param outlives_task: The gang runs on after its task has succeeded, so a success is no end.
+    """
     task = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
     state = await read_task_state(task, cast("Logger", log))
-    return None if state == AbsentState.UNKNOWN else is_kill(state)
+    return None if state == AbsentState.UNKNOWN else is_kill(state, outlives_task=outlives_task)
+
+
+async def has_failed(key: TaskKey) -> bool | None:
+    """Return as `has_ended` whether a task has ended without success."""
+    return await has_ended(key, outlives_task=True)

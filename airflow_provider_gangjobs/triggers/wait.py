@@ -84,17 +84,19 @@ async def wait_for_event(
 
 
 def wait_for_event_in_worker(
-    args: TriggerArgs, log: Logger, *, config: ClusterConfig, limit_s: float | None
+    args: TriggerArgs, log: Logger, *, config: ClusterConfig, limit_s: float | None, until: Until = "ended"
 ) -> GangEvent:
-    """Block until the gang has ended, on a new event loop, and return the event. See `wait_for_event`."""
-    return run(_wait_on_own_loop(args, log, config, limit_s))
+    """Block until the gang runs or has ended, on a new event loop, and return the event. See `wait_for_event`."""
+    return run(_wait_on_own_loop(args, log, config, limit_s, until))
 
 
-async def _wait_on_own_loop(args: TriggerArgs, log: Logger, config: ClusterConfig, limit_s: float | None) -> GangEvent:
+async def _wait_on_own_loop(
+    args: TriggerArgs, log: Logger, config: ClusterConfig, limit_s: float | None, until: Until
+) -> GangEvent:
     from airflow_provider_gangjobs.cluster.informer import informers
 
     try:
-        return await wait_for_event(args, "ended", log, config=config, limit_s=limit_s)
+        return await wait_for_event(args, until, log, config=config, limit_s=limit_s)
     finally:
         await informers().aclose()  # informers stay open for further gangs, but this loop ends here
 

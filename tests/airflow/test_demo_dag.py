@@ -51,6 +51,16 @@ def test_every_rank_reports_its_share(report: DagTestResult) -> None:
     assert all(len(json.dumps(rank)) < 4096 for rank in ranks)
 
 
+def test_gang_of_one_dag_is_awaited_and_deleted_by_another_one(examples: AirflowHome) -> None:
+    reports = examples.test_dags("submit_forecast_gang", "read_forecast_gang")
+    submitted, read = reports["submit_forecast_gang"], reports["read_forecast_gang"]
+    reference = submitted.value("submit")
+    assert {report.state for report in reports.values()} == {"success"}
+    assert read.value("wait") == [{**reference, "status": "succeeded"}]
+    assert isinstance(read.value("mean"), float)
+    assert read.value("delete") == [reference]
+
+
 def test_mapped_gangs_exchange_their_edges_in_every_step(examples: AirflowHome) -> None:
     report = examples.test_dags("simulate_heat_gangs")["simulate_heat_gangs"]
     assert report.state == "success"

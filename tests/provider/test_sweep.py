@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.gang.labels import FINALIZER_HARVEST
-from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies
+from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, Policies, WaitUntil
 from airflow_provider_gangjobs.gang.state.job import read_job
 from airflow_provider_gangjobs.gang.state.ownership import CONFIRM_AFTER, GRACE, SweepAction
 from airflow_provider_gangjobs.service import GangService
@@ -125,6 +125,22 @@ async def test_airflow_is_not_even_asked_about_a_gang_that_a_sweep_may_not_end(c
     sweeper = Sweeper(cluster)
     assert await sweeper.until_confirmed() == []
     assert (uids(cluster), sweeper.asked) == ([ref.uid], 0)
+
+
+@pytest.mark.parametrize(("answer", "is_left"), [(True, False), (False, True), (None, True)])
+async def test_gang_that_outlives_its_task_is_ended_only_if_the_task_has_failed(
+    cluster, answer: bool | None, is_left: bool
+):
+    policies = Policies(OnKill.DELETE, OnFinish.KEEP, WaitUntil.SUBMITTED)
+    await cluster.submit(key=PROD, policies=policies)
+    sweeper = Sweeper(cluster, True)
+
+    async def has_failed(key: Any) -> bool | None:
+        return answer
+
+    sweeper.sweep.has_failed = has_failed
+    await sweeper.until_confirmed()
+    assert (len(cluster.live_jobs()), sweeper.asked) == (int(is_left), 0)
 
 
 async def test_gang_that_is_followed_stays_and_the_grace_begins_when_nobody_follows_it(cluster):

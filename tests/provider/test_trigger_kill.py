@@ -112,6 +112,17 @@ async def test_kill_deletes_the_gang(
     assert not is_there(embedded, gang)
 
 
+async def test_gang_that_outlives_its_task_is_kept_after_the_success_of_the_task(
+    gang: GangRef, connection: str, embedded: SandboxThread, set_states: Any
+) -> None:
+    """A triggerer that was frozen may stop its trigger after another triggerer has let the task succeed."""
+    set_states({"r": {"train": "success"}})
+
+    await trigger_of(gang, connection, outlives_task=True).on_kill()
+
+    assert is_there(embedded, gang)
+
+
 async def test_pods_of_a_killed_gang_are_not_held(connection: str, embedded: SandboxThread, set_states: Any) -> None:
     """The trigger has ended, so no process would record the outcomes of the pods."""
     spec = GangSpec(image="i", command=["sleep", "600"], workers=2)

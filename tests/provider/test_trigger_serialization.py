@@ -27,6 +27,7 @@ FULL = REQUIRED | {
     "disruptions": 1,
     "tracking_errors": 2,
     "installation": "prod",
+    "outlives_task": True,
 }
 TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
 

@@ -43,6 +43,10 @@ def delivered(made: JobBuilder) -> JobBuilder:
     return made.annotation(labels.ANNOTATION_DELIVERED, "2026-08-01T12:01:00+00:00")
 
 
+def outliving(made: JobBuilder) -> JobBuilder:
+    return made.annotation(labels.ANNOTATION_WAIT_UNTIL, "submitted")
+
+
 def halted(made: JobBuilder) -> JobBuilder:
     return made.suspended(9).annotation(labels.ANNOTATION_HALTED, "Halted: by hand")
 
@@ -73,6 +77,14 @@ CASES: dict[str, tuple[JobBuilder, SweepFacts, SweepAction]] = {
     "live, without a policy": (WITHOUT_POLICY, ENDED, LEAVE),
     "live, without a task": (WITHOUT_TASK, ENDED, LEAVE),
     "live, without a claim": (gang().annotation(labels.ANNOTATION_CLAIM, ""), ENDED, LEAVE),
+    "live, handed over by its task": (delivered(gang().annotation(labels.ANNOTATION_CLAIM, "")), ENDED, LEAVE),
+    "live, outlives its task, nobody has asked": (outliving(gang()), UNOWNED, ASK),
+    "live, outlives its task, which has failed": (outliving(gang()), ENDED, SweepAction.DELETE_LIVE),
+    "live, outlives its task, and a person says so": (
+        outliving(gang()),
+        replace(UNOWNED, task=TaskEnd.ASSUMED),
+        LEAVE,
+    ),
     "complete": (gang().complete(9), ENDED, LEAVE),
     "complete and held": (gang().complete(9), HELD, RELEASE),
     "failed and held": (gang().failed(9), HELD, RELEASE),

@@ -24,6 +24,11 @@ def test_only_an_end_or_a_clear_is_a_kill(state: str) -> None:
     assert is_kill(state) == (state in KILLS)
 
 
+@pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState, "a state of a later Airflow"])
+def test_success_of_a_task_is_no_kill_of_a_gang_that_outlives_it(state: str) -> None:
+    assert is_kill(state, outlives_task=True) == (state in KILLS - {"success"})
+
+
 @pytest.mark.parametrize("state", [*TaskInstanceState, *AbsentState])
 def test_only_success_is_success(state: str) -> None:
     assert is_success(state) == (state == "success")

@@ -19,6 +19,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_TASK,
     ANNOTATION_TIME_LIMIT,
     ANNOTATION_TRIGGER_ID,
+    ANNOTATION_WAIT_UNTIL,
     LABEL_GANG,
     LABEL_KUEUE_QUEUE,
 )
@@ -31,6 +32,7 @@ from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDec
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
+from airflow_provider_gangjobs.gang.spec import WaitUntil
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +106,10 @@ def render_files(spec: GangSpec, attempt: Attempt, job_uid: str) -> Object | Non
 
 def policy_annotations(policies: Policies) -> dict[str, str]:
     """Return the annotations that hold the policies of the gang's task."""
-    return {ANNOTATION_ON_KILL: policies.on_kill.value, ANNOTATION_ON_FINISH: policies.on_finish.value}
+    annotations = {ANNOTATION_ON_KILL: policies.on_kill.value, ANNOTATION_ON_FINISH: policies.on_finish.value}
+    if policies.wait_until is not WaitUntil.ENDED:
+        annotations[ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
+    return annotations
 
 
 def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision, queue: Queue) -> Object:

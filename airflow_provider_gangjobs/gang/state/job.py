@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
-from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill
+from airflow_provider_gangjobs.gang.spec import OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.gang.state.pods import deletion_requested_at
 from airflow_provider_gangjobs.kube.views import Condition, JobView, condition, view
 
@@ -104,6 +104,11 @@ class Job(Struct, frozen=True):
         """What happens to the Job after its outcome was delivered; `None` if the Job does not say."""
         text = self._annotations.on_finish
         return OnFinish(text) if text in set(OnFinish) else None
+
+    @property
+    def outlives_task(self) -> bool:
+        """The gang runs on after its task has succeeded, because the task waits only for its start."""
+        return self._annotations.wait_until in {WaitUntil.SUBMITTED, WaitUntil.RUNNING}
 
     @property
     def spec_hash(self) -> str | None:
@@ -265,7 +270,7 @@ class Job(Struct, frozen=True):
 
     @property
     def is_delivered(self) -> bool:
-        """The outcome was delivered to Airflow."""
+        """The outcome was delivered to Airflow, or the gang was handed over and runs on without its task."""
         return self._annotations.delivered is not None
 
     @property

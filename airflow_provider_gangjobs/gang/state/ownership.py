@@ -93,6 +93,7 @@ def decide_sweep(job: Job, facts: SweepFacts) -> SweepDecision:
     | was delivered, and its policy deletes the Job | delete |
     | has ended, was halted, or is being deleted | leave |
     | has no task or no policy, or its policy keeps it after a kill | leave |
+    | was handed over by its task, and runs on | leave |
     | is live, and Airflow was not asked | ask |
     | is live, and its task has ended, as Airflow has confirmed, or is assumed to have ended | end |
     | is live | leave |
@@ -127,6 +128,8 @@ def _decide_live(job: Job, facts: SweepFacts, unowned: str) -> SweepDecision:
     match facts.task:
         case TaskEnd.ENDED:
             return SweepDecision(SweepAction.DELETE_LIVE, f"its task has ended, and {unowned}")
+        case TaskEnd.ASSUMED if job.outlives_task:
+            return _leave("the gang runs on after its task has succeeded, and it is not known whether the task has")
         case TaskEnd.ASSUMED:
             return SweepDecision(SweepAction.DELETE_LIVE, unowned)
         case TaskEnd.NOT_ASKED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
-from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Reattach, Results
+from airflow_provider_gangjobs.gang.spec import Logs, OnFinish, OnKill, Reattach, Results, WaitUntil
 
 if TYPE_CHECKING:
     from enum import StrEnum
@@ -16,6 +16,7 @@ CHOICES: Final[dict[str, type[StrEnum]]] = {
     "logs": Logs,
     "on_finish": OnFinish,
     "on_kill": OnKill,
+    "wait_until": WaitUntil,
 }
 
 

@@ -3,37 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.identity import OperationKey, TaskKey
 
-KINDS = ("gangs", "submission_ids", "external_task_id", "selector")
-"""The parameters that select gangs. Exactly one of them is given."""
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.selection import GangSelection
 
 
-@dataclass(frozen=True)
-class TaskTarget:
-    """The task whose gangs are selected. Values that are `None` are those of the task that selects."""
+class Selecting(Protocol):
+    """The rendered parameters of an operator that selects gangs."""
 
-    dag_id: str | None
-    task_id: str | None
-    run_id: str | None
-    map_index: int | str | Iterable[int] | None
+    gangs: Any
+    submission_ids: Any
+    external_task_id: str | None
+    external_dag_id: str | None
+    external_run_id: str | None
+    external_map_index: Any
+    namespace: str | None
+
+
+def read_selection(task: Selecting, ti: Any, *, default_namespace: str | None, **more: Any) -> GangSelection:
+    """Return the selection that the rendered parameters describe.
+
+    :param ti: The task instance of the task that selects.
+    :param default_namespace: The namespace of the connection.
+    :param more: Further fields of the selection.
+
+    Raises:
+        InvalidGangSpec: a parameter is invalid.
+    """
+    from airflow_provider_gangjobs.gang.selection import GangSelection
+    from airflow_provider_gangjobs.hooks.installation import installation_id
+    from airflow_provider_gangjobs.service.submissions import DEFAULT_NAMESPACE
+
+    namespace = task.namespace or default_namespace or DEFAULT_NAMESPACE
+    if task.gangs is not None:
+        namespace, names = read_gangs(task.gangs, namespace)
+        return GangSelection(namespace=namespace, names=names, **more)
+    if task.submission_ids is not None:
+        digests = tuple(OperationKey(str(each)).digests for each in as_list(task.submission_ids))
+        return GangSelection(namespace=namespace, digests=digests, **more)
+    if task.external_task_id is not None:
+        digests = digests_of_task(task, ti, installation_id())
+        return GangSelection(namespace=namespace, digests=digests, **more)
+    return GangSelection(namespace=namespace, **more)
 
 
 def require_one_kind(**given: Any) -> None:
-    """Check that exactly one of `KINDS` is given.
+    """Check that exactly one of the parameters that select gangs is given.
 
     Raises:
         InvalidGangSpec: none of them is given, or several.
     """
-    names = [name for name in KINDS if given[name] is not None]
+    names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
         what = f"are given together: {', '.join(names)}" if names else "are all missing"
-        remedy = f"Give exactly one of {', '.join(KINDS)}"
-        raise InvalidGangSpec((Problem(names[0] if names else KINDS[0], what, remedy),))
+        remedy = f"Give exactly one of {', '.join(given)}"
+        raise InvalidGangSpec((Problem(names[0] if names else next(iter(given)), what, remedy),))
 
 
 def is_one(value: Any) -> bool:
@@ -71,12 +99,7 @@ def read_gangs(gangs: Any, namespace: str) -> tuple[str, dict[str, str]]:
     return namespaces.pop(), found
 
 
-def digests_of_submissions(ids: Any) -> list[list[str]]:
-    """Return the values of the task label for each submission id."""
-    return [list(OperationKey(str(each)).digests) for each in as_list(ids)]
-
-
-def digests_of_task(task: TaskTarget, ti: Any, installation: str) -> list[list[str]]:
+def digests_of_task(task: Selecting, ti: Any, installation: str) -> tuple[tuple[str, ...], ...]:
     """Return the values of the task label for each map index of a task.
 
     :param ti: The task instance of the task that selects.
@@ -85,11 +108,15 @@ def digests_of_task(task: TaskTarget, ti: Any, installation: str) -> list[list[s
     Raises:
         InvalidGangSpec: a map index is not a number.
     """
-    indexes = [-1] if task.map_index is None else as_list(task.map_index)
+    indexes = [-1] if task.external_map_index is None else as_list(task.external_map_index)
     try:
         numbers = [int(index) for index in indexes]
     except (TypeError, ValueError):
-        problem = Problem("external_map_index", f"is {task.map_index!r:.80}", "Give a number or a list of numbers")
+        problem = Problem(
+            "external_map_index", f"is {task.external_map_index!r:.80}", "Give a number or a list of numbers"
+        )
         raise InvalidGangSpec((problem,)) from None
-    dag_id, run_id = task.dag_id or ti.dag_id, task.run_id or ti.run_id
-    return [list(TaskKey(dag_id, run_id, str(task.task_id), number, installation).digests) for number in numbers]
+    dag_id, run_id = task.external_dag_id or ti.dag_id, task.external_run_id or ti.run_id
+    return tuple(
+        TaskKey(dag_id, run_id, str(task.external_task_id), number, installation).digests for number in numbers
+    )

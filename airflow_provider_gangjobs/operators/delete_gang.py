@@ -1,0 +1,158 @@
+"""GangJobDeleteOperator: deletes gangs, and waits until their pods are gone.
+
+Importing this module imports no client library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.identity import GangRef
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
+from airflow_provider_gangjobs.operators import parameters, targets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import timedelta
+
+    from airflow.sdk import Context
+
+    from airflow_provider_gangjobs.gang.selection import GangSelection
+    from airflow_provider_gangjobs.service import GangService
+
+PODS_GONE_WITHIN_S: Final = 600.0
+PAUSE_S: Final = 2.0
+
+
+class GangJobDeleteOperator(BaseOperator):
+    """Delete gangs, whoever has submitted them: their Jobs, with the recorded outcomes, and their pods.
+
+    Exactly one of `gangs`, `submission_ids` and `external_task_id` says which gangs. All attempts of a task or of a
+    submission id are deleted. The task succeeds when no pod of these gangs runs any more, and returns the list of the
+    references of the gangs that it has deleted.
+
+    A gang of a task that waits for the end of the gang fails that task. Safe to repeat: a retry continues where the try
+    before it has stopped.
+
+    :param gangs: Name of a Job, a reference with `namespace`, `name` and `uid` (such as the XCom `gang` of
+        `GangJobOperator`, or its result with `wait_until="submitted"`), or a list of them. A gang that is given with
+        its `uid` is not mistaken for a later gang of the same name. (templated)
+    :param submission_ids: Id of a submission (the `trigger_id` of `GangJobHook.submit`), or a list of ids. (templated)
+    :param external_task_id: Id of the task whose gangs are deleted. (templated)
+    :param external_dag_id: Id of the DAG of this task. Defaults to the DAG of the operator. (templated)
+    :param external_run_id: Id of the DAG run of this task. Defaults to the run of the operator. (templated)
+    :param external_map_index: Map index of this task, or a list of map indexes. Defaults to an unmapped task.
+        (templated)
+    :param namespace: Namespace of the gangs. Defaults to the namespace of the references or of the connection.
+        (templated)
+    :param ignore_missing: Whether the task succeeds if a gang does not exist. Defaults to false. A retry never fails
+        because of a missing gang, which the try before it may have deleted.
+    :param pods_gone_within: How long the task waits for the end of the pods: a `timedelta`, or seconds. Defaults to ten
+        minutes.
+    :param kubernetes_conn_id: Id of an Airflow connection of type `kubernetes`. Defaults to `kubernetes_default`.
+        (templated)
+    :param kwargs: Parameters of `BaseOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        "gangs",
+        "submission_ids",
+        "external_task_id",
+        "external_dag_id",
+        "external_run_id",
+        "external_map_index",
+        "namespace",
+        "kubernetes_conn_id",
+    )
+    ui_color = "#d7e6f4"
+
+    def __init__(
+        self,
+        *,
+        gangs: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
+        submission_ids: str | Iterable[str] | None = None,
+        external_task_id: str | None = None,
+        external_dag_id: str | None = None,
+        external_run_id: str | None = None,
+        external_map_index: int | str | Iterable[int] | None = None,
+        namespace: str | None = None,
+        ignore_missing: bool = False,
+        pods_gone_within: timedelta | float = PODS_GONE_WITHIN_S,
+        kubernetes_conn_id: str = "kubernetes_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.gangs = gangs
+        self.submission_ids = submission_ids
+        self.external_task_id = external_task_id
+        self.external_dag_id = external_dag_id
+        self.external_run_id = external_run_id
+        self.external_map_index = external_map_index
+        self.namespace = namespace
+        self.ignore_missing = ignore_missing
+        self.pods_gone_within_s = parameters.to_seconds(pods_gone_within)
+        self.kubernetes_conn_id = kubernetes_conn_id
+        targets.require_one_kind(gangs=gangs, submission_ids=submission_ids, external_task_id=external_task_id)
+        if problems := parameters.duration_problems(pods_gone_within=self.pods_gone_within_s):
+            raise InvalidGangSpec(tuple(problems))
+
+    def execute(self, context: Context) -> list[dict[str, str]]:
+        """Delete the gangs, and return their references when their pods have ended.
+
+        Raises:
+            AirflowFailException: a gang does not exist.
+            SubmissionFailed: pods of the gangs still run after `pods_gone_within`.
+            ClusterError: the API server refuses a request.
+        """
+        from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+
+        hook = GangJobHook(self.kubernetes_conn_id)
+        config = hook.config()
+        selection = targets.read_selection(self, context["ti"], default_namespace=config.namespace)
+        may_be_missing = self.ignore_missing or context["ti"].try_number > 1
+
+        async def act(service: GangService) -> list[GangRef]:
+            return await self._delete(service, selection, may_be_missing=may_be_missing)
+
+        return [asdict(ref) for ref in hook.call(act, config=config)]
+
+    async def _delete(self, service: GangService, selection: GangSelection, *, may_be_missing: bool) -> list[GangRef]:
+        gangs = await service.list_gangs(selection)
+        missing = set(selection.names or ()) - {ref.name for ref in gangs}
+        if (missing or not gangs) and not may_be_missing:
+            what = f"Gang {', '.join(sorted(missing))} does not exist" if missing else "No such gang exists"
+            raise AirflowFailException(
+                f"{what} in namespace {selection.namespace}. Set ignore_missing=True if this is no error."
+            )
+        for ref in gangs:
+            await service.delete(ref)
+            self.log.info("Gang %s is deleted", ref)
+        # A try before this one may have deleted a Job whose pods still run.
+        gone = [GangRef(selection.namespace, name, uid) for name, uid in (selection.names or {}).items() if uid]
+        await self._wait_for_pods(service, [*{*gangs, *gone}])
+        return gangs
+
+    async def _wait_for_pods(self, service: GangService, gangs: list[GangRef]) -> None:
+        """Wait until no pod of the gangs runs.
+
+        Raises:
+            SubmissionFailed: pods still run when the time is over.
+        """
+        clock = service.client.clock
+        end = clock.monotonic() + self.pods_gone_within_s
+        while running := sum([await service.count_running(ref) for ref in gangs]):
+            if clock.monotonic() >= end:
+                cause = f"{running} pods still run after {self.pods_gone_within_s:g} s"
+                names = ", ".join(map(str, gangs))
+                raise SubmissionFailed(
+                    names, "wait for the end of its pods", cause, advice="Check the nodes of the pods"
+                )
+            self.log.info("%d pods of the deleted gangs still run", running)
+            await clock.sleep(PAUSE_S)
+
+
+__all__ = ["GangJobDeleteOperator"]

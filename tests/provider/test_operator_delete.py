@@ -1,0 +1,113 @@
+"""A task that deletes gangs, and ends when their pods have ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
+from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowFailException
+from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+from airflow_provider_gangjobs.hooks.installation import installation_id
+from airflow_provider_gangjobs.operators.delete_gang import GangJobDeleteOperator
+from gangjobs_sandbox.resources import PODS
+from tests.airflow.polling import wait_for
+
+SLEEP = GangSpec(image="i", command=["sleep", "600"], workers=2, resources={"cpu": "100m"})
+STUBBORN = GangSpec(
+    image="i", command=["sh", "-c", "trap '' TERM; sleep 600"], termination_grace_s=600, resources={"cpu": "100m"}
+)
+
+
+@pytest.fixture
+def hook(connection: str) -> GangJobHook:
+    return GangJobHook(connection)
+
+
+def delete(hook: GangJobHook, *, run: str = "r", try_number: int = 1, **parameters: Any) -> list[dict[str, str]]:
+    operator = GangJobDeleteOperator(task_id="delete", kubernetes_conn_id=hook.kubernetes_conn_id, **parameters)
+    ti = SimpleNamespace(dag_id="d", run_id=run, task_id="delete", map_index=-1, try_number=try_number)
+    return operator.execute({"ti": ti})
+
+
+def reference(ref: GangRef) -> dict[str, str]:
+    return {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
+
+
+@pytest.mark.parametrize("by", ["name", "reference", "task", "submission"])
+def test_gang_is_deleted_with_its_pods_by(by: str, hook: GangJobHook, embedded: Any) -> None:
+    run = uuid4().hex
+    key = TaskKey("d", run, "train", -1, installation_id())
+    ref = (hook.submit(SLEEP, trigger_id=run) if by == "submission" else hook.submit(SLEEP, key=key, claim="c")).ref
+    selector = f"gangjobs.airflow/gang={ref.name}"
+    wait_for("pods", lambda: embedded.call(lambda it: it.registry.list(PODS, label_selector=selector)))
+    selection: dict[str, Any] = {
+        "name": {"gangs": ref.name, "namespace": ref.namespace},
+        "reference": {"gangs": [reference(ref)]},
+        "task": {"external_task_id": "train"},
+        "submission": {"submission_ids": run},
+    }[by]
+
+    deleted = delete(hook, run=run, **selection)
+
+    pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
+    assert (deleted, hook.is_live(ref), pods) == ([reference(ref)], False, [])
+
+
+def test_gang_that_does_not_exist_fails_the_task(hook: GangJobHook) -> None:
+    with pytest.raises(AirflowFailException, match=r"Gang nowhere does not exist in namespace default. Set ignore"):
+        delete(hook, gangs="nowhere")
+
+
+@pytest.mark.parametrize("parameters", [{"ignore_missing": True}, {"try_number": 2}], ids=["by option", "on a retry"])
+def test_gang_that_does_not_exist_is_no_error(hook: GangJobHook, parameters: dict[str, Any]) -> None:
+    assert delete(hook, gangs=["nowhere"], **parameters) == []
+
+
+def test_later_gang_of_the_same_name_is_not_deleted(hook: GangJobHook) -> None:
+    ref = hook.submit(SLEEP, trigger_id=uuid4().hex).ref
+    earlier = {"name": ref.name, "namespace": ref.namespace, "uid": str(uuid4())}
+
+    deleted = delete(hook, gangs=earlier, ignore_missing=True)
+
+    assert (deleted, hook.is_live(ref)) == ([], True)
+    hook.delete(ref)
+
+
+def test_pods_that_do_not_end_fail_the_task(hook: GangJobHook, embedded: Any) -> None:
+    ref = hook.submit(STUBBORN, trigger_id=uuid4().hex).ref
+    running = f"gangjobs.airflow/gang={ref.name}"
+    wait_for("the pod", lambda: phases(embedded, running) == ["Running"])
+
+    with pytest.raises(SubmissionFailed, match=r"1 pods still run after 0.5 s"):
+        delete(hook, gangs=reference(ref), pods_gone_within=0.5)
+    for name in names(embedded, running):
+        embedded.call(lambda it, name=name: it.registry.delete(PODS, name, "default", grace_period_s=0))
+
+
+def phases(embedded: Any, selector: str) -> list[str]:
+    pods = embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
+    return [pod.get("status", {}).get("phase") for pod in pods]
+
+
+def names(embedded: Any, selector: str) -> list[str]:
+    return [
+        pod["metadata"]["name"] for pod in embedded.call(lambda it: it.registry.list(PODS, label_selector=selector))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({}, "gangs: are all missing. Give exactly one of gangs, submission_ids, external_task_id"),
+        ({"gangs": "a", "pods_gone_within": 0}, "pods_gone_within: is 0, not a positive duration"),
+    ],
+)
+def test_parameter_that_is_wrong_is_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidGangSpec, match=message):
+        GangJobDeleteOperator(task_id="delete", **parameters)
