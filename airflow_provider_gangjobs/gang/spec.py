@@ -150,8 +150,9 @@ class GangSpec:
 
     gang: GangPolicy | str = GangPolicy.REQUIRED
     gang_scheduler: str | None = None
-    """What places the gang: `native`, `volcano`, `coscheduling` or `yunikorn`. The default, `auto`, is the scheduler to
-    which the `schedulerName` of the pods belongs, else the scheduler of the connection, else `native`."""
+    """What places the gang: `native`, `kueue`, `volcano`, `coscheduling` or `yunikorn`. The default, `auto`, is the
+    scheduler to which the `schedulerName` of the pods belongs, else the scheduler of the connection, else `native`,
+    else the Topology of the Kueue queue."""
     dialect: str | None = None
     """Name of a dialect, for example `native`. The default is the best dialect that the cluster serves."""
     rendezvous: bool | Rendezvous | None = None
@@ -161,6 +162,9 @@ class GangSpec:
     """Name of the Kueue LocalQueue that decides when the Job runs. The default is the label of the manifest."""
     queue_priority: str | None = None
     """Name of the Kueue WorkloadPriorityClass. The default is the priority of the pods."""
+    topology: str | None = None
+    """`required:LABEL` or `preferred:LABEL`: all pods on nodes with the same value of this node label. It needs a queue
+    of Kueue whose flavors have a Topology with this level."""
     priority_class: str | None = None
     service_account: str | None = None
     node_selector: Mapping[str, str] | None = None

@@ -94,9 +94,10 @@ class GangJobOperator(DeliveredTask):
         (templated)
     :param gang: What to do if the cluster cannot schedule a gang: `required` (the default) refuses the task,
         `preferred` runs plain pods and logs the reason, and `off` always runs plain pods.
-    :param gang_scheduler: What places the gang: `native` (the Workload API of Kubernetes), `volcano`, `coscheduling` or
-        `yunikorn`. Defaults to `auto`: the scheduler to which `scheduler_name` belongs, else the scheduler that the
-        extra `gang_scheduler` of the connection names, else `native`.
+    :param gang_scheduler: What places the gang: `native` (the Workload API of Kubernetes), `kueue` (the Topology of its
+        queue), `volcano`, `coscheduling` or `yunikorn`. Defaults to `auto`: the scheduler to which `scheduler_name`
+        belongs, else the scheduler that the extra `gang_scheduler` of the connection names, else `native`, else
+        `kueue`.
     :param dialect: Version of the Workload API: `v1alpha1`, `v1alpha2`, `v1alpha3`, `v1beta1`, or `native`
         (`Job.spec.scheduling`). Defaults to the best version that the cluster serves.
     :param rendezvous: Whether the gang gets a headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and
@@ -106,6 +107,8 @@ class GangJobOperator(DeliveredTask):
         manifest or, without the label, to no queue. (templated)
     :param queue_priority: Name of the Kueue WorkloadPriorityClass that orders the gangs of a queue. Defaults to the
         priority of the pods. (templated)
+    :param topology: `required:LABEL` or `preferred:LABEL`: Kueue places all pods on nodes with the same value of this
+        node label, which must be a level of the Topology of the queue. Defaults to any nodes. (templated)
     :param priority_class: Name of the PriorityClass of the pods. (templated)
     :param service_account: Name of the ServiceAccount of the pods. (templated)
     :param node_selector: Labels that a node must have: name -> value. (templated)

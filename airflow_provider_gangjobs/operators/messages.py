@@ -18,6 +18,7 @@ _PLACEMENTS: Final = {
 """Text by the first word of the decision in the Job's annotation."""
 _SCHEDULERS: Final = {
     "native": "Job.spec.scheduling",
+    "kueue": "the topology of its Kueue queue",
     "volcano": "Volcano",
     "coscheduling": "the coscheduling plugin",
     "yunikorn": "YuniKorn",

@@ -67,6 +67,7 @@ class GangTaskParameters(BaseOperator):
         "kubernetes_conn_id",
         "queue_name",
         "queue_priority",
+        "topology",
         "priority_class",
         "service_account",
         "node_selector",
@@ -122,6 +123,7 @@ class GangTaskParameters(BaseOperator):
         rendezvous: bool | Rendezvous | None = None,
         queue_name: str | None = None,
         queue_priority: str | None = None,
+        topology: str | None = None,
         priority_class: str | None = None,
         service_account: str | None = None,
         node_selector: Mapping[str, str] | None = None,
@@ -176,6 +178,7 @@ class GangTaskParameters(BaseOperator):
         self.rendezvous = rendezvous
         self.queue_name = queue_name
         self.queue_priority = queue_priority
+        self.topology = topology
         self.priority_class = priority_class
         self.service_account = service_account
         self.node_selector = node_selector

@@ -13,8 +13,15 @@ from airflow_provider_gangjobs.cluster.resources import Resource, workloads
 from airflow_provider_gangjobs.exceptions import GangUnsupported, SubmissionFailed
 from airflow_provider_gangjobs.gang.owner_references import is_owned_by
 from airflow_provider_gangjobs.gang.render.job import group_of
-from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision, decide_placement
+from airflow_provider_gangjobs.gang.render.policy import (
+    Placement,
+    PlacementDecision,
+    decide_placement,
+    ineligibility_reason,
+    is_single_pod,
+)
 from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
 from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, select_scheduler
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
@@ -23,7 +30,7 @@ from airflow_provider_gangjobs.submission.steps import CreateOwned
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
     from airflow_provider_gangjobs.gang.render.shape import Shape
-    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, GangScheduler, Guarantee
     from airflow_provider_gangjobs.submission.context import Progress
     from airflow_provider_gangjobs.submission.requests import Object
 
@@ -33,17 +40,25 @@ CONTROLLER_PAUSE_S: Final = 0.25
 
 
 def select_placement(
-    spec: GangSpec, shape: Shape, discovered: DiscoveredResources, *, where: str
+    spec: GangSpec,
+    shape: Shape,
+    discovered: DiscoveredResources,
+    *,
+    where: str,
+    queue: Guarantee | None = None,
 ) -> tuple[PlacementDecision, GangScheduler | None]:
     """Return how to place the pods on this cluster, and the gang scheduler if the pods are placed as a gang.
 
     :param where: The namespace and name of the gang, for errors.
+    :param queue: Whether Kueue keeps the gang together; `None` if that does not matter, see `depends_on_queue`.
 
     Raises:
         GangUnsupported: a gang is required, and this cluster or this shape does not support it.
         SubmissionFailed: a gang is required, and it is unknown whether the cluster supports gangs.
     """
     found = _find_scheduler(spec, shape, discovered)
+    if queue is not None:
+        found = _with_queue(found, queue)
     name = found.scheduler.name if found.scheduler else None
     decision = decide_placement(shape, GangPolicy(spec.gang), scheduler=name, unserved=found.unserved)
     if decision.placement is not Placement.REFUSED:
@@ -51,6 +66,21 @@ def select_placement(
     if found.is_unknown:
         raise SubmissionFailed(where, "discover what the cluster serves", decision.detail)
     raise GangUnsupported(decision.detail, found.advice)
+
+
+def depends_on_queue(spec: GangSpec, shape: Shape, discovered: DiscoveredResources) -> bool:
+    """Return whether the queue of the gang decides if its pods are placed as a gang: nothing else places them."""
+    is_placed = shape.user_gang_link is None and not is_single_pod(shape) and ineligibility_reason(shape) is None
+    if spec.gang == GangPolicy.OFF or shape.kueue_queue is None or not is_placed:
+        return False
+    return _find_scheduler(spec, shape, discovered).scheduler is None
+
+
+def _with_queue(found: _Found, queue: Guarantee) -> _Found:
+    if queue.kept:
+        return _Found(KueueTopology())
+    reason = "; ".join(filter(None, (found.unserved, queue.reason)))
+    return found._replace(unserved=reason, advice=_ADVICE_QUEUE if queue.kept is None else found.advice)
 
 
 class _Found(NamedTuple):
@@ -68,6 +98,10 @@ _ADVICE: Final = (
     "scheduling.k8s.io served in an alpha or beta version. "
     'Or set gang="preferred" to run without the guarantee'
 )
+_ADVICE_QUEUE: Final = "Give the service account the ClusterRole of docs/rbac-kueue.yaml"
+_ADVICE_KUEUE: Final = (
+    "Name a queue whose flavors have a Topology that ends with kubernetes.io/hostname, or another gang_scheduler"
+)
 _ADVICE_SEPARATE: Final = "Install this scheduler with its CRDs, or choose another gang_scheduler"
 
 
@@ -76,6 +110,8 @@ def _find_scheduler(spec: GangSpec, shape: Shape, discovered: DiscoveredResource
     if default not in (None, AUTO, *SCHEDULER_NAMES):
         known = ", ".join((AUTO, *SCHEDULER_NAMES))
         return _Found(None, f"the connection names the gang_scheduler {default!r}", advice=f"Choose one of {known}")
+    if KUEUE in (spec.gang_scheduler, None if spec.gang_scheduler else default):
+        return _Found(None, "" if shape.kueue_queue else "the gang has no queue of Kueue", advice=_ADVICE_KUEUE)
     scheduler = select_scheduler(spec.gang_scheduler, shape.scheduler_name, default)
     if scheduler is None:
         return _find_dialect(spec, discovered)

@@ -56,11 +56,13 @@ from airflow_provider_gangjobs.submission.jobs import JobState, job_state
 from airflow_provider_gangjobs.submission.placement import (
     CheckGangLink,
     WaitForWorkload,
+    depends_on_queue,
     group_steps,
     select_placement,
 )
 from airflow_provider_gangjobs.submission.previous import PreviousGangs, wait_for_previous
 from airflow_provider_gangjobs.submission.queue_check import CheckQueue
+from airflow_provider_gangjobs.submission.queue_topology import read_topology_guarantee
 from airflow_provider_gangjobs.submission.requests import Api, Object, RetryingRequests
 from airflow_provider_gangjobs.submission.steps import (
     ConfirmStart,
@@ -268,7 +270,7 @@ class _SubmissionRun(Struct, frozen=True):
                 progress = self._progress_of_adopted_job(await self._claim(stored[job.ref.uid]))
                 unfinished = job_state(job) is JobState.LIVE and not progress.stored.is_submission_complete
             case SubmitNew(number, superseded):
-                progress, unfinished = self._progress_of_new_attempt(number), True
+                progress, unfinished = await self._progress_of_new_attempt(number), True
         for old in superseded:
             await self._remove_superseded(old, stored[old.ref.uid])
         if isinstance(action, SubmitNew):
@@ -296,8 +298,11 @@ class _SubmissionRun(Struct, frozen=True):
         if removal.kept is not None and not read_job(removal.kept).is_being_deleted:
             raise RestartSubmission(f"Job {old.ref.name} changed before it was deleted")
 
-    def _progress_of_new_attempt(self, number: int) -> Progress:
-        decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where)
+    async def _progress_of_new_attempt(self, number: int) -> Progress:
+        queue = None
+        if depends_on_queue(self.spec, self.shape, self.discovered):
+            queue = await read_topology_guarantee(self.requests, str(self.shape.kueue_queue))
+        decision, scheduler = select_placement(self.spec, self.shape, self.discovered, where=self.where, queue=queue)
         attempt = build_attempt(
             self.request.key,
             namespace=self.requests.namespace,

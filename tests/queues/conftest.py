@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster.control_plane import running_plane
 from tests.cluster.node_pool import NodePool
+from tests.cluster.releases import NONE
 from tests.queues.kueue.manager import Kueue, running_kueue
 from tests.queues.tenants import kueue_tenant
 
@@ -31,6 +32,24 @@ def kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         NodePool.running(plane, nodes=2, cpu=4),
     ):
         yield kueue
+
+
+@pytest.fixture(scope="session")
+def bare_kueue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
+    """The manager of Kueue on a control plane without the Workload API, with two nodes of 4 CPUs."""
+    with (
+        running_plane(NONE, tmp_path_factory.mktemp("kueue-bare-")) as plane,
+        running_kueue(plane, "0.15") as kueue,
+        NodePool.running(plane, nodes=2, cpu=4),
+    ):
+        yield kueue
+
+
+@pytest.fixture
+def bare_tenant(bare_kueue: Kueue, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """As `tenant`, on the control plane without the Workload API."""
+    with kueue_tenant(bare_kueue.plane, request.node.name) as tenant:
+        yield tenant
 
 
 @pytest.fixture

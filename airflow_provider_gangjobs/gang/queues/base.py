@@ -21,6 +21,9 @@ class Queue(Protocol):
     def annotations(self) -> dict[str, str]:
         """Return the annotations that the Job has from its creation."""
 
+    def pod_annotations(self) -> dict[str, str]:
+        """Return the annotations of the pods."""
+
     def start_patch(self, job: Job) -> dict[str, Any]:
         """Return the merge patch of the last step, with which the Job may run."""
 

@@ -28,10 +28,12 @@ class Kueue(Struct, frozen=True):
     Attributes:
         name: the name of the LocalQueue.
         priority: the name of a WorkloadPriorityClass; `None` for the priority of the pods.
+        topology: `required:LABEL` or `preferred:LABEL`; `None` for any nodes.
     """
 
     name: str
     priority: str | None = None
+    topology: str | None = None
     handover: str = "give the Job to its queue"
 
     def labels(self) -> dict[str, str]:
@@ -41,6 +43,11 @@ class Kueue(Struct, frozen=True):
     def annotations(self) -> dict[str, str]:
         """Return the annotation that names the queue for whoever completes the Job."""
         return {ANNOTATION_QUEUE: self.name}
+
+    def pod_annotations(self) -> dict[str, str]:
+        """Return the annotation of the pods that asks Kueue for nodes of one topology domain."""
+        found = parse_topology(self.topology) if self.topology else None
+        return {f"kueue.x-k8s.io/podset-{found[0]}-topology": found[1]} if found else {}
 
     def start_patch(self, job: Job) -> dict[str, Any]:
         """Return the patch that adds the label of the queue.
@@ -55,3 +62,9 @@ class Kueue(Struct, frozen=True):
     def is_started(self, job: Job) -> bool:
         """Return whether the submission has given the complete Job to the queue."""
         return job.is_given_to_queue
+
+
+def parse_topology(value: str) -> tuple[str, str] | None:
+    """Return the mode and the node label of `required:LABEL` or `preferred:LABEL`; `None` for any other text."""
+    mode, colon, label = value.partition(":")
+    return (mode, label) if mode in {"required", "preferred"} and colon and label else None

@@ -23,6 +23,10 @@ class NoQueue(Struct, frozen=True):
         """Return no annotations."""
         return {}
 
+    def pod_annotations(self) -> dict[str, str]:
+        """Return no annotations."""
+        return {}
+
     def start_patch(self, job: Job) -> dict[str, Any]:
         """Return the patch that resumes the Job."""
         return {"spec": {"suspend": False}}

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
 
 
-def requested_queue(name: str | None, priority: str | None = None) -> Queue:
-    """Return the queue that the user asks for, by the name of a LocalQueue and of a WorkloadPriorityClass."""
-    return NoQueue() if name is None else Kueue(name, priority)
+def requested_queue(name: str | None, priority: str | None = None, topology: str | None = None) -> Queue:
+    """Return the queue that the user asks for; see `Kueue` for the parameters."""
+    return NoQueue() if name is None else Kueue(name, priority, topology)
 
 
 def queue_of_job(job: Job) -> Queue:

@@ -57,14 +57,14 @@ def render_job(
     """
     manifest = manifest_of(spec)
     shape = shape_of(spec, manifest)
-    queue = requested_queue(shape.kueue_queue, shape.kueue_priority)
+    queue = requested_queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
     job: Object = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": _metadata(spec, manifest, attempt, decision, queue),
         "spec": {
             **_job_spec(spec, manifest, shape, decision),
-            "template": gang_template(spec, manifest, shape, attempt),
+            "template": _with_annotations(gang_template(spec, manifest, shape, attempt), queue.pod_annotations()),
         },
     }
     if decision.placement is Placement.GANG and scheduler is not None:
@@ -110,6 +110,11 @@ def policy_annotations(policies: Policies) -> dict[str, str]:
     if policies.wait_until is not WaitUntil.ENDED:
         annotations[ANNOTATION_WAIT_UNTIL] = policies.wait_until.value
     return annotations
+
+
+def _with_annotations(template: Object, annotations: Mapping[str, str]) -> Object:
+    metadata = template["metadata"]
+    return {**template, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **annotations}}}
 
 
 def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision, queue: Queue) -> Object:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
 from airflow_provider_gangjobs.gang.schedulers.coscheduling import Coscheduling
+from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import find_dialect
 from airflow_provider_gangjobs.gang.schedulers.volcano import Volcano
 from airflow_provider_gangjobs.gang.schedulers.yunikorn import YuniKorn
@@ -26,7 +27,7 @@ SEPARATE_SCHEDULERS: Final[tuple[SeparateScheduler, ...]] = (Volcano(), Coschedu
 """Gang schedulers that run beside the default scheduler."""
 LINK_KEYS: Final = frozenset(key for scheduler in SEPARATE_SCHEDULERS for key in scheduler.link_keys)
 """Labels and annotations by which a user links pods to a group of one of these schedulers."""
-SCHEDULER_NAMES: Final = (NATIVE, *(scheduler.name for scheduler in SEPARATE_SCHEDULERS))
+SCHEDULER_NAMES: Final = (NATIVE, KUEUE, *(scheduler.name for scheduler in SEPARATE_SCHEDULERS))
 
 
 def select_scheduler(
@@ -58,7 +59,7 @@ def owner_of(scheduler_name: str | None) -> SeparateScheduler | None:
 
 def find_scheduler(detail: str) -> GangScheduler | None:
     """Return the scheduler that `PlacementDecision.detail` of a gang names, or `None`."""
-    return find_separate(detail) or find_dialect(detail)
+    return KueueTopology() if detail == KUEUE else find_separate(detail) or find_dialect(detail)
 
 
 def separate_scheduler_of(decision: str | None) -> SeparateScheduler | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.queues.kueue import parse_topology
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.kube import names
 
@@ -36,6 +37,8 @@ def check_queue(parsed: ParsedSpec) -> Iterator[Problem]:
             yield Problem(parameter, f"is {value}, and the label {label} is {labelled}", "Remove the label")
     if spec.queue_priority is not None and not (spec.queue_name or labels.get(LABEL_KUEUE_QUEUE)):
         yield Problem("queue_priority", "is given without queue_name", "Give queue_name, or use priority_class")
+    if spec.topology is not None:
+        yield from _topology(spec.topology, has_queue=bool(spec.queue_name or labels.get(LABEL_KUEUE_QUEUE)))
     if PARTIAL_ADMISSION in annotations and spec.gang != GangPolicy.OFF:
         yield Problem(
             f"annotations.{PARTIAL_ADMISSION}",
@@ -48,3 +51,13 @@ def check_queue(parsed: ParsedSpec) -> Iterator[Problem]:
             f"is {MULTIKUEUE}: the pods run in another cluster, where nobody records their outcomes",
             "Remove it, and name a queue that does not dispatch its Jobs to other clusters",
         )
+
+
+def _topology(value: str, *, has_queue: bool) -> Iterator[Problem]:
+    found = parse_topology(value)
+    if found is None:
+        yield Problem("topology", f"is {value!r}", "Give required:LABEL or preferred:LABEL")
+    elif wrong := names.problem_with_qualified_name(found[1]):
+        yield Problem("topology", wrong, "Give the label of nodes that is a level of the Topology")
+    elif not has_queue:
+        yield Problem("topology", "is given without queue_name", "Give queue_name, or use affinity")

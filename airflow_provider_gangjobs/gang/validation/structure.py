@@ -184,6 +184,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[str, Any], Iterator[Problem]]]] = {
             "namespace",
             "queue_name",
             "queue_priority",
+            "topology",
             "priority_class",
             "service_account",
             "image_pull_policy",

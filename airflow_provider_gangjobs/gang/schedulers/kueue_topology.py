@@ -1,0 +1,76 @@
+"""Kueue's topology aware scheduling as a gang scheduler.
+
+A flavor with a Topology makes Kueue choose the node of every pod, and admit a Job only if all of its pods fit. The
+default scheduler then binds the pods to these nodes. A quota alone does not keep a gang together, because it counts the
+sum of the resources and not the nodes. `topology_guarantee` says whether a queue has such flavors only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from airflow_provider_gangjobs.gang.schedulers.base import Guarantee
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider_gangjobs.gang.schedulers.base import ApiKind, Object, SchedulingGroup
+
+KUEUE: Final = "kueue"
+HOSTNAME: Final = "kubernetes.io/hostname"
+"""The lowest level of a Topology in which Kueue chooses nodes, and not only groups of nodes."""
+
+
+class KueueTopology(Struct, frozen=True):
+    """Kueue places the pods by the flavors of the queue. The Job needs no link and no further objects."""
+
+    name: str = KUEUE
+    link_path: str = ""
+    objects: Sequence[ApiKind] = ()
+
+    def with_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> Object:
+        """Return the Job as it is."""
+        return dict(job)
+
+    def has_link(self, job: Mapping[str, Any], group: SchedulingGroup) -> bool:
+        """Return true: Kueue reads the Job itself."""
+        return True
+
+    def workload(self, group: SchedulingGroup, job_uid: str) -> Object | None:
+        """Return None: Kueue makes its own Workload."""
+        return None
+
+    def pod_group(self, group: SchedulingGroup, job_uid: str, workload_uid: str) -> Object | None:
+        """Return None: there is no PodGroup."""
+        return None
+
+
+def flavor_names(cluster_queue: Mapping[str, Any]) -> list[str]:
+    """Return the names of the ResourceFlavors of a ClusterQueue, each once."""
+    groups = cluster_queue.get("spec", {}).get("resourceGroups") or ()
+    return list(dict.fromkeys(str(flavor["name"]) for group in groups for flavor in group.get("flavors") or ()))
+
+
+def topology_guarantee(queue: str, flavors: Mapping[str, str | None], levels: Mapping[str, Sequence[str]]) -> Guarantee:
+    """Return whether all pods of a gang are placed or none, if Kueue admits the gang in this queue.
+
+    :param queue: The name of the LocalQueue.
+    :param flavors: The name of the Topology by ResourceFlavor of the queue; `None` for a flavor without a Topology.
+    :param levels: The node labels of each Topology, from the top.
+    """
+    if not flavors:
+        return Guarantee(False, f"Kueue queue {queue} has no flavors")
+    for flavor, topology in flavors.items():
+        if topology is None:
+            return Guarantee(
+                False,
+                f"Kueue queue {queue} counts a quota and not nodes: its flavor {flavor} has no Topology, so a gang may "
+                "be placed in part",
+            )
+        if HOSTNAME not in levels.get(topology, ())[-1:]:
+            return Guarantee(
+                False, f"Topology {topology} of flavor {flavor} of Kueue queue {queue} does not end with {HOSTNAME}"
+            )
+    return Guarantee(True)

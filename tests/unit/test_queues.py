@@ -1,0 +1,162 @@
+"""The rules of queues: who starts a Job, what a queue guarantees, and which requests are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_QUEUE,
+    ANNOTATION_QUEUED,
+    LABEL_KUEUE_PRIORITY,
+    LABEL_KUEUE_QUEUE,
+)
+from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job, requested_queue
+from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, held_reason, queue_problems
+from airflow_provider_gangjobs.gang.queues.kueue import Kueue
+from airflow_provider_gangjobs.gang.schedulers.kueue_topology import HOSTNAME, flavor_names, topology_guarantee
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.gang.validation.validate import validate
+
+
+def job(*, suspend: bool = True, label: str | None = None, **annotations: str) -> Job:
+    labels = {LABEL_KUEUE_QUEUE: label} if label else {}
+    marks = {f"gangjobs.airflow/{name}": value for name, value in annotations.items()}
+    return read_job({"metadata": {"name": "j", "labels": labels, "annotations": marks}, "spec": {"suspend": suspend}})
+
+
+JOBS = {
+    "no queue": (job(), NoQueue(), False, False),
+    "started": (job(suspend=False), NoQueue(), True, True),
+    "complete, not yet given to its queue": (job(queue="team"), Kueue("team"), False, False),
+    "given to its queue": (job(label="team", queue="team", queued="true"), Kueue("team"), True, True),
+    "put into a queue by the cluster": (job(label="default"), Kueue("default"), False, False),
+    "started by the queue of the cluster": (job(suspend=False, label="default"), Kueue("default"), False, False),
+    "in a queue by an earlier release": (job(label="team"), Kueue("team"), False, False),
+}
+
+
+@pytest.mark.parametrize(("stored", "queue", "started", "complete"), JOBS.values(), ids=JOBS)
+def test_queue_of_a_stored_job(stored: Job, queue: Any, started: bool, complete: bool) -> None:
+    found = queue_of_job(stored)
+    assert found == queue
+    assert (found.is_started(stored), stored.is_submission_complete) == (started, complete)
+
+
+def test_job_gets_the_label_of_its_queue_last() -> None:
+    queue = requested_queue("team", "high")
+    assert (queue.labels(), queue.annotations()) == ({LABEL_KUEUE_PRIORITY: "high"}, {ANNOTATION_QUEUE: "team"})
+    metadata = {"labels": {LABEL_KUEUE_QUEUE: "team"}, "annotations": {ANNOTATION_QUEUED: "true"}}
+    assert queue.start_patch(job(queue="team")) == {"metadata": metadata}
+
+
+def test_job_that_runs_in_another_queue_stays_in_it() -> None:
+    patch = requested_queue("team").start_patch(job(suspend=False, label="default", queue="team"))
+    assert patch == {"metadata": {"annotations": {ANNOTATION_QUEUED: "true"}}}
+
+
+GUARANTEES = {
+    "topology to the hostname": ({"a": "t"}, {"t": ["zone", HOSTNAME]}, True, ""),
+    "no topology": ({"a": "t", "b": None}, {"t": [HOSTNAME]}, False, "its flavor b has no Topology"),
+    "topology to the zone": ({"a": "t"}, {"t": ["zone"]}, False, f"does not end with {HOSTNAME}"),
+    "topology that does not exist": ({"a": "t"}, {"t": []}, False, f"does not end with {HOSTNAME}"),
+    "no flavors": ({}, {}, False, "has no flavors"),
+}
+
+
+@pytest.mark.parametrize(("flavors", "levels", "kept", "reason"), GUARANTEES.values(), ids=GUARANTEES)
+def test_queue_keeps_gangs_if_each_flavor_chooses_nodes(flavors: Any, levels: Any, kept: bool, reason: str) -> None:
+    found = topology_guarantee("team", flavors, levels)
+    assert found.kept is kept
+    assert reason in found.reason
+
+
+def test_flavors_of_a_cluster_queue_are_named_once() -> None:
+    groups = [{"flavors": [{"name": "a"}, {"name": "b"}]}, {"flavors": [{"name": "a"}]}]
+    assert flavor_names({"spec": {"resourceGroups": groups}}) == ["a", "b"]
+
+
+TEAM: dict[str, Any] = {"team": {"spec": {}}}
+PROBLEMS = {
+    "everything exists": (QueueFacts(TEAM, True), "team", []),
+    "nothing can be read": (QueueFacts(), "team", []),
+    "another queue": (QueueFacts(TEAM, True), "nosuch", ["Name one of team"]),
+    "no queue at all": (QueueFacts({}, True), "nosuch", ["Ask an administrator of Kueue for a LocalQueue"]),
+    "no such priority": (QueueFacts(TEAM, False), "team", ["Name a WorkloadPriorityClass, or use priority_class"]),
+}
+
+
+@pytest.mark.parametrize(("facts", "name", "remedies"), PROBLEMS.values(), ids=PROBLEMS)
+def test_queue_that_does_not_exist_is_a_problem(facts: QueueFacts, name: str, remedies: list[str]) -> None:
+    assert [problem.remedy for problem in queue_problems(name, "high", "ns", facts)] == remedies
+
+
+INACTIVE = {"type": "Active", "status": "False", "reason": "ClusterQueueIsInactive", "message": "Can't submit"}
+HELD = {
+    "active": ({"spec": {"stopPolicy": "None"}, "status": {"conditions": [{**INACTIVE, "status": "True"}]}}, None),
+    "no status yet": ({"spec": {}}, None),
+    "held": ({"spec": {"stopPolicy": "Hold"}}, "LocalQueue team is held: its stopPolicy is Hold"),
+    "inactive": (
+        {"spec": {}, "status": {"conditions": [INACTIVE]}},
+        "LocalQueue team is not active: ClusterQueueIsInactive: Can't submit",
+    ),
+}
+
+
+@pytest.mark.parametrize(("queue", "reason"), HELD.values(), ids=HELD)
+def test_queue_that_is_held_says_so(queue: dict[str, Any], reason: str | None) -> None:
+    assert held_reason("team", QueueFacts({"team": queue})) == reason
+
+
+def test_queue_that_cannot_be_read_is_not_held() -> None:
+    assert held_reason("team", QueueFacts()) is None
+
+
+MULTIKUEUE = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "spec": {
+        "managedBy": "kueue.x-k8s.io/multikueue",
+        "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "a"}]}},
+    },
+}
+PARTIAL = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+REFUSED = {
+    "name": ({"queue_name": "Team!"}, "queue_name", "lower-case"),
+    "other label": (
+        {"queue_name": "team", "labels": {LABEL_KUEUE_QUEUE: "other"}},
+        "queue_name",
+        "is team, and the label kueue.x-k8s.io/queue-name is other",
+    ),
+    "priority without a queue": ({"queue_priority": "high"}, "queue_priority", "without queue_name"),
+    "topology without a queue": ({"topology": "required:zone"}, "topology", "without queue_name"),
+    "topology of another form": ({"queue_name": "q", "topology": "zone"}, "topology", "'zone'"),
+    "partial admission": (
+        {"annotations": PARTIAL},
+        "annotations.kueue.x-k8s.io/job-min-parallelism",
+        "fewer ranks than the gang has",
+    ),
+    "another cluster": ({"manifest": MULTIKUEUE, "image": None}, "manifest.spec.managedBy", "in another cluster"),
+}
+
+
+@pytest.mark.parametrize(("parameters", "path", "text"), REFUSED.values(), ids=REFUSED)
+def test_bad_parameters_of_a_queue_are_refused(parameters: dict[str, Any], path: str, text: str) -> None:
+    found = validate(GangSpec(**{"image": "a", **parameters}))
+    assert [problem.path for problem in found] == [path]
+    assert text in str(found[0])
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"queue_name": "team", "queue_priority": "high", "topology": "required:kubernetes.io/hostname"},
+        {"labels": {LABEL_KUEUE_QUEUE: "team"}, "queue_priority": "high", "topology": "preferred:zone"},
+        {"annotations": PARTIAL, "gang": "off"},
+    ],
+    ids=str,
+)
+def test_good_parameters_of_a_queue_are_accepted(parameters: dict[str, Any]) -> None:
+    assert validate(GangSpec(image="a", **parameters)) == ()
