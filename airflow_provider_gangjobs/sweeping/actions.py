@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.gang.outcome.outcomes import failures_first, format_table, outcome_of
 from airflow_provider_gangjobs.gang.state.ownership import SweepAction, SweepDecision, SweepFacts, decide_sweep
+from airflow_provider_gangjobs.gang.state.pods import has_ended
 from airflow_provider_gangjobs.submission.claim import is_gone
 from airflow_provider_gangjobs.submission.ending import delete_if
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.views import PodView
     from airflow_provider_gangjobs.service import GangService
 
+log = logging.getLogger(__name__)
+
 AT_ONCE_MAX: Final = 8
+OUTCOMES_LOGGED_MAX: Final = 100
 RELEASE_TIMEOUT_S: Final = 300.0
 VANISHED: Final = SweepDecision(
     SweepAction.RELEASE, "its Job is gone with its ledger, so nobody can record the outcomes of its pods any more"
@@ -62,9 +69,9 @@ class SweepActions:
         """Do what was decided. Returns None if the gang has changed meanwhile and was left alone."""
         return await self._attempt(job.ref, decision, job.installation, lambda: self._do(job, facts, decision))
 
-    async def release_vanished(self, ref: GangRef) -> SweptGang | None:
-        """Release the pods of a Job that does not exist. Returns None if the Job exists."""
-        return await self._attempt(ref, VANISHED, "", lambda: self._release_if_gone(ref))
+    async def release_vanished(self, ref: GangRef, pods: Sequence[PodView]) -> SweptGang | None:
+        """Release the pods of a Job that does not exist, and log their outcomes. Returns None if the Job exists."""
+        return await self._attempt(ref, VANISHED, "", lambda: self._release_if_gone(ref, pods))
 
     async def _attempt(
         self, ref: GangRef, decision: SweepDecision, installation: str, action: Callable[[], Awaitable[bool]]
@@ -89,9 +96,14 @@ class SweepActions:
         await self._gangs.drain_pods(job.ref)
         return True
 
-    async def _release_if_gone(self, ref: GangRef) -> bool:
+    async def _release_if_gone(self, ref: GangRef, pods: Sequence[PodView]) -> bool:
         if not await is_gone(self._gangs.client, ref):
             return False
+        # The ledger is deleted with the Job, so the log is the only place that is left for the outcomes.
+        outcomes = failures_first((outcome_of(pod, ended=has_ended(pod)) for pod in pods), OUTCOMES_LOGGED_MAX)
+        log.warning(
+            "Gang %s: its Job is gone. Outcomes of its %d held pods:\n%s", ref, len(pods), format_table(outcomes)
+        )
         await self._gangs.release_pods(ref)
         return True
 

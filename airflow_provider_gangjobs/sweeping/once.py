@@ -25,7 +25,7 @@ from airflow_provider_gangjobs.sweeping.leases import read_leases
 from airflow_provider_gangjobs.sweeping.views import ListedView, held_by_gang
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime, timedelta
 
     from airflow_provider_gangjobs.gang.identity import GangRef
@@ -40,6 +40,8 @@ class _Planned:
     installation: str
     job: Job | None = None
     facts: SweepFacts | None = None
+    pods: Sequence[PodView] = ()
+    """The held pods of a Job that is gone."""
 
 
 async def sweep_once(
@@ -79,7 +81,7 @@ async def sweep_once(
     done = []
     for one in planned:
         if one.job is None or one.facts is None:
-            done.append(await actions.release_vanished(one.ref))
+            done.append(await actions.release_vanished(one.ref, one.pods))
         elif one.decision.action is not SweepAction.LEAVE:
             done.append(await actions.act(one.job, one.facts, one.decision))
     return [swept for swept in done if swept is not None]
@@ -107,7 +109,7 @@ def _plan(
         for ref, pods in held.items():
             gone_for = now - max(_last_sign(pod, now) for pod in pods)
             if gone_for >= older_than:
-                yield _Planned(ref, VANISHED, pods[0].metadata.labels.installation or "")
+                yield _Planned(ref, VANISHED, pods[0].metadata.labels.installation or "", pods=pods)
 
 
 def _last_sign(pod: PodView, now: datetime) -> datetime:

@@ -89,7 +89,7 @@ class Sweep:
         if vanished or any(decision.action is not SweepAction.LEAVE for *_, decision in decided):
             follows = await self._read_others()
             decided = [each for each in decided if not follows(each[0].ref)]
-            vanished = [ref for ref in vanished if not follows(ref)]
+            vanished = {ref: pods for ref, pods in vanished.items() if not follows(ref)}
         questions = [(job, facts) for job, facts, decision in decided if decision.action is SweepAction.ASK]
         decided += [(job, facts, decide_sweep(job, facts)) for job, facts in await self._ask(questions)]
         actions = SweepActions(gangs, release=self._release, is_followed=self.is_followed, clock=self.clock)
@@ -98,7 +98,7 @@ class Sweep:
             for job, facts, decision in decided
             if decision.action not in {SweepAction.LEAVE, SweepAction.ASK}
         ]
-        acts += [actions.release_vanished(ref) for ref in vanished]
+        acts += [actions.release_vanished(ref, pods) for ref, pods in vanished.items()]
         return [swept for swept in await asyncio.gather(*acts) if swept is not None]
 
     @property
@@ -108,11 +108,13 @@ class Sweep:
 
     # -- what nobody follows ---------------------------------------------------------------------------------
 
-    async def _find_unowned(self, view: NamespaceView) -> tuple[list[tuple[Job, SweepFacts]], list[GangRef]]:
-        """Return the Jobs of gangs that nobody follows, and the vanished Jobs whose pods may be released."""
+    async def _find_unowned(
+        self, view: NamespaceView
+    ) -> tuple[list[tuple[Job, SweepFacts]], dict[GangRef, list[PodView]]]:
+        """Return the Jobs of gangs that nobody follows, and the vanished Jobs with their pods that may be released."""
         time_slice = TimeSlice()
         unowned: list[tuple[Job, SweepFacts]] = []
-        vanished: list[GangRef] = []
+        vanished: dict[GangRef, list[PodView]] = {}
         seen: set[GangRef] = set()
         for gang in view.gangs():
             await time_slice.yield_if_due()
@@ -130,7 +132,7 @@ class Sweep:
                         continue
                     seen.add(ref)
                     if self._is_abandoned(ref, pods):
-                        vanished.append(ref)
+                        vanished[ref] = pods
         self._memory = {ref: memory for ref, memory in self._memory.items() if ref in seen}
         self._has_more = len(seen) > len(unowned) or any(starmap(self._may_act, unowned))
         return unowned, vanished

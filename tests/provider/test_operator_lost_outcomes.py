@@ -159,6 +159,26 @@ def test_job_deleted_after_its_end_is_a_success_if_no_result_is_wanted(task: Tas
     assert resumed.complete(event) is None
 
 
+@pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
+@pytest.mark.parametrize("results", ["all", "none"])
+def test_job_that_lives_no_second_after_its_end_is_a_success_only_if_no_result_is_wanted(
+    task: TaskMaker, results: str, deferrable: bool
+) -> None:
+    train = task(WRITE_RANK, deferrable=deferrable, results=results, ttl_after_finished=0)
+    context = train.next_try()
+    event = run_trigger(train.defer(context)) if deferrable else {}
+
+    def complete() -> Any:
+        return train.operator().execute_complete(context, event) if deferrable else train.execute(context)
+
+    if results == "none":
+        assert complete() is None
+    else:
+        with pytest.raises(OutcomesMissing, match="Set a longer ttl_after_finished"):
+            complete()
+    wait_for("the end of the pods, which nothing holds any more", lambda: not train.pods)
+
+
 def test_job_deleted_while_its_pods_are_held_gives_its_results(task: TaskMaker) -> None:
     resumed = Resumed(task(WRITE_RANK, deferrable=True, results="all"))
     event = resumed.unrecorded()

@@ -249,6 +249,16 @@ async def test_held_pods_of_a_vanished_job_are_released_after_the_grace(cluster,
     assert len(held_pods(cluster)) == held
 
 
+async def test_outcomes_of_the_pods_of_a_vanished_job_are_logged(cluster, caplog: pytest.LogCaptureFixture):
+    ref = await vanished(cluster, key=PROD)
+    sweeper = Sweeper(cluster)
+    await sweeper.look()
+
+    await sweeper.look(after_s=GRACE_S)
+
+    assert f"Gang {ref}: its Job is gone. Outcomes of its 4 held pods:\nrank  outcome" in caplog.text
+
+
 async def test_pods_stay_held_while_their_follower_handles_the_deletion(cluster):
     sweeper = Sweeper(cluster)
     sweeper.followed.add(await vanished(cluster, key=PROD))
