@@ -34,6 +34,7 @@ from airflow_provider_gangjobs.gang.state.halt import (
 )
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
+from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
@@ -231,6 +232,9 @@ class _Follower:
         )
         if is_halted:
             return await self._halted(halted)
+        if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:
+            await self._patch_job(halt_patch(note, job))
+            return _LOOK_AGAIN
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:

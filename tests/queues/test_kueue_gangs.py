@@ -69,6 +69,16 @@ async def test_gang_that_fits_runs_with_the_documented_rights(tenant: Tenant, qu
     assert tenant.forbidden_requests() == []
 
 
+async def test_gang_without_a_queue_sends_no_request_about_kueue(tenant: Tenant) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec())
+        async with following(tenant, submission) as gang:
+            assert (await gang.event()).status is Status.SUCCEEDED
+    sent = [event["requestURI"] for event in tenant.plane.audited() if event["user"]["username"] == tenant.user]
+    assert sent
+    assert [uri for uri in sent if "kueue" in uri.partition("/namespaces/")[0]] == []
+
+
 async def test_gang_waits_for_quota_with_the_reason_and_runs_when_it_is_free(tenant: Tenant, queue: str) -> None:
     async with GangService.connect(tenant.config) as gangs:
         first = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE), "first")
@@ -189,6 +199,17 @@ async def test_gang_that_an_administrator_deactivates_says_so(kueue: Kueue, tena
     workload = kueue.workload_of(tenant.namespace, submission.ref.uid)
     assert workload is not None
     assert workload["spec"]["active"] is False
+
+
+async def test_gang_that_kueue_gives_up_ends(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    limit = {"kueue.x-k8s.io/max-exec-time-seconds": "3"}
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, gang_spec(code=SLEEP, queue_name=QUEUE, labels=limit))
+        async with following(tenant, submission) as gang:
+            event = await gang.event()
+    assert (event.status, event.reason) == (Status.FAILED, "DeactivatedByQueue")
+    assert "MaximumExecutionTimeExceeded" in event.message
+    assert kueue.used_cpu(queue) == "0"
 
 
 async def test_gang_of_a_queue_that_is_held_says_so(kueue: Kueue, tenant: Tenant, queue: str) -> None:

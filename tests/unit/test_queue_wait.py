@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, evicted_at, explain_queue
+from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, evicted_at, explain_queue, give_up_note
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
 
 AT = "2026-01-01T00:00:00Z"
@@ -117,6 +117,29 @@ def test_the_last_event_tells_the_reason_where_the_workload_cannot_be_read() -> 
         )
     ]
     assert explain_queue("team", None, events).text.endswith("resource memory unavailable in ClusterQueue")
+
+
+NOTES = {
+    "no Workload": (None, None),
+    "active": (workload(PREEMPTED), None),
+    "deactivated by a person": (
+        workload(condition("Evicted", "True", "Deactivated", "The workload is deactivated"), active=False),
+        None,
+    ),
+    "deactivated before it ran": (workload(active=False), None),
+    "given up": (
+        workload(LIMIT, active=False),
+        (
+            "DeactivatedByQueue: The workload is deactivated due to exceeding the maximum number of re-queuing retries "
+            "(DeactivatedDueToRequeuingLimitExceeded)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "note"), NOTES.values(), ids=NOTES)
+def test_only_kueue_itself_gives_a_gang_up(seen: KueueWorkloadView | None, note: str | None) -> None:
+    assert give_up_note(seen) == note
 
 
 def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:

@@ -42,6 +42,10 @@ class QueueWait(Struct, frozen=True):
 PENDING: Final = "Pending"
 """Reason of the Event with which Kueue says why it does not admit a Workload."""
 
+REASON_GIVEN_UP: Final = "DeactivatedByQueue"
+"""Reason of the halt of a gang that Kueue has given up. Stored in Jobs and in events, so never changed."""
+_GIVEN_UP: Final = "DeactivatedDueTo"
+"""Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
 _NEVER: Final = re.compile(
     r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match",
 )
@@ -64,6 +68,19 @@ def evicted_at(workload: KueueWorkloadView | None) -> datetime | None:
     """Return the time at which Kueue has taken the quota back, and has not given it again; `None` if it has not."""
     evicted = _find(workload, "Evicted", "True") if workload is not None else None
     return evicted.last_transition_time if evicted else None
+
+
+def give_up_note(workload: KueueWorkloadView | None) -> str | None:
+    """Return the reason of a halt if Kueue itself has given the gang up for good; `None` if it has not.
+
+    Kueue does this after a limit of time or of tries. A person who deactivates a Workload may activate it again.
+    """
+    if workload is None or workload.spec.active:
+        return None
+    evicted = _find(workload, "Evicted", "True")
+    if evicted is None or not evicted.reason.startswith(_GIVEN_UP):
+        return None
+    return f"{REASON_GIVEN_UP}: {_one_line(evicted.message)} ({evicted.reason})"
 
 
 def _explain_events(queue: str, events: Iterable[EventView]) -> QueueWait:
