@@ -14,7 +14,6 @@ from airflow_provider_gangjobs.cluster.client import PatchType, PropagationPolic
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
 from airflow_provider_gangjobs.cluster.deadline import current_deadline
 from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Invalid, NotFound, is_of_another_uid
-from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.state.job import read_job
@@ -186,6 +185,8 @@ class RetryingRequests:
 
     async def deactivate_workload(self, ref: GangRef) -> bool:
         """Take the Job out of its Kueue queue for good, with retries; see `cluster.kueue.deactivate_workload`."""
+        # Few tasks have a queue, and each process that resumes a task would pay for the import.
+        from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 
         async def deactivate() -> bool:
             self.sent += 1

@@ -1,4 +1,7 @@
-"""Triggers that wait for a gang in the triggerer. All triggers of a loop share the watches of a namespace."""
+"""Triggers that wait for a gang in the triggerer. All triggers of a loop share the watches of a namespace.
+
+A worker creates a trigger only to store it, so this module does not import what a trigger needs to run.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.kill import kill_shielded
-from airflow_provider_gangjobs.triggers.metrics import report_metrics
-from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
-from airflow_provider_gangjobs.triggers.sweeping import following
-from airflow_provider_gangjobs.triggers.wait import wait_for_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,6 +42,11 @@ class _GangTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the gang, and yield its event."""
+        from airflow_provider_gangjobs.triggers.metrics import report_metrics
+        from airflow_provider_gangjobs.triggers.resume_delay import sleep_until_resumable
+        from airflow_provider_gangjobs.triggers.sweeping import following
+        from airflow_provider_gangjobs.triggers.wait import wait_for_event
+
         started = asyncio.get_running_loop().time()
         # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
         sweeping = following(self.args) if self.task_instance is not None else nullcontext()
@@ -56,6 +59,8 @@ class _GangTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Delete the gang if a user killed the task and no other process is responsible for the gang; see `kill`."""
+        from airflow_provider_gangjobs.triggers.kill import kill_shielded
+
         if not self._has_yielded:
             await kill_shielded(self.args, self.task_instance, self.log)
 

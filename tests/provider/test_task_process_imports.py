@@ -44,6 +44,9 @@ NOT_TO_SUBMIT = (
     f"{OURS}submission.deletion",
     f"{OURS}submission.operations",
     f"{OURS}tracking",
+    f"{OURS}triggers.kill",
+    f"{OURS}triggers.sweeping",
+    f"{OURS}triggers.wait",
 )
 NOT_TO_RESUME = (
     f"{OURS}cluster.discovery",
