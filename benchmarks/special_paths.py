@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Final
 import airflow_provider_gangjobs.triggers.gang_job  # noqa: F401 - as in a triggerer, with all of Airflow
 from airflow_provider_gangjobs.cluster.client import Client
 from airflow_provider_gangjobs.cluster.config import ClusterConfig
-from airflow_provider_gangjobs.cluster.http.aiohttp_transport import AiohttpTransport
-from airflow_provider_gangjobs.cluster.http.stream_reader import read_chunks
 from airflow_provider_gangjobs.cluster.informer import informers
 from airflow_provider_gangjobs.cluster.informer.factory import InformerFactory
+from airflow_provider_gangjobs.cluster.informer.notify import WakeupQueue
 from airflow_provider_gangjobs.cluster.loop_local import set_loop_local
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import Status
@@ -47,7 +46,7 @@ REST_CPU_S: Final = 0.03
 """A process that uses less CPU in that time is at rest."""
 SAMPLE_S: Final = 0.05
 SHIPPED: Final = "all"
-SPECIAL_PATHS: Final = ("bulk-patches", "batched-reads", "interning")
+SPECIAL_PATHS: Final = ("bulk-patches", "interning", "limited-wakeups")
 FIGURES: Final = ("cpu_s", "triggerer_mb", "after_end_s")
 """What a user may notice."""
 NOTICEABLE: Final = 0.2
@@ -186,11 +185,11 @@ def _without(special_path: str) -> InformerFactory:
     match special_path:
         case "bulk-patches":
             return InformerFactory(connect=partial(Client, patches_in_bulk=False))
-        case "batched-reads":
-            transport = partial(AiohttpTransport, read_stream=read_chunks)
-            return InformerFactory(connect=partial(Client, transport=transport))
         case "interning":
             return InformerFactory(intern=False)
+        case "limited-wakeups":
+            set_loop_local(WakeupQueue, WakeupQueue(None))
+            return InformerFactory()
     raise ValueError(special_path)
 
 

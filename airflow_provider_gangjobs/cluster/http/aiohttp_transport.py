@@ -12,7 +12,7 @@ import aiohttp
 import yarl
 
 from airflow_provider_gangjobs.cluster.errors import ReplyLost, TlsFailed, TransportError, Unreachable
-from airflow_provider_gangjobs.cluster.http.stream_reader import read_batched
+from airflow_provider_gangjobs.cluster.http.stream_reader import read_stream
 from airflow_provider_gangjobs.cluster.http.transport import (
     CLOSE_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.cluster.auth.credentials import Access, Credentials
     from airflow_provider_gangjobs.cluster.http.request import Request
-    from airflow_provider_gangjobs.cluster.http.stream_reader import StreamReader
 
 REQUEST_CONNECTIONS_MAX = 100
 """Limits the requests in flight to one cluster. Streams have their own connections, which informers limit."""
@@ -41,10 +40,8 @@ class AiohttpTransport(Transport):
         *,
         tcp_keepalive: bool,
         monotonic: Callable[[], float],
-        read_stream: StreamReader = read_batched,
     ) -> None:
         super().__init__(credentials, tcp_keepalive=tcp_keepalive, monotonic=monotonic)
-        self._read_stream = read_stream
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._sockets: WeakSet[socket.socket] = WeakSet()
@@ -77,7 +74,7 @@ class AiohttpTransport(Transport):
             server_hostname=access.server_hostname,
             allow_redirects=False,
         )
-        return _Response(response, self._read_stream)
+        return _Response(response)
 
     def _classify(self, exc: BaseException) -> type[TransportError] | None:
         if isinstance(exc, _TLS_ERRORS):
@@ -115,9 +112,8 @@ class AiohttpTransport(Transport):
 
 
 class _Response:
-    def __init__(self, response: aiohttp.ClientResponse, read_stream: StreamReader) -> None:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
-        self._read_stream = read_stream
         self.status = response.status
 
     def header(self, name: str) -> str | None:
@@ -127,7 +123,7 @@ class _Response:
         return self._response.content.iter_any()
 
     def stream(self, idle_timeout_s: float) -> AsyncIterator[bytes]:
-        return self._read_stream(self._response, idle_timeout_s=idle_timeout_s)
+        return read_stream(self._response, idle_timeout_s=idle_timeout_s)
 
     async def aclose(self) -> None:
         self._response.release()

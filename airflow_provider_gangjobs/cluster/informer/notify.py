@@ -29,7 +29,7 @@ class Notification:
         self._waiter: asyncio.Future[None] | None = None
 
     def notify(self) -> None:
-        """Notification the waiter. If no task waits, the next `wait` returns at once. Safe to repeat."""
+        """Notify the waiter. If no task waits, the next `wait` returns at once. Safe to repeat."""
         if self._is_set:
             return
         self._is_set = True
@@ -59,24 +59,34 @@ class Notification:
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
-    loop_local(_WakeupQueue).enqueue(waiter)
+    loop_local(WakeupQueue).enqueue(waiter)
 
 
-class _WakeupQueue:
-    """Wakes the waiters of one event loop in first-in, first-out order, at a limited rate."""
+class WakeupQueue:
+    """Wakes the waiters of one event loop in first-in, first-out order, at a limited rate.
 
-    def __init__(self) -> None:
+    :param per_iteration_max: How many waiters each iteration of the loop wakes. `None` is the plain way, without a
+        limit: 10,000 gangs that are woken together then delay a timer of another trigger by 3 s of CPU, and not by
+        30 ms.
+    """
+
+    def __init__(self, per_iteration_max: int | None = WAKEUPS_PER_ITERATION_MAX) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._left = WAKEUPS_PER_ITERATION_MAX
+        self._max = per_iteration_max
+        self._left = per_iteration_max or 0
         self._is_scheduled = False
 
     def enqueue(self, waiter: asyncio.Future[None]) -> None:
-        """Notification `waiter` now, or in a later iteration of the loop if the limit of this iteration is reached."""
+        """Wake `waiter` now, or in a later iteration of the loop if the limit of this iteration is reached."""
+        if self._max is None:
+            if not waiter.done():
+                waiter.set_result(None)
+            return
         self._queue.append(waiter)
-        self._drain()
+        self._drain(self._max)
 
-    def _drain(self) -> None:
+    def _drain(self, per_iteration_max: int) -> None:
         while self._queue and self._left:
             waiter = self._queue.popleft()
             if not waiter.done():
@@ -84,10 +94,10 @@ class _WakeupQueue:
                 self._left -= 1
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._next_iteration)
+            self._loop.call_soon(self._next_iteration, per_iteration_max)
 
-    def _next_iteration(self) -> None:
+    def _next_iteration(self, per_iteration_max: int) -> None:
         self._is_scheduled = False
-        if self._left < WAKEUPS_PER_ITERATION_MAX:
-            self._left = WAKEUPS_PER_ITERATION_MAX
-            self._drain()
+        if self._left < per_iteration_max:
+            self._left = per_iteration_max
+            self._drain(per_iteration_max)
