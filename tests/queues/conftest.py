@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.control_plane import running_plane
 from tests.cluster.node_pool import NodePool
 from tests.cluster.releases import NONE
+from tests.queues.kueue.build import RELEASES
 from tests.queues.kueue.manager import Kueue, running_kueue
 from tests.queues.tenants import kueue_tenant
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.tenant import Tenant
 
-COMBINATIONS = [pytest.param(("1.36", "0.15"), id="1.36-kueue-0.15")]
+COMBINATIONS = [
+    pytest.param(("1.36", "0.15"), id="1.36-kueue-0.15"),
+    pytest.param(("1.37", "0.19"), id="1.37-kueue-0.19"),
+]
 """Releases of Kubernetes and Kueue. 1.36 has native gangs whose Job cannot change its parallelism."""
 
 
@@ -34,12 +38,12 @@ def kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield kueue
 
 
-@pytest.fixture(scope="session")
-def bare_kueue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
+@pytest.fixture(scope="session", params=list(RELEASES), ids=lambda release: f"kueue-{release}")
+def bare_kueue(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
     """The manager of Kueue on a control plane without the Workload API, with two nodes of 4 CPUs."""
     with (
         running_plane(NONE, tmp_path_factory.mktemp("kueue-bare-")) as plane,
-        running_kueue(plane, "0.15") as kueue,
+        running_kueue(plane, request.param) as kueue,
         NodePool.running(plane, nodes=2, cpu=4),
     ):
         yield kueue
