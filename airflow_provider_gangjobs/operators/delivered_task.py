@@ -52,6 +52,18 @@ class DeliveredTask(GangTaskParameters):
         if self._to_deliver is not None:
             self._to_deliver.deliver_accepted(ti)
 
+    def _push_xcom(self, context: Context, key: str, value: Any) -> None:
+        """Push an XCom that describes the gang. A fault of the XCom backend is logged.
+
+        The gang runs or has ended. The task must go on to wait for it, or to report its end.
+        """
+        if not self.do_xcom_push:
+            return
+        try:
+            context["ti"].xcom_push(key, value)
+        except Exception as error:  # an XCom backend may raise anything
+            self.log.warning("XCom %s could not be pushed (%s). The task goes on", key, type(error).__name__)
+
     @property
     def _policies(self) -> Policies:
         ends_with_gang = self.wait_until is WaitUntil.ENDED

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     TaskDeferralTimeout,
 )
 from airflow_provider_gangjobs.hooks.task_state import is_running_try
-from airflow_provider_gangjobs.operators import parameters, previous
+from airflow_provider_gangjobs.operators import previous
 from airflow_provider_gangjobs.operators.deferral import (
     execution_timeout_error,
     with_deadline,
@@ -32,6 +32,7 @@ from airflow_provider_gangjobs.operators.delivered_task import DeliveredTask
 from airflow_provider_gangjobs.operators.hand_over import HandOver, is_handed_over, submitted_event
 from airflow_provider_gangjobs.operators.messages import submission_messages
 from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
+from airflow_provider_gangjobs.operators.skip import skip_on_exit_codes
 from airflow_provider_gangjobs.operators.start_guard import StartGuard
 
 if TYPE_CHECKING:
@@ -148,6 +149,13 @@ class GangJobOperator(DeliveredTask):
     :param on_kill: What happens to the gang if the task is killed: `delete` (the default) or `keep`.
     :param wait_until: When the task ends: `ended` (the default) with the gang, or earlier, when the gang is `submitted`
         or `running`. The gang then runs on without its task, and the task returns its `namespace`, `name` and `uid`.
+    :param launch: How the program is started: `plain` (the default) runs the command. `torchrun` runs it by torchrun,
+        with one process for each GPU. `shards` gives each rank SHARD_INDEX and SHARD_COUNT, and no rendezvous.
+    :param pod_template_file: Path of a YAML file with a Pod, in place of a manifest. (templated)
+    :param configmaps: Names of ConfigMaps whose items become environment variables. (templated)
+    :param secrets: Names of Secrets whose items become environment variables, or `Secret` objects of the
+        cncf.kubernetes provider. (templated)
+    :param skip_on_exit_code: An exit code, or several. If every rank that failed has one of them, the task is skipped.
     :param deferrable: Whether the task waits in the triggerer, without a worker. Defaults to Airflow's
         `[operators] default_deferrable` if that option was set, else to true.
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
@@ -275,18 +283,6 @@ class GangJobOperator(DeliveredTask):
             self._defer(self._args_of_submission(gangs, submission), context["ti"].start_date)
         return self._wait_here(context, self._args_of_submission(gangs, submission))
 
-    def _push_xcom(self, context: Context, key: str, value: Any) -> None:
-        """Push an XCom that describes the gang. A fault of the XCom backend is logged.
-
-        The gang runs or has ended. The task must go on to wait for it, or to report its end.
-        """
-        if not self.do_xcom_push:
-            return
-        try:
-            context["ti"].xcom_push(key, value)
-        except Exception as error:  # an XCom backend may raise anything
-            self.log.warning("XCom %s could not be pushed (%s). The task goes on", key, type(error).__name__)
-
     def _wait_here(self, context: Context, args: TriggerArgs) -> GangEvent:
         from airflow_provider_gangjobs.triggers.wait import wait_for_event_in_worker
 
@@ -393,7 +389,8 @@ class GangJobOperator(DeliveredTask):
         completion = self._read_completion(gangs, event)
         self._push_xcom(context, XCOM_END, completion.event.to_payload())
         with skip_retries_of_permanent_errors():
-            completion.require_success()
+            with skip_on_exit_codes(self.skip_on_exit_codes, completion.outcomes):
+                completion.require_success()
             value = completion.results(self.results)
         self._to_deliver = completion
         return value
@@ -403,10 +400,7 @@ class GangJobOperator(DeliveredTask):
         from airflow_provider_gangjobs.hooks.installation import installation_id
         from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
 
-        if parameters.is_manifest_file(self.manifest):
-            # For a mapped task, Airflow renders the path of the manifest and does not read the file.
-            self.resolve_template_files()
-            self.manifest = self.render_template(self.manifest, context)
+        self._read_files_of_mapped_task(context)
         ti = context["ti"]
         self._gangs = TaskGangs.of(
             self.kubernetes_conn_id,

@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
 )
-from airflow_provider_gangjobs.operators import hand_over, parameters
+from airflow_provider_gangjobs.operators import hand_over, parameters, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class GangTaskParameters(BaseOperator):
         "volume_mounts",
         "image_pull_secrets",
         "working_dir",
+        "pod_template_file",
+        "configmaps",
+        "secrets",
     )
     # Only the manifest may be a template file. `resolve_template_files` reads it: with the mechanism of Airflow, an
     # argument such as "config.yaml" would also be read as a template file.
@@ -151,6 +154,11 @@ class GangTaskParameters(BaseOperator):
         on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
         on_kill: OnKill | str = OnKill.DELETE,
         wait_until: WaitUntil | str = WaitUntil.ENDED,
+        launch: str = "plain",
+        pod_template_file: str | None = None,
+        configmaps: Sequence[str] | None = None,
+        secrets: Sequence[Any] | None = None,
+        skip_on_exit_code: int | Sequence[int] | None = None,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -198,6 +206,11 @@ class GangTaskParameters(BaseOperator):
         self.assemble_timeout_s = parameters.to_seconds(assemble_timeout)
         self.run_timeout_s = parameters.to_seconds(run_timeout)
         self.max_disruptions = max_disruptions
+        self.launch = launch
+        self.pod_template_file = pod_template_file
+        self.configmaps = configmaps
+        self.secrets = secrets
+        self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
         self._convert_models()
         self._check_logs(log_limit=log_limit, log_containers=log_containers)
         self._check(
@@ -223,7 +236,18 @@ class GangTaskParameters(BaseOperator):
         """Read the manifest if it is a path, so that Airflow renders its text as a template."""
         if parameters.is_manifest_file(self.manifest):
             self.manifest = self._read(str(self.manifest)).decode()
+        if parameters.is_manifest_file(self.pod_template_file):
+            self.pod_template_file = self._read(str(self.pod_template_file)).decode()
         self.prepare_template()
+
+    def _read_files_of_mapped_task(self, context: Context) -> None:
+        """Read and render the template files. For a mapped task, Airflow renders only their paths."""
+        names = ("manifest", "pod_template_file")
+        paths = [name for name in names if parameters.is_manifest_file(getattr(self, name))]
+        if paths:
+            self.resolve_template_files()
+        for name in paths:
+            setattr(self, name, self.render_template(getattr(self, name), context))
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
@@ -264,7 +288,16 @@ class GangTaskParameters(BaseOperator):
         return parameters.build_spec(self._spec_parameters(), self._read)
 
     def _spec_parameters(self) -> dict[str, Any]:
-        return {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
+        given = {name: getattr(self, attribute, None) for name, attribute in _SPEC_PARAMETERS.items()}
+        if parameters.is_manifest_file(self.pod_template_file):  # the file is read when the task runs
+            return given | {"manifest": self.pod_template_file}
+        return shorthands.expand(
+            given,
+            configmaps=self.configmaps,
+            secrets=self.secrets,
+            pod_template=self.pod_template_file,
+            launch=self.launch,
+        )
 
     def _read(self, path: str) -> bytes:
         dag = self.dag
@@ -291,6 +324,7 @@ class GangTaskParameters(BaseOperator):
             durations={name: getattr(self, f"{name}_s") for name in _DURATIONS},
             max_disruptions=self.max_disruptions,
         )
+        problems += shorthands.choice_problems(self.launch, self.skip_on_exit_codes)
         problems += hand_over.limit_problems(self, choices["wait_until"])
         if problems:
             raise InvalidGangSpec(problems)

@@ -61,6 +61,14 @@ def test_gang_of_one_dag_is_awaited_and_deleted_by_another_one(examples: Airflow
     assert read.value("delete") == [reference]
 
 
+def test_shards_of_an_hour_are_reduced_to_one_report(examples: AirflowHome) -> None:
+    report = examples.test_dags("hourly_shards_gang")["hourly_shards_gang"]
+    statuses = report.value("reduce")
+    assert report.state == "success"
+    assert sum(statuses.values()) == 20 * 100
+    assert set(statuses) == {"200", "404", "500"}
+
+
 def test_mapped_gangs_exchange_their_edges_in_every_step(examples: AirflowHome) -> None:
     report = examples.test_dags("simulate_heat_gangs")["simulate_heat_gangs"]
     assert report.state == "success"

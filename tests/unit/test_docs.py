@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_every_parameter_that_the_migration_names_exists() -> None:
     assert len(theirs) > 50
     assert theirs <= known
     assert ours <= parameters(GangJobOperator)
+
+
+@pytest.mark.parametrize("operator", ["job.KubernetesJobOperator", "pod.KubernetesPodOperator"])
+def test_every_parameter_of_the_installed_kubernetes_operators_is_in_the_migration(operator: str) -> None:
+    module, _, name = operator.partition(".")
+    kind = getattr(import_module(f"airflow.providers.cncf.kubernetes.operators.{module}"), name)
+    text = (ROOT / "docs/migrating.md").read_text().split("## Parameters")[1].split("## Results")[0]
+
+    assert parameters(kind) - {"self", "kwargs", "args"} <= set(re.findall(r"`(\w+)`", text))
 
 
 def parameters(kind: type) -> set[str]:

@@ -1,0 +1,184 @@
+"""Shorthands of the operator: parameters that stand for other parameters, such as `configmaps` for `env_from`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
+
+LAUNCHES: Final = ("plain", "shards", "torchrun")
+PYTHONS: Final = ("python", "python3")
+ENV_SHARD_INDEX: Final = "SHARD_INDEX"
+ENV_SHARD_COUNT: Final = "SHARD_COUNT"
+ENV_PROCESSES: Final = "PET_NPROC_PER_NODE"
+"""The variable by which torchrun reads its option `--nproc-per-node`."""
+
+
+def choice_problems(launch: Any, skip_on_exit_code: Any) -> tuple[Problem, ...]:
+    """Return the problems of `launch` and `skip_on_exit_code`."""
+    problems = []
+    if launch not in LAUNCHES:
+        problems.append(Problem("launch", f"is {launch!r}", f"Choose one of {', '.join(LAUNCHES)}"))
+    if any(isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255 for code in skip_on_exit_code):
+        what = f"is {list(skip_on_exit_code)!r}, which are not all numbers from 1 to 255"
+        problems.append(Problem("skip_on_exit_code", what, "Give exit codes of a program that fails"))
+    return tuple(problems)
+
+
+def to_exit_codes(given: Any) -> tuple[Any, ...]:
+    """Return the exit codes of one code, several codes, or none."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, (list, tuple, set, frozenset, range)) else (given,)
+
+
+def expand(
+    spec: Mapping[str, Any],
+    *,
+    configmaps: Sequence[str] | None,
+    secrets: Sequence[Any] | None,
+    pod_template: str | None,
+    launch: str,
+) -> dict[str, Any]:
+    """Return the parameters of a `GangSpec` that the parameters with their shorthands stand for.
+
+    :param spec: The parameters of the `GangSpec` that were given.
+    :param configmaps: Names of ConfigMaps whose items become environment variables.
+    :param secrets: Names of Secrets whose items become environment variables, or `Secret` objects of the
+        cncf.kubernetes provider.
+    :param pod_template: The YAML text of a Pod or PodTemplate.
+    :param launch: One of `LAUNCHES`.
+
+    Raises:
+        InvalidGangSpec: shorthands contradict other parameters, or the template cannot be read.
+    """
+    expanded = dict(spec)
+    if pod_template is not None:
+        if spec.get("manifest") is not None:
+            raise InvalidGangSpec((Problem("pod_template_file", "is given with manifest", "Give one of them"),))
+        expanded["manifest"] = manifest_of_pod(pod_template)
+    for name in _names(configmaps):
+        _append(expanded, "env_from", {"configMapRef": {"name": name}})
+    for secret in _names(secrets):
+        _add_secret(expanded, secret)
+    if launch == "shards":
+        _launch_shards(expanded)
+    if launch == "torchrun":
+        _launch_torchrun(expanded)
+    return expanded
+
+
+def _names(given: Any) -> Sequence[Any]:
+    """Return one name, or several, as a list. A value that is known only when the task runs has no names yet."""
+    if isinstance(given, str):
+        return [given]
+    return given if isinstance(given, (list, tuple)) else ()
+
+
+def manifest_of_pod(text: str) -> dict[str, Any]:
+    """Return a Job of one Indexed pod by the YAML text of a Pod or PodTemplate.
+
+    Raises:
+        InvalidGangSpec: the text is no Pod and no PodTemplate.
+    """
+    import yaml
+
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidGangSpec((Problem("pod_template_file", f"is not YAML: {error}", "Correct the file"),)) from None
+    kind = given.get("kind", "Pod") if isinstance(given, dict) else None
+    if kind not in ("Pod", "PodTemplate"):
+        what = f"has the kind {kind}" if kind else "is not a mapping"
+        raise InvalidGangSpec((Problem("pod_template_file", what, "Give a Pod, or use manifest for a Job"),))
+    pod = given.get("template", {}) if kind == "PodTemplate" else given
+    given_metadata = pod.get("metadata") or {}
+    metadata = {name: given_metadata[name] for name in ("labels", "annotations") if given_metadata.get(name)}
+    # The default of a pod is Always, which a Job refuses.
+    template = {"metadata": metadata, "spec": {"restartPolicy": "Never", **pod.get("spec", {})}}
+    job = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": job}
+
+
+def _launch_shards(spec: dict[str, Any]) -> None:
+    """Each rank works on its share alone, so the ranks need no Service and no common address."""
+    if spec.get("rendezvous") is None:
+        spec["rendezvous"] = False
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
+    _add_env(spec, {ENV_SHARD_INDEX: {"valueFrom": index}, ENV_SHARD_COUNT: str(spec.get("workers") or 1)})
+
+
+def _launch_torchrun(spec: dict[str, Any]) -> None:
+    """Run torchrun on every rank. It reads the number of nodes, its own number and the address of rank 0 from PET_...
+
+    The provider sets these variables with the rendezvous. The number of processes is the number of GPUs of a rank.
+    """
+    given = [spec.get("command") or (), spec.get("args") or ()]
+    if not all(isinstance(words, (list, tuple)) for words in given):
+        return  # known only when the task runs, or refused by the validation
+    words = [word for words in given for word in words]
+    if spec.get("rendezvous") is False or not words:
+        name, what = ("rendezvous", "is False") if words else ("command", "is missing")
+        remedy = "torchrun needs a program and, with several ranks, the rendezvous"
+        raise InvalidGangSpec((Problem(name, f'{what} with launch="torchrun"', remedy),))
+    if words[0] in PYTHONS:
+        del words[0]
+    is_python = words[:1] == ["-m"] or (bool(words) and str(words[0]).endswith(".py"))
+    spec["command"] = ["torchrun", *([] if is_python else ["--no-python"]), *words]
+    spec["args"] = None
+    _add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources")) or 1)})
+
+
+def _gpus(resources: Any) -> int:
+    """Return the number of GPUs of a rank; 0 if it has none."""
+    given = resources if isinstance(resources, Mapping) else {}
+    limits = given.get("limits", given.get("requests", given))
+    counts = (count for name, count in limits.items() if str(name).endswith("/gpu"))
+    return sum(int(count) for count in counts if str(count).isdecimal())
+
+
+def _add_secret(spec: dict[str, Any], secret: Any) -> None:
+    """Add the variables of a Secret by its name, or what a `Secret` object of the cncf.kubernetes provider says."""
+    if isinstance(secret, str):
+        _append(spec, "env_from", {"secretRef": {"name": secret}})
+        return
+    try:
+        kind, target, name, key = secret.deploy_type, secret.deploy_target, secret.secret, secret.key
+    except AttributeError:
+        remedy = "Give names, or Secret objects of the cncf.kubernetes provider"
+        raise InvalidGangSpec((Problem("secrets", f"has {secret!r:.80}", remedy),)) from None
+    if kind == "volume":
+        volume = f"secret-{name}"
+        _append(spec, "volumes", {"name": volume, "secret": {"secretName": name}})
+        _append(spec, "volume_mounts", {"name": volume, "mountPath": target, "readOnly": True})
+    elif target is None:
+        _append(spec, "env_from", {"secretRef": {"name": name}})
+    else:
+        _add_env(spec, {target: {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}})
+
+
+def _append(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
+    items = spec.get(parameter) or ()
+    if isinstance(items, (list, tuple)):  # otherwise known only when the task runs
+        spec[parameter] = [*items, item]
+
+
+def _add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
+    """Add variables to `env` in its own form. A variable that the user gives stays."""
+    env = spec.get("env") or {}
+    if isinstance(env, Mapping):
+        spec["env"] = {**variables, **env}
+    if not isinstance(env, (list, tuple)):  # a mapping, or known only when the task runs
+        return
+    given = {item.get("name") for item in env}
+    added = [
+        {"name": name, **(value if isinstance(value, Mapping) else {"value": value})}
+        for name, value in variables.items()
+        if name not in given
+    ]
+    spec["env"] = [*env, *added]
+
+
+__all__ = ["LAUNCHES", "choice_problems", "expand", "manifest_of_pod", "to_exit_codes"]

@@ -1,0 +1,144 @@
+"""Parameters that stand for other parameters: launch, pod_template_file, configmaps, secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.providers.cncf.kubernetes.secret import Secret
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec
+from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
+from airflow_provider_gangjobs.operators.gang_job import GangJobOperator
+from airflow_provider_gangjobs.operators.skip import fails_only_with
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: ignored, labels: {team: vision}}
+spec:
+  containers: [{name: base, image: trainer:2}]
+  nodeSelector: {disk: ssd}
+"""
+INDEX = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}}
+
+
+def spec_of(**parameters: Any) -> Any:
+    return GangJobOperator(task_id="t", **{"image": "i", **parameters})._spec()
+
+
+@pytest.mark.parametrize(
+    ("command", "launched"),
+    [
+        (["train.py", "--epochs", "3"], ["torchrun", "train.py", "--epochs", "3"]),
+        (["python", "train.py"], ["torchrun", "train.py"]),
+        (["python3", "-m", "train"], ["torchrun", "-m", "train"]),
+        (["./train", "--fast"], ["torchrun", "--no-python", "./train", "--fast"]),
+    ],
+)
+def test_torchrun_runs_the_program_of_the_command(command: list[str], launched: list[str]) -> None:
+    assert spec_of(launch="torchrun", workers=2, command=command).command == launched
+
+
+@pytest.mark.parametrize(
+    ("resources", "processes"),
+    [
+        (None, "1"),
+        ({"cpu": "4"}, "1"),
+        ({"cpu": "4", "nvidia.com/gpu": 8}, "8"),
+        ({"limits": {"amd.com/gpu": "2"}, "requests": {"cpu": "1"}}, "2"),
+    ],
+)
+def test_torchrun_starts_a_process_for_each_gpu(resources: Any, processes: str) -> None:
+    spec = spec_of(launch="torchrun", workers=2, command=["a.py"], resources=resources)
+
+    assert spec.env == {"PET_NPROC_PER_NODE": processes}
+
+
+def test_variable_that_the_user_sets_stays() -> None:
+    by_name = spec_of(launch="torchrun", command=["a.py"], env={"PET_NPROC_PER_NODE": "3"})
+    in_list = spec_of(launch="torchrun", command=["a.py"], env=[{"name": "PET_NPROC_PER_NODE", "value": "3"}])
+
+    assert by_name.env == {"PET_NPROC_PER_NODE": "3"}
+    assert in_list.env == [{"name": "PET_NPROC_PER_NODE", "value": "3"}]
+
+
+def test_shards_have_an_index_and_a_count_and_no_rendezvous() -> None:
+    spec = spec_of(launch="shards", workers=4, command=["a"])
+
+    assert (spec.rendezvous, spec.env) == (False, {"SHARD_INDEX": INDEX, "SHARD_COUNT": "4"})
+
+
+def test_plain_launch_changes_nothing() -> None:
+    assert spec_of(launch="plain", command=["a"]).hash == spec_of(command=["a"]).hash
+
+
+def test_template_of_a_pod_is_the_manifest_of_a_gang() -> None:
+    spec = spec_of(pod_template_file=POD, image=None, workers=2)
+
+    template = spec.manifest["spec"]["template"]
+    assert template["metadata"] == {"labels": {"team": "vision"}}
+    assert template["spec"]["nodeSelector"] == {"disk": "ssd"}
+
+
+def test_names_of_config_maps_and_secrets_are_sources_of_the_environment() -> None:
+    spec = spec_of(command=["a"], configmaps=["c"], secrets=["s"], env_from=[{"configMapRef": {"name": "first"}}])
+
+    assert spec.env_from == [
+        {"configMapRef": {"name": "first"}},
+        {"configMapRef": {"name": "c"}},
+        {"secretRef": {"name": "s"}},
+    ]
+
+
+def test_secret_objects_of_the_kubernetes_provider_are_accepted() -> None:
+    secrets = [Secret("env", "TOKEN", "s", "token"), Secret("env", None, "all"), Secret("volume", "/keys", "k")]
+
+    spec = spec_of(command=["a"], secrets=secrets)
+
+    assert spec.env == {"TOKEN": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "token"}}}}
+    assert spec.env_from == [{"secretRef": {"name": "all"}}]
+    assert spec.volumes == [{"name": "secret-k", "secret": {"secretName": "k"}}]
+    assert spec.volume_mounts == [{"name": "secret-k", "mountPath": "/keys", "readOnly": True}]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"launch": "ray"}, "launch: is 'ray'. Choose one of plain, shards, torchrun"),
+        ({"launch": "torchrun"}, 'command: is missing with launch="torchrun"'),
+        ({"launch": "torchrun", "command": ["a.py"], "rendezvous": False}, "rendezvous: is False with launch"),
+        ({"pod_template_file": "kind: Job\nspec: {}\n"}, "pod_template_file: has the kind Job"),
+        ({"pod_template_file": "a: b: c\n"}, "pod_template_file: is not YAML"),
+        ({"pod_template_file": "[]\n"}, "pod_template_file: is not a mapping"),
+        ({"pod_template_file": POD, "manifest": {"kind": "Job"}}, "pod_template_file: is given with manifest"),
+        ({"secrets": [7]}, "secrets: has 7"),
+        ({"skip_on_exit_code": 0}, "skip_on_exit_code: is "),
+        ({"skip_on_exit_code": [3, "4"]}, "skip_on_exit_code: is "),
+    ],
+)
+def test_shorthand_that_is_wrong_is_refused_when_the_dag_is_parsed(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidGangSpec, match=message):
+        GangJobOperator(task_id="t", **{"image": "i", **parameters})
+
+
+def outcome(kind: OutcomeKind, exit_code: int | None = None) -> Outcome:
+    return Outcome(uid=f"{kind}{exit_code}", pod="p", outcome=kind, exit_code=exit_code)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "is_skipped"),
+    [
+        pytest.param([outcome(OutcomeKind.FAILED, 9)], True, id="one rank"),
+        pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.SUCCEEDED, 0)], True, id="one of two"),
+        pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.FAILED, 8)], True, id="two codes"),
+        pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.DELETED, 143)], True, id="peer was stopped"),
+        pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.FAILED, 1)], False, id="another code"),
+        pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.LOST)], False, id="a rank was lost"),
+        pytest.param([outcome(OutcomeKind.FAILED, 9), outcome(OutcomeKind.UNKNOWN)], False, id="an unknown end"),
+        pytest.param([outcome(OutcomeKind.DELETED, 143)], False, id="only stopped"),
+        pytest.param([], False, id="nothing is known"),
+    ],
+)
+def test_task_is_skipped_only_if_every_failed_rank_says_so(outcomes: list[Outcome], is_skipped: bool) -> None:
+    assert fails_only_with((8, 9), outcomes) == is_skipped
