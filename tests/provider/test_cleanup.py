@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.exceptions import JobDeleted
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.service import GangService
 from airflow_provider_gangjobs.submission import operations
@@ -85,6 +87,17 @@ async def test_a_gang_by_id_that_lacks_nothing_is_let_run(release):
         submission = await operation(cluster)
         assert submission.adopted
         cluster.check_one_live_gang(submission)
+
+
+async def test_a_gang_by_id_that_lacks_nothing_is_given_to_its_queue(cluster):
+    spec = replace(GANG_OF_4, labels={LABEL_KUEUE_QUEUE: "team"})
+    process = CrashingClient(cluster.client, Crash(ALL_BUT_THE_LAST, applied=True))
+    with pytest.raises(ProcessDied):
+        await operation(cluster, process, spec)
+    assert LABEL_KUEUE_QUEUE not in cluster.jobs()[0]["metadata"]["labels"]
+    assert actions(await tidied(cluster)) == [CleanupAction.COMPLETE]
+    (job,) = cluster.jobs()
+    assert (job["metadata"]["labels"][LABEL_KUEUE_QUEUE], job["spec"]["suspend"]) == ("team", True)
 
 
 @pytest.mark.parametrize("request_number", range(FIRST_ACT, ALL_BUT_THE_LAST))
