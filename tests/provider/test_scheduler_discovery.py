@@ -1,0 +1,51 @@
+"""Discovery for gangs that name a scheduler, and for versions of the Workload API that are newer than the provider."""
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.exceptions import GangUnsupported
+from airflow_provider_gangjobs.gang.schedulers.native.podgroups import PodGroupDialect
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.newer_versions import why_unusable
+from airflow_provider_gangjobs.submission.scheduler_discovery import discover_for
+from tests.provider.submission_cluster import NAMESPACE, running_cluster
+
+
+def gang(**parameters):
+    return GangSpec(image="trainer:1", workers=2, **parameters)
+
+
+async def sent(cluster, spec):
+    """The number of requests that discovery sends for a gang, after those for any gang."""
+    await discover(cluster.client)
+    before = sum(cluster.client.statistics().requests.values())
+    await discover_for(cluster.client, spec, namespace=NAMESPACE)
+    return sum(cluster.client.statistics().requests.values()) - before
+
+
+@pytest.mark.parametrize("named", [{}, {"gang_scheduler": "native"}, {"scheduler_name": "mine"}])
+async def test_a_gang_that_names_no_other_scheduler_costs_no_request(cluster, named):
+    assert await sent(cluster, gang(**named)) == 0
+
+
+async def test_only_the_api_group_of_the_named_scheduler_is_read(cluster):
+    assert await sent(cluster, gang(gang_scheduler="volcano")) == 1
+    assert await sent(cluster, gang(gang_scheduler="yunikorn")) == 0
+
+
+async def test_a_scheduler_that_is_not_installed_is_refused_and_nothing_is_created(cluster):
+    with pytest.raises(GangUnsupported, match="volcano cannot be used: the cluster does not serve podgroups"):
+        await GangService(cluster.client).submit(gang(gang_scheduler="volcano"), trigger_id="a")
+    assert cluster.jobs() == []
+
+
+async def test_dry_runs_accept_a_version_that_keeps_the_link_and_the_group(cluster):
+    assert await why_unusable(cluster.client, PodGroupDialect("v1beta1"), NAMESPACE) == ""
+    assert cluster.jobs() == []
+
+
+async def test_dry_runs_refuse_a_version_with_other_fields():
+    async with running_cluster("1.36") as cluster:
+        assert "refuses a dry run" in await why_unusable(cluster.client, PodGroupDialect("v1"), NAMESPACE)
+        assert await why_unusable(cluster.client, PodGroupDialect("v1alpha2"), NAMESPACE) != ""
