@@ -44,7 +44,7 @@ test-ci: $(SYNCED) ## Run what .ci/run adds to make test: conformance to 1.37, e
 test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
 	@$(BIN)/python -m tests.tiers cluster conformance
 
-test-queues: $(SYNCED) ## Run all tests with the real Kueue manager beside real control planes
+test-queues: $(SYNCED) ## Run all tests with the real Kueue, Volcano and coscheduling beside real control planes
 	@$(BIN)/python -m tests.tiers queues
 
 test-airflow: $(SYNCED) ## Run all tests with real Airflow: on SQLite, on PostgreSQL with killed processes, and its pages

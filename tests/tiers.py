@@ -33,6 +33,7 @@ SHOWN_LINES = 200
 
 CONTROL_PLANES = "tests.cluster.controlplane.build"
 KUEUE = "tests.queues.kueue.build"
+SCHEDULERS = "tests.queues.schedulers.build"
 POSTGRES = "tests.airflow.postgres.programs"
 BROWSER = "tests.airflow.ui.browser"
 
@@ -79,7 +80,7 @@ ALL = (
     ),
     Tier("cluster", ("tests/cluster", REPEATABLE, *_spread(2, "loadgroup")), requires=(CONTROL_PLANES,)),
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
-    Tier("queues", ("tests/queues", REPEATABLE), requires=(CONTROL_PLANES, KUEUE)),
+    Tier("queues", ("tests/queues", REPEATABLE), requires=(CONTROL_PLANES, KUEUE, SCHEDULERS)),
     Tier(
         "conformance",
         ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),

@@ -52,7 +52,7 @@ class ControlPlaneError(Exception):
     """A component did not start; the message has the end of its log."""
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -266,7 +266,7 @@ class ControlPlane:
                 [str(self.binary), name, *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def _wait(self, name: str, is_ready: Callable[[], bool]) -> None:

@@ -78,6 +78,13 @@ class Tenant:
                 gone = admin.delete(f"/api/v1/namespaces/{name}")
                 assert gone.is_success or gone.status_code == httpx.codes.NOT_FOUND, gone.text
 
+    def grant(self, role: dict[str, Any]) -> None:
+        """Bind the account to a further Role."""
+        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
+        with self.plane.client() as admin:
+            _post(admin, f"{rbac}/roles", role)
+            _post(admin, f"{rbac}/rolebindings", _binding(self.namespace, self.account, role["metadata"]["name"]))
+
     def with_account(self, account: str, rules: list[dict[str, Any]]) -> Tenant:
         """Another ServiceAccount of the namespace, which may do what these rules say."""
         with self.plane.client() as admin:

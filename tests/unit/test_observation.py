@@ -331,12 +331,20 @@ FIT_FAILED = (
         "0/1 nodes are available: 1 rejection in Unreserve.",
         "0/1 nodes are available: 1 PodGroup not found.",
         "Pod ml/train-0-2 can possibly be assigned to node-0",
+        "pod group is not ready, 3 Pending, 3 minAvailable; Pending: 3 Unschedulable",
     ],
 )
 def test_the_pod_with_the_cause_is_heard_and_not_the_pods_that_refer_to_it(others):
     pods = [pod(f"pod-{rank}").rank(rank).unschedulable(others).view() for rank in range(3)]
     pods.append(pod("pod-3").rank(3).unschedulable(FIT_FAILED).view())
     assert _observe(job().resumed(1), pods).waiting_for == "Insufficient cpu on 2 of 2 nodes"
+
+
+def test_pods_that_only_refer_to_each_other_are_refused_without_a_cause():
+    pods = ranks(4, lambda one: one.unschedulable("0/1 nodes are available: 1 optimistic rejection in PostFilter."))
+    seen = _observe(job().resumed(1), pods)
+    assert seen.wait.cause is WaitCause.SCHEDULER
+    assert seen.waiting_for == "The scheduler cannot place the gang, and no pod names the cause"
 
 
 def test_volcano_says_why_a_group_waits_by_a_condition_that_is_true():

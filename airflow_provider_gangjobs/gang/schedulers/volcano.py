@@ -31,7 +31,7 @@ ANNOTATION_QUEUE: Final = "scheduling.volcano.sh/queue-name"
 DEFAULT_QUEUE: Final = "default"
 """The queue that Volcano creates when it starts."""
 # Volcano gives a pod that would fit this message, and gives each pod the message of the whole group.
-_NO_CAUSE: Final = ("can possibly be assigned", "tasks in gang unschedulable")
+_NO_CAUSE: Final = ("can possibly be assigned", "pod group is not ready")
 
 
 class Volcano(Struct, frozen=True):

@@ -186,6 +186,8 @@ def _group_reason(inputs: WaitInputs) -> str:
 def _find_scheduler_silence(inputs: WaitInputs) -> str | None:
     if inputs.counts.placed >= inputs.counts.ranks:
         return None
+    if inputs.pods.refusals:
+        return "The scheduler cannot place the gang, and no pod names the cause"
     pods = _placed_at_once(inputs.podgroup) if inputs.podgroup else None
     return f"The scheduler waits until {pods} pods can be placed at once" if pods else "Waits for the scheduler"
 

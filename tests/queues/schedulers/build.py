@@ -1,0 +1,138 @@
+"""Build the gang schedulers that are missing: `python -m tests.queues.schedulers.build [volcano ...]`.
+
+Each scheduler becomes one folder `<assets>/<name>-<version>` with the static binary `scheduler` and the definitions of
+its resources. The assets folder is the one of the control planes. A build takes some minutes on two cores when Go's
+build cache is cold, and seconds when it is warm. A binary is kept until its module file changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.controlplane.build import assets_root, go
+
+MODULES: Final = Path(__file__).resolve().parent / "modules"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A scheduler in a published Go module.
+
+    Attributes:
+        modules: the folder of `MODULES` whose go.mod and go.sum pin all dependencies.
+        package: the main package, below the module.
+        controllers: the main package of its controllers, if the scheduler needs them.
+        definitions: files with the CustomResourceDefinitions, as a pattern below the module; empty if there are none.
+    """
+
+    modules: str
+    module: str
+    version: str
+    package: str
+    definitions: str = ""
+    controllers: str = ""
+
+
+PROGRAMS: Final = {
+    # The module names Kubernetes 1.34.7, of which not all parts are published; it is built with 1.34.4.
+    "coscheduling": Program(
+        "scheduler-plugins",
+        "sigs.k8s.io/scheduler-plugins",
+        "v0.34.7",
+        "cmd/scheduler",
+        "manifests/coscheduling/crd.yaml",
+    ),
+    # The scheduler places no pod of a queue before the controllers have opened the queue.
+    "volcano": Program(
+        "volcano",
+        "volcano.sh/volcano",
+        "v1.14.1",
+        "cmd/scheduler",
+        "config/crd/*/bases/*.yaml",
+        "cmd/controller-manager",
+    ),
+}
+
+
+def folder(name: str) -> Path:
+    """Where the scheduler and its definitions are, once built."""
+    return assets_root() / f"{name}-{PROGRAMS[name].version}"
+
+
+def binary(name: str) -> Path:
+    """The scheduler, once built."""
+    return folder(name) / "scheduler"
+
+
+def controllers(name: str) -> Path | None:
+    """The controllers, once built; `None` if the scheduler needs none."""
+    return folder(name) / "controllers" if PROGRAMS[name].controllers else None
+
+
+def fingerprint(name: str) -> str:
+    """Changes when anything that the binary is made from changes."""
+    program = PROGRAMS[name]
+    digest = hashlib.sha256(repr(program).encode())
+    for source in ("go.mod", "go.sum"):
+        digest.update((MODULES / program.modules / source).read_bytes())
+    return digest.hexdigest()
+
+
+def is_current(name: str) -> bool:
+    """Whether the binary is there and was made from today's sources.
+
+    A binary without a fingerprint beside it was brought by somebody else (prebuilt assets) and is trusted.
+    """
+    stamp = folder(name) / "fingerprint"
+    return binary(name).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(name))
+
+
+def build(name: str) -> None:
+    """Build one scheduler; the binary appears under its final name only when it is whole."""
+    program, target = PROGRAMS[name], folder(name)
+    target.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    work = MODULES / program.modules
+    unfinished = target / "scheduler.part"
+    for package, output in ((program.controllers, target / "controllers"), (program.package, unfinished)):
+        if package:
+            options = ("-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", str(output))
+            command = [go(), "build", *options, f"{program.module}/{package}"]
+            subprocess.run(command, cwd=work, check=True, env=environment)
+    download = [go(), "mod", "download", "-json", f"{program.module}@{program.version}"]
+    found = subprocess.run(download, cwd=work, check=True, env=environment, capture_output=True, text=True)
+    source = Path(json.loads(found.stdout)["Dir"])
+    (target / "definitions").mkdir(exist_ok=True)
+    for path in source.glob(program.definitions) if program.definitions else ():
+        shutil.copyfile(path, target / "definitions" / path.name)
+    unfinished.replace(binary(name))
+    (target / "fingerprint").write_text(fingerprint(name))
+
+
+def main(names: list[str]) -> int:
+    """Build what is missing and say what is being done."""
+    for name in names:
+        if name not in PROGRAMS:
+            print(f"no such scheduler: {name} (known: {', '.join(PROGRAMS)})", file=sys.stderr)
+            return 2
+        if is_current(name):
+            print(f"{name}: {binary(name)} is up to date")
+            continue
+        print(f"{name}: building {PROGRAMS[name].version} (some minutes when cold) ...", flush=True)
+        started = time.monotonic()
+        build(name)
+        print(f"{name}: built in {time.monotonic() - started:.0f} s: {binary(name)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or list(PROGRAMS)))

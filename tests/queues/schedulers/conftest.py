@@ -1,0 +1,74 @@
+"""One control plane a session for each gang scheduler, with two nodes of 2 CPUs, and namespaces of tests in it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import yaml
+
+from tests.cluster.control_plane import running_plane
+from tests.cluster.node_pool import NodePool
+from tests.cluster.tenant import Tenant
+from tests.queues.schedulers.build import PROGRAMS
+from tests.queues.schedulers.history import watched_pods
+from tests.queues.schedulers.programs import running_scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.control_plane import ControlPlane
+    from tests.queues.schedulers.history import History
+
+RELEASE: Final = "1.35"
+NODES: Final = 2
+NODE_CPU: Final = 2
+DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A control plane with a gang scheduler."""
+
+    scheduler: str
+    plane: ControlPlane
+    log: Path
+
+
+@pytest.fixture(scope="session", params=PROGRAMS)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Each scheduler in turn."""
+    name: str = request.param
+    with (
+        running_plane(RELEASE, tmp_path_factory.mktemp(f"{name}-")) as plane,
+        running_scheduler(name, plane) as log,
+        NodePool.running(plane, nodes=NODES, cpu=NODE_CPU),
+    ):
+        yield Cluster(name, plane, log)
+
+
+@pytest.fixture
+def tenant(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """A namespace of the test's own, as a ServiceAccount that has exactly the documented rights."""
+    with scheduler_tenant(cluster, request.node.name) as tenant:
+        yield tenant
+
+
+@pytest.fixture
+def history(tenant: Tenant) -> Iterator[History]:
+    """All pods of the namespace at all moments."""
+    with watched_pods(tenant.plane, tenant.namespace) as history:
+        yield history
+
+
+@contextmanager
+def scheduler_tenant(cluster: Cluster, purpose: str) -> Iterator[Tenant]:
+    """A namespace whose ServiceAccount has the Role of `rbac.yaml`, and the Role of the scheduler if there is one."""
+    with Tenant.created(cluster.plane, purpose) as tenant:
+        file = DOCS / f"rbac-{cluster.scheduler}.yaml"
+        if file.exists():
+            tenant.grant(yaml.safe_load(file.read_text()))
+        yield tenant

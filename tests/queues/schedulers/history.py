@@ -1,0 +1,99 @@
+"""The history of the pods of a namespace, from a watch of its own. The provider is not asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.control_plane import ControlPlane
+
+LABEL_JOB: Final = "batch.kubernetes.io/job-name"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The pods of one gang that had a node, and the pods that were being deleted, at one moment."""
+
+    at: float
+    bound: frozenset[str]
+    deleted: frozenset[str]
+
+
+@dataclass
+class History:
+    """The moments of each gang, by the name of its Job."""
+
+    moments: dict[str, list[Moment]] = field(default_factory=dict)
+    problem: str = ""
+
+    def most_bound(self, gang: str) -> int:
+        """How many pods of the gang had a node at the same moment, at most."""
+        return max((len(moment.bound) for moment in self._of(gang)), default=0)
+
+    def longest_partial_s(self, gang: str, size: int) -> float:
+        """For how long the gang was bound in part without a pause, before its first pod was deleted."""
+        longest, since = 0.0, None
+        for moment in self._of(gang):
+            if moment.deleted:
+                break
+            is_partial = 0 < len(moment.bound) < size
+            since = (moment.at if since is None else since) if is_partial else None
+            longest = max(longest, moment.at - since if since is not None else 0.0)
+        return longest
+
+    def is_partial_now(self, gang: str, size: int) -> bool:
+        """Whether the last moment shows a gang that is bound in part."""
+        last = self._of(gang)[-1:]
+        return bool(last) and not last[0].deleted and 0 < len(last[0].bound) < size
+
+    def _of(self, gang: str) -> list[Moment]:
+        assert not self.problem, self.problem
+        return list(self.moments.get(gang, ()))
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Add one event of the watch."""
+        metadata = event["object"]["metadata"]
+        gang, name = metadata.get("labels", {}).get(LABEL_JOB, ""), metadata["name"]
+        moments = self.moments.setdefault(gang, [])
+        last = moments[-1] if moments else Moment(0.0, frozenset(), frozenset())
+        is_bound = "nodeName" in event["object"]["spec"]
+        is_deleted = "deletionTimestamp" in metadata or event["type"] == "DELETED"
+        bound = last.bound | {name} if is_bound else last.bound - {name}
+        deleted = last.deleted | {name} if is_deleted else last.deleted
+        moments.append(Moment(time.monotonic(), bound, deleted))
+
+
+@contextmanager
+def watched_pods(plane: ControlPlane, namespace: str) -> Iterator[History]:
+    """Watch all pods of the namespace while the block runs."""
+    history, ready, is_over = History(), threading.Event(), threading.Event()
+
+    def watch() -> None:
+        query: dict[str, str] = {"watch": "true", "resourceVersion": "0"}
+        try:
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            with plane.client() as client, client.stream("GET", path, params=query, timeout=None) as stream:
+                ready.set()
+                for line in stream.iter_lines():
+                    if is_over.is_set():
+                        return
+                    history.note(json.loads(line))
+        except Exception as error:  # the test must see it
+            history.problem = f"the watch of the test failed: {error!r}"
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=watch, name="history", daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield history
+    finally:
+        is_over.set()

@@ -1,0 +1,136 @@
+"""A gang scheduler beside the default scheduler of a real control plane: its definitions, settings and process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import pytest
+import yaml
+
+from scripts.ports import free_port
+from tests.cluster.control_plane import MISSING_BINARY_ADVICE, die_with_parent
+from tests.queues.schedulers.build import binary, controllers, folder, is_current
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.cluster.control_plane import ControlPlane
+
+COSCHEDULING: Final = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "leaderElection": {"leaderElect": False},
+    "profiles": [
+        {
+            "schedulerName": "scheduler-plugins-scheduler",
+            "plugins": {
+                "queueSort": {"enabled": [{"name": "Coscheduling"}], "disabled": [{"name": "*"}]},
+                "multiPoint": {"enabled": [{"name": "Coscheduling"}]},
+            },
+            "pluginConfig": [{"name": "Coscheduling", "args": {"permitWaitingTimeSeconds": 10}}],
+        }
+    ],
+}
+# With the action `enqueue`, a gang that never fits blocks the gangs behind it in the queue.
+VOLCANO: Final = {
+    "actions": "allocate, backfill",
+    "tiers": [
+        {"plugins": [{"name": name} for name in ("priority", "gang", "conformance")]},
+        {"plugins": [{"name": name} for name in ("drf", "predicates", "proportion", "nodeorder")]},
+    ],
+}
+
+
+def _coscheduling(plane: ControlPlane, work: Path) -> list[str]:
+    config = {**COSCHEDULING, "clientConnection": {"kubeconfig": str(plane.folder / "admin.kubeconfig")}}
+    (work / "config.yaml").write_text(yaml.safe_dump(config))
+    return [
+        f"--config={work / 'config.yaml'}",
+        f"--secure-port={free_port()}",
+        "--bind-address=127.0.0.1",
+        f"--cert-dir={work}",
+        f"--authentication-kubeconfig={plane.folder / 'admin.kubeconfig'}",
+        f"--authorization-kubeconfig={plane.folder / 'admin.kubeconfig'}",
+    ]
+
+
+def _volcano(plane: ControlPlane, work: Path) -> list[str]:
+    (work / "config.yaml").write_text(yaml.safe_dump(VOLCANO))
+    return [
+        f"--kubeconfig={plane.folder / 'admin.kubeconfig'}",
+        f"--scheduler-conf={work / 'config.yaml'}",
+        "--leader-elect=false",
+        f"--listen-address=127.0.0.1:{free_port()}",
+        "--enable-healthz=false",
+        "--schedule-period=500ms",
+    ]
+
+
+ARGUMENTS: Final[dict[str, Callable[[ControlPlane, Path], list[str]]]] = {
+    "coscheduling": _coscheduling,
+    "volcano": _volcano,
+}
+
+
+@contextlib.contextmanager
+def running_scheduler(name: str, plane: ControlPlane) -> Iterator[Path]:
+    """The scheduler while the block runs; yields its log. Without its binary the test is skipped, except in CI."""
+    if not is_current(name):
+        missing = f"no scheduler {name}: run `python -m tests.queues.schedulers.build {name}`; {MISSING_BINARY_ADVICE}"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    work = plane.folder / name
+    work.mkdir()
+    _define(name, plane)
+    kubeconfig = plane.folder / "admin.kubeconfig"
+    with contextlib.ExitStack() as processes:
+        if program := controllers(name):
+            # Only Volcano needs controllers.
+            flags = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--enable-healthz=false"]
+            processes.enter_context(_running([str(program), *flags], work / "controllers.log"))
+        log = work / "scheduler.log"
+        processes.enter_context(_running([str(binary(name)), *ARGUMENTS[name](plane, work)], log))
+        yield log
+
+
+@contextlib.contextmanager
+def _running(command: list[str], log: Path) -> Iterator[None]:
+    """A process while the block runs. The process must not end by itself."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent, preexec_fn=die_with_parent)
+    try:
+        yield
+        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+    finally:
+        process.terminate()
+        try:
+            process.wait(TIMEOUT_S)
+        finally:
+            process.kill()
+
+
+def _define(name: str, plane: ControlPlane) -> None:
+    """Create the definitions of the scheduler, and wait until they are served."""
+    with plane.client() as client:
+        for path in sorted((folder(name) / "definitions").glob("*.yaml")):
+            for definition in filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)):
+                reply = client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition)
+                assert reply.is_success, reply.text
+                spec = definition["spec"]
+                served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+                _wait(lambda served=served: client.get(served).status_code == httpx.codes.OK)  # type: ignore[misc]
+
+
+def _wait(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_true():
+        assert time.monotonic() < deadline, "the definitions are not served in time"
+        time.sleep(0.05)

@@ -1,0 +1,118 @@
+"""Gangs that the coscheduling plugin places: they fit, wait, never fit, and are killed; and one gang of Volcano.
+
+The nodes have 4 CPUs in total. The history of the pods comes from a watch beside the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission.ending import KillResult
+from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
+from tests.queues.following import following, until
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tests.cluster.tenant import Tenant
+    from tests.queues.schedulers.conftest import Cluster
+    from tests.queues.schedulers.history import History
+
+SLEEP: Final = "import time; time.sleep(3000)"
+SHORT: Final = "import time; time.sleep(1)"
+SETTLED_S: Final = 20.0
+"""A scheduler binds the pods of a gang one after the other, on a busy machine within this time."""
+FRAGMENTED: Final = "1300m"
+"""Three pods of this size fit into 4 CPUs, but not onto two nodes of 2 CPUs."""
+COSCHEDULING: Final = pytest.mark.parametrize("cluster", ["coscheduling"], indirect=True)
+NOT_CAUSES: Final = ("optimistic rejection", "Unreserve", "can possibly be assigned", "PodGroup not found")
+
+
+def by(cluster: Cluster, workers: int = 3, **changes: Any) -> Any:
+    return gang_spec(workers, gang_scheduler=cluster.scheduler, **changes)
+
+
+async def test_a_gang_that_fits_runs_with_the_documented_rights(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, by(cluster))
+        assert submission.decision == f"gang:{cluster.scheduler}"
+        event = await follow_gang(tenant, submission)
+        outcomes = await gangs.outcomes(submission.ref)
+    assert event.status is Status.SUCCEEDED, event
+    assert [outcome.message for outcome in outcomes] == ["[1, 2]", "[0]", "[0]"]
+    assert history.most_bound(submission.ref.name) == 3
+    assert history.longest_partial_s(submission.ref.name, 3) < SETTLED_S
+    assert tenant.forbidden_requests() == []
+
+
+@COSCHEDULING
+async def test_a_gang_without_room_waits_with_the_cause_and_runs_when_there_is_room(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        first = await submit_gang(gangs, by(cluster, code=SLEEP), "first")
+        await until(lambda: history.most_bound(first.ref.name) == 3, lambda: cluster.log.read_text()[-3000:])
+        second = await submit_gang(gangs, by(cluster, code=SHORT), "second")
+        async with following(tenant, second) as gang:
+            await gang.line("Insufficient cpu")
+            assert not [line for line in gang.lines if any(text in line for text in NOT_CAUSES)]
+        assert history.most_bound(second.ref.name) == 0
+        assert await gangs.kill(first.ref, "somebody") is KillResult.DELETED
+        event = await follow_gang(tenant, second)
+    assert event.status is Status.SUCCEEDED, event
+    assert history.longest_partial_s(second.ref.name, 3) < SETTLED_S
+
+
+@COSCHEDULING
+async def test_a_gang_that_never_fits_holds_nothing_and_times_out(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        never = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED), "never")
+        fits = await submit_gang(gangs, by(cluster, code=SHORT), "fits")
+        beside = await follow_gang(tenant, fits)
+        event = await follow_gang(tenant, never, Deadlines(assemble_s=2))
+        job = await gangs.client.get(JOBS, never.ref.name, tenant.namespace)
+    assert beside.status is Status.SUCCEEDED, beside
+    assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
+    assert history.most_bound(never.ref.name) == 0
+    assert job["spec"]["activeDeadlineSeconds"] == 1
+
+
+@COSCHEDULING
+async def test_a_gang_that_is_killed_while_it_waits_leaves_nothing(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, by(cluster, cpu=FRAGMENTED))
+        await until(lambda: len(history.moments.get(submission.ref.name, ())) >= 3, lambda: "no pods")
+        assert await gangs.kill(submission.ref, "somebody") is KillResult.DELETED
+        await gone(gangs, tenant)
+    assert history.most_bound(submission.ref.name) == 0
+
+
+@COSCHEDULING
+async def test_a_gang_that_is_killed_while_it_runs_leaves_nothing(
+    cluster: Cluster, tenant: Tenant, history: History
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        submission = await submit_gang(gangs, by(cluster, code=SLEEP))
+        await until(lambda: history.most_bound(submission.ref.name) == 3, lambda: cluster.log.read_text()[-3000:])
+        assert await gangs.kill(submission.ref, "somebody") is KillResult.DELETED
+        await gone(gangs, tenant)
+    assert history.longest_partial_s(submission.ref.name, 3) < SETTLED_S
+
+
+async def gone(gangs: GangService, tenant: Tenant) -> None:
+    """Wait until no pod of the namespace is left."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while await gangs.client.list(PODS, tenant.namespace):  # noqa: ASYNC110 - another process deletes them
+            await asyncio.sleep(0.1)
