@@ -48,3 +48,9 @@ with DAG("held", schedule=None):
 
 with DAG("many", schedule=None):
     GangJobOperator.partial(**COMMON).expand_kwargs([held(number) for number in range(MANY)])
+
+with DAG("queued", schedule=None):
+    GangJobOperator(**COMMON, **held(0), keep_suspended=True)
+
+with DAG("assembling", schedule=None):
+    GangJobOperator(**{**COMMON, "resources": {"cpu": "1000"}}, **held(0))
