@@ -31,7 +31,7 @@ HALF_SUBMITTED_FOR: Final = timedelta(hours=1)
 
 
 class SubmissionService(Struct, frozen=True):
-    """The submissions and uploads of one cluster, over one client. `GangService` adds the use cases of gangs.
+    """The submissions and uploads of one cluster, over one client. `GangService` has the use cases of gangs, too.
 
     Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.
     """

@@ -1,0 +1,184 @@
+"""The use cases that end gangs: deliver, halt, kill and delete gangs, and release their pods.
+
+A DAG file may import this module, so the module imports no client library. Each method imports what it calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow_provider_gangjobs.service.submissions import SubmissionService
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.gang.identity import GangRef, TaskKey
+    from airflow_provider_gangjobs.submission.ending import Kill, KillResult
+    from airflow_provider_gangjobs.submission.requests import Removal
+
+
+class EndingService(SubmissionService, frozen=True):
+    """The ends of the gangs of one cluster, over one client. `GangService` adds submission and tracking.
+
+    Every method may raise `exceptions.GangJobError` or `cluster.errors.ClusterError`.
+    """
+
+    async def mark_delivered(self, ref: GangRef) -> bool:
+        """Mark the outcome as delivered, so that the next submission is a new attempt.
+
+        Returns false if the Job is gone. A task uses `deliver`, which checks the claim.
+        """
+        from airflow_provider_gangjobs.submission.claim import mark_delivered
+
+        return await mark_delivered(self.client, ref, at=datetime.now(UTC))
+
+    async def deliver(self, ref: GangRef, claim: str, *, free_held: bool = False, delete: bool = False) -> bool:
+        """Mark the gang as delivered if `claim` is responsible for it.
+
+        The mark and the deletion apply only while `claim` is responsible for the gang: a try that is late changes no
+        gang that the next try has adopted. The pods of a gang whose Job is gone are released, too.
+
+        :param free_held: Then release the gang's pods.
+        :param delete: Then delete the Job.
+        :return: False if the gang was left alone.
+        """
+        from airflow_provider_gangjobs.submission.claim import is_gone, mark_delivered_by
+        from airflow_provider_gangjobs.submission.ending import delete_claimed
+
+        marked = await mark_delivered_by(self.client, ref, claim, at=datetime.now(UTC))
+        if marked is None and not await is_gone(self.client, ref):
+            return False
+        if free_held:
+            await self.release_pods(ref)
+        return not delete or marked is None or await delete_claimed(self.client, ref, claim, seen=marked)
+
+    async def discard(self, ref: GangRef, claim: str, *, free_held: bool = False) -> bool:
+        """Delete the gang, ended or not, if `claim` is responsible for it. Returns false if the gang was left alone.
+
+        The pods of a gang that had not ended are released.
+
+        :param free_held: Also release the pods of a gang that has ended.
+        """
+        from airflow_provider_gangjobs.submission.ending import remove_claimed
+
+        removal = await remove_claimed(self.client, ref, claim, foreground=free_held)
+        if removal.kept is not None:
+            return False
+        await self._drain_removed(ref, removal, drain_ended=free_held)
+        return True
+
+    async def kill(self, ref: GangRef, claim: str) -> KillResult:
+        """Delete the gang if it is live and `claim` is responsible for it. Otherwise leave the gang alone.
+
+        The pods are released, since nobody follows the gang any more who would record their outcomes. A gang that has
+        ended keeps its pods: their outcomes are still to be recorded.
+        """
+        killed = await self.begin_kill(ref, claim)
+        await self.finish_kill(killed)
+        return killed.result
+
+    async def begin_kill(self, ref: GangRef, claim: str) -> Kill:
+        """Delete the gang as `kill` does, without the release of its pods."""
+        from airflow_provider_gangjobs.submission.ending import Kill, remove_live, result_of
+
+        removal = await remove_live(self.client, ref, claim)
+        return Kill(ref, result_of(removal, claim), removal)
+
+    async def finish_kill(self, killed: Kill) -> None:
+        """Release the pods of the gang that `begin_kill` has deleted. Safe to repeat."""
+        if killed.removal.kept is None:
+            await self._drain_removed(killed.ref, killed.removal)
+
+    async def end_live_gangs(
+        self,
+        key: TaskKey,
+        claim: str,
+        *,
+        namespace: str | None = None,
+        delete: bool,
+        reason: str,
+        on_ended: Callable[[GangRef], None] = lambda ref: None,
+    ) -> list[GangRef]:
+        """Delete or halt the task's live gangs that `claim` is responsible for. Returns these gangs.
+
+        A gang that ends meanwhile, or that another try adopts meanwhile, is left alone. The outcomes of pods that still
+        ran are not recorded.
+
+        :param delete: Delete the gangs. Otherwise they are halted with `reason`, and their Jobs stay.
+        :param on_ended: Called with each gang that is deleted or halted, before its pods are released.
+        """
+        from airflow_provider_gangjobs.submission.ending import end_live_gangs
+        from airflow_provider_gangjobs.tracking.release import drain_pods
+
+        ended = await end_live_gangs(
+            self.client, key, claim, namespace=namespace or self.namespace, delete=delete, reason=reason
+        )
+        for gang in ended:
+            on_ended(gang.ref)
+        await asyncio.gather(*(drain_pods(self.client, gang.ref, may_get_pods=gang.may_get_pods) for gang in ended))
+        return [gang.ref for gang in ended]
+
+    async def halt(self, ref: GangRef, *, reason: str) -> bool:
+        """End the gang's pods and keep its Job with `reason`. Returns false if the Job is gone."""
+        from airflow_provider_gangjobs.submission import ending
+
+        return await ending.halt(self.client, ref, reason=reason)
+
+    async def halt_live(self, ref: GangRef, claim: str, *, reason: str) -> bool:
+        """Halt the gang as `halt` does, if it is live and `claim` is responsible for it. Otherwise return false."""
+        from airflow_provider_gangjobs.submission import ending
+
+        return await ending.halt_live(self.client, ref, claim, reason=reason)
+
+    async def delete(self, ref: GangRef) -> bool:
+        """Delete the Job of exactly this uid and everything that the Job owns. Returns false if the Job was gone.
+
+        The pods of the gang are released, also if the Job was gone. Outcomes that are not recorded yet are lost.
+        """
+        from airflow_provider_gangjobs.submission.ending import remove
+
+        removal = await remove(self.client, ref)
+        await self._drain_removed(ref, removal, drain_ended=True)
+        return removal.deleted
+
+    async def _drain_removed(self, ref: GangRef, removal: Removal, *, drain_ended: bool = False) -> None:
+        """Release the pods of a gang whose Job was deleted, or was gone.
+
+        :param drain_ended: Also release the pods of a gang that had ended.
+        """
+        from airflow_provider_gangjobs.gang.state.job import read_job
+        from airflow_provider_gangjobs.submission.ending import may_get_pods
+        from airflow_provider_gangjobs.tracking.release import drain_pods
+
+        job = read_job(removal.removed) if removal.removed is not None else None
+        if job is None or not (job.never_ran or (job.is_ended and not drain_ended)):
+            await drain_pods(self.client, ref, may_get_pods=job is not None and may_get_pods(job))
+
+    async def release_pods(self, ref: GangRef) -> None:
+        """Remove the provider's finalizer from the pods of a gang that is over and that nobody follows."""
+        from airflow_provider_gangjobs.tracking.release import release_pods
+
+        await release_pods(self.client, namespace=ref.namespace, gang=ref.name, job_uid=ref.uid)
+
+    async def drain_pods(self, ref: GangRef) -> bool:
+        """Release the pods of a gang that was just deleted or halted, also those that are being created.
+
+        Returns false if pods may still be held.
+        """
+        from airflow_provider_gangjobs.tracking.release import drain_pods
+
+        return await drain_pods(self.client, ref)
+
+    async def count_running(self, ref: GangRef) -> int:
+        """Return how many pods of a gang that is over have not ended.
+
+        If the Job is gone or is being deleted, the gang's pods are released.
+        """
+        from airflow_provider_gangjobs.tracking.release import count_running
+
+        return await count_running(self.client, ref)
+
+
+__all__ = ["EndingService"]
