@@ -1,4 +1,4 @@
-"""Gangs that the coscheduling plugin places: they fit, wait, never fit, and are killed; and one gang of Volcano.
+"""Gangs that Volcano and the coscheduling plugin place: they fit, wait, never fit, and are killed.
 
 The nodes have 4 CPUs in total. The history of the pods comes from a watch beside the test.
 """
@@ -31,6 +31,8 @@ SETTLED_S: Final = 20.0
 FRAGMENTED: Final = "1300m"
 """Three pods of this size fit into 4 CPUs, but not onto two nodes of 2 CPUs."""
 COSCHEDULING: Final = pytest.mark.parametrize("cluster", ["coscheduling"], indirect=True)
+CAUSES: Final = {"coscheduling": "Insufficient cpu", "volcano": "tasks in gang unschedulable"}
+"""What each scheduler says of a gang for which there is no room. Volcano names no resource."""
 NOT_CAUSES: Final = ("optimistic rejection", "Unreserve", "can possibly be assigned", "PodGroup not found")
 
 
@@ -53,7 +55,6 @@ async def test_a_gang_that_fits_runs_with_the_documented_rights(
     assert tenant.forbidden_requests() == []
 
 
-@COSCHEDULING
 async def test_a_gang_without_room_waits_with_the_cause_and_runs_when_there_is_room(
     cluster: Cluster, tenant: Tenant, history: History
 ) -> None:
@@ -62,7 +63,7 @@ async def test_a_gang_without_room_waits_with_the_cause_and_runs_when_there_is_r
         await until(lambda: history.most_bound(first.ref.name) == 3, lambda: cluster.log.read_text()[-3000:])
         second = await submit_gang(gangs, by(cluster, code=SHORT), "second")
         async with following(tenant, second) as gang:
-            await gang.line("Insufficient cpu")
+            await gang.line(CAUSES[cluster.scheduler])
             assert not [line for line in gang.lines if any(text in line for text in NOT_CAUSES)]
         assert history.most_bound(second.ref.name) == 0
         assert await gangs.kill(first.ref, "somebody") is KillResult.DELETED
@@ -71,7 +72,6 @@ async def test_a_gang_without_room_waits_with_the_cause_and_runs_when_there_is_r
     assert history.longest_partial_s(second.ref.name, 3) < SETTLED_S
 
 
-@COSCHEDULING
 async def test_a_gang_that_never_fits_holds_nothing_and_times_out(
     cluster: Cluster, tenant: Tenant, history: History
 ) -> None:
@@ -84,10 +84,9 @@ async def test_a_gang_that_never_fits_holds_nothing_and_times_out(
     assert beside.status is Status.SUCCEEDED, beside
     assert (event.status, event.phase, event.counts["placed"]) == (Status.TIMEOUT, "assembling", 0)
     assert history.most_bound(never.ref.name) == 0
-    assert job["spec"]["activeDeadlineSeconds"] == 1
+    assert job["spec"]["activeDeadlineSeconds"] <= 1
 
 
-@COSCHEDULING
 async def test_a_gang_that_is_killed_while_it_waits_leaves_nothing(
     cluster: Cluster, tenant: Tenant, history: History
 ) -> None:
@@ -99,7 +98,6 @@ async def test_a_gang_that_is_killed_while_it_waits_leaves_nothing(
     assert history.most_bound(submission.ref.name) == 0
 
 
-@COSCHEDULING
 async def test_a_gang_that_is_killed_while_it_runs_leaves_nothing(
     cluster: Cluster, tenant: Tenant, history: History
 ) -> None:
