@@ -13,9 +13,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from msgspec.structs import replace as replace_struct
+
 from airflow_provider_gangjobs.exceptions import PreviousAttemptRunning
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.spec import GangSpec, OnFinish, OnKill, WaitUntil
+from airflow_provider_gangjobs.gang.log_options import streamed_ranks
+from airflow_provider_gangjobs.gang.spec import GangSpec, Logs, OnFinish, OnKill, WaitUntil
 from airflow_provider_gangjobs.hooks.airflow_exceptions import (
     AirflowTaskTimeout,
     TaskDeferralError,
@@ -135,6 +138,9 @@ class GangJobOperator(DeliveredTask):
     :param log_limit: How many bytes of logs are copied into the log of the task at most, over all ranks. Of a log that
         is too long the beginning and the end are copied, and the log says how much is missing between them. Defaults
         to 33554432 (32 MiB).
+    :param stream_logs: The ranks whose logs appear in the log of the task while the gang runs: true (the default) for
+        rank 0, false, a rank, or a list of at most eight ranks. Only the logs of main containers are streamed. At most
+        half of `log_limit` is streamed, and nothing if `logs` is `none`.
     :param queue_timeout: How long a queue may hold the gang. `None` (the default) means no limit.
     :param assemble_timeout: How long it may take until all ranks run, from the end of the queue. `None` (the default)
         means no limit.
@@ -354,7 +360,8 @@ class GangJobOperator(DeliveredTask):
 
     def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
-        failed = self._read_completion(gangs, event)
+        # Airflow empties the log of a trigger when the same triggerer gets another trigger of the same try.
+        failed = self._read_completion(gangs, replace_struct(event, streamed={}) if self.deferrable else event)
         failed.log_failure()
         return self._submit_by(
             gangs,
@@ -418,6 +425,8 @@ class GangJobOperator(DeliveredTask):
     def _trigger_args(self, gangs: TaskGangs, ref: GangRef, **known: Any) -> TriggerArgs:
         from airflow_provider_gangjobs.triggers.args import TriggerArgs
 
+        wants_logs = self.logs is not Logs.NONE and self.wait_until is WaitUntil.ENDED
+        ranks = streamed_ranks(self.stream_logs) if wants_logs else ()
         return TriggerArgs(
             kubernetes_conn_id=self.kubernetes_conn_id,
             must_exist=bool(gangs.hook.exists),
@@ -430,6 +439,8 @@ class GangJobOperator(DeliveredTask):
             delete_on_kill=self.kill_policy is OnKill.DELETE,
             installation=gangs.key.installation,
             outlives_task=self.wait_until is not WaitUntil.ENDED,
+            stream_ranks=list(ranks) or (),
+            stream_bytes_max=self.log_limit // 2 // len(ranks) if ranks else 0,
         )
 
     def _defer(self, args: TriggerArgs, started: datetime | None, *, for_previous: bool = False) -> NoReturn:

@@ -146,6 +146,7 @@ class GangTaskParameters(BaseOperator):
         logs: Logs | str = Logs.RANK0_AND_FAILED,
         log_containers: Sequence[str] | str = (),
         log_limit: int = LOG_LIMIT_BYTES,
+        stream_logs: bool | int | Sequence[int] = True,
         queue_timeout: timedelta | float | None = None,
         assemble_timeout: timedelta | float | None = None,
         run_timeout: timedelta | float | None = None,
@@ -212,7 +213,7 @@ class GangTaskParameters(BaseOperator):
         self.secrets = secrets
         self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
         self._convert_models()
-        self._check_logs(log_limit=log_limit, log_containers=log_containers)
+        self._check_logs(log_limit=log_limit, log_containers=log_containers, stream_logs=stream_logs)
         self._check(
             results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill, wait_until=wait_until
         )
@@ -220,6 +221,7 @@ class GangTaskParameters(BaseOperator):
         self.logs = Logs(logs)
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
         self.log_limit = log_limit
+        self.stream_logs = stream_logs
         self.reattach = Reattach(reattach)
         self.on_finish = OnFinish(on_finish)
         self.kill_policy = OnKill(on_kill)

@@ -7,11 +7,14 @@ reads credentials from the connection, and everything else about the gang from t
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,8 @@ class TriggerArgs:
     :param installation: Id of the Airflow installation. The triggerer sweeps the gangs of this installation in the
         namespace. Empty if the installation has no id.
     :param outlives_task: Whether the gang runs on after its task has succeeded.
+    :param stream_ranks: The ranks whose logs are streamed into the log of the task. A list after Airflow has stored it.
+    :param stream_bytes_max: How many bytes of each of these logs are streamed at most.
     """
 
     kubernetes_conn_id: str
@@ -66,6 +71,8 @@ class TriggerArgs:
     tracking_errors: int = 0
     installation: str = ""
     outlives_task: bool = False
+    stream_ranks: Sequence[int] = ()
+    stream_bytes_max: int = 0
 
     @property
     def ref(self) -> GangRef:

@@ -30,6 +30,7 @@ from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, buil
 from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.event_loop import run
 from airflow_provider_gangjobs.service.follow_gang import follow
+from airflow_provider_gangjobs.triggers.log_streaming import LogStreaming
 from airflow_provider_gangjobs.triggers.phase_log import PhaseLog
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ async def wait_for_event(
     :param limit_s: How long to wait at most, in seconds. The default is to wait until `args.deadline`.
     """
     wait = _GangWait(args, until, log, config)
-    event = await wait.run(limit_s)
+    event = await wait.run_with_logs(limit_s)
     attempt = args.attempt if event.attempt is None else event.attempt
     errors = 0 if wait.has_progressed else args.tracking_errors
     return replace(event, attempt=attempt, disruptions=args.disruptions, tracking_errors=errors)
@@ -131,6 +132,7 @@ class _GangWait:
         "_log",
         "_pause_s",
         "_phases",
+        "_streaming",
         "_timeout",
         "_until",
     )
@@ -142,6 +144,7 @@ class _GangWait:
         self._config = config
         self._hook = args.hook
         self._phases = PhaseLog(log)
+        self._streaming = LogStreaming(args, log)
         self._pause_s = pause_after_errors_s(args.tracking_errors)
         self._timeout: asyncio.Timeout | None = None
         self._clock: ServerClock | None = None
@@ -151,6 +154,16 @@ class _GangWait:
     def has_progressed(self) -> bool:
         """Whether the gang was followed for at least `PROGRESS_S` since its first observation."""
         return self._first_seen_at is not None and _monotonic() - self._first_seen_at >= PROGRESS_S
+
+    async def run_with_logs(self, limit_s: float | None) -> GangEvent:
+        """Run, and stream logs meanwhile. The event says how far logs were streamed."""
+        try:
+            event = await self.run(limit_s)
+        except BaseException:
+            await self._streaming.stop(save=True)
+            raise
+        await self._streaming.stop(save=False)
+        return replace(event, streamed=self._streaming.positions)
 
     async def run(self, limit_s: float | None) -> GangEvent:
         """Return the event of the gang, or the event of the timeout."""
@@ -257,6 +270,8 @@ class _GangWait:
     def _report(self, observation: Observation) -> None:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
         self._phases(observation)
+        if (observation.phase is Phase.RUNNING or observation.counts.running) and self._config is not None:
+            self._streaming.start(self._config)
         if self._first_seen_at is None:
             self._first_seen_at = _monotonic()
         if self._timeout is not None and self._clock is None and not self._timeout.expired():

@@ -207,7 +207,7 @@ async def test_log_continues_where_it_was_streamed_to(plane):
     assert lines == [
         f"[rank 0] (log of pod {name}, container main, after what was streamed)",
         "[rank 0] c",
-        "[rank 0] (end of the log: 1 lines, 2 bytes)",
+        "[rank 0] (end of the log: 1 lines, 2 bytes after the stream)",
     ]
     assert copied.last_lines == "a\nb\nc"
 

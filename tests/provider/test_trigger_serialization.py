@@ -28,6 +28,8 @@ FULL = REQUIRED | {
     "tracking_errors": 2,
     "installation": "prod",
     "outlives_task": True,
+    "stream_ranks": [0, 3],
+    "stream_bytes_max": 1000,
 }
 TRIGGERS = (GangSubmissionTrigger, GangCompletionTrigger, GangJobTrigger)
 

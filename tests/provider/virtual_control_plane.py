@@ -51,7 +51,7 @@ STOP_S = 2.0
 """How long a program takes to end after SIGTERM."""
 MOMENT_S = 1e-6
 LOG_CHUNK_BYTES = 64 * 1024
-LOG_POLL_S = 0.1
+LOG_POLL_S = 0.5
 """How soon a log that is followed shows a new line."""
 
 
@@ -315,9 +315,13 @@ class _Logs:
         key = f"{key}/previous" if previous else key
         if key not in self._logs:
             raise LookupError(f"{pod} has no log")
-        sent = 0
+        sent, size = 0, -1
         while True:
             has_ended = self._has_ended(namespace, pod)
+            if follow and not has_ended and len(self._logs[key]) == size:
+                await asyncio.sleep(LOG_POLL_S)
+                continue
+            size = len(self._logs[key])
             lines = self._lines(key, since, timestamps=timestamps)
             lines, sent = lines[sent:], len(lines)
             text = "".join(lines[-tail_lines:] if tail_lines else lines).encode(errors="surrogateescape")[:limit_bytes]

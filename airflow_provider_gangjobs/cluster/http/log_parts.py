@@ -109,16 +109,18 @@ class LogPosition(Struct, frozen=True):
     """The time of the first of these lines. It shows whether the log is still the same file."""
     bytes: int = 0
     """How many bytes of the line after these lines were read, if that line was longer than a part."""
+    total: int = 0
+    """How many bytes of the log were read in all."""
 
     def __str__(self) -> str:
-        return f"{self.since_s},{self.lines},{self.bytes},{self.first}"
+        return f"{self.since_s},{self.lines},{self.bytes},{self.total},{self.first}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Read what `str` wrote. Return `None` for another text, so that the log is read from its beginning."""
         try:
-            since_s, lines, part_bytes, first = text.split(",", 3)
-            return cls(int(since_s), int(lines), first, int(part_bytes))
+            since_s, lines, part_bytes, total, first = text.split(",", 4)
+            return cls(int(since_s), int(lines), first, int(part_bytes), int(total))
         except ValueError:
             return None
 
@@ -126,7 +128,9 @@ class LogPosition(Struct, frozen=True):
 class PositionTracker:
     """Counts the parts of a log that were delivered, and returns the position after them."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int = 0) -> None:
+        self.total = total
+        """How many bytes were delivered, which does not include the parts that were skipped."""
         self._seconds: dict[int, _Second] = {}
         self._newest_s = 0
         self._open: _Second | None = None
@@ -153,7 +157,7 @@ class PositionTracker:
         since_s = max(self._newest_s - SECONDS_BACK, min(self._seconds))
         read = [second for at, second in self._seconds.items() if at >= since_s]
         first = min(read, key=lambda second: second.ordinal)
-        return LogPosition(since_s, sum(second.lines for second in read), first.stamp, self._bytes)
+        return LogPosition(since_s, sum(second.lines for second in read), first.stamp, self._bytes, self.total)
 
     def _second_of(self, stamp: str) -> _Second:
         at = unix_second(stamp)
@@ -187,7 +191,7 @@ class LogCursor:
 
     def __init__(self, position: LogPosition | None = None) -> None:
         self._reached = position
-        self._tracker = PositionTracker()
+        self._tracker = PositionTracker(position.total if position else 0)
         self._lines = self._bytes = 0
         self._has_begun = self._line_counts = False
         self.is_other_file = False
@@ -203,7 +207,7 @@ class LogCursor:
     def begin(self) -> int | None:
         """Prepare for another response, and return the time for `LogQuery.since_s`."""
         self._reached = reached = self.position
-        self._tracker = PositionTracker()
+        self._tracker = PositionTracker(reached.total if reached else 0)
         self._lines, self._bytes = (reached.lines, reached.bytes) if reached else (0, 0)
         self._has_begun = self._line_counts = self.is_other_file = False
         return reached.since_s if reached else None
@@ -214,6 +218,7 @@ class LogCursor:
 
     def delivered(self, part: LogPart) -> None:
         """Count a part that `new_parts` has returned."""
+        self._tracker.total += len(part.text) + part.ends
         self._tracker.add(part)
 
     def _new_part(self, part: LogPart) -> LogPart | None:

@@ -122,7 +122,8 @@ class LogCopier:
                 problem = "the kubelet has rotated the log while it was read"
         log.end()
         if not problem:
-            lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes")
+            after = " after the stream" if source.key in self._positions else ""
+            lines.note(f"end of the log: {log.lines:,} lines, {log.bytes:,} bytes{after}")
         elif log.bytes:
             lines.note(f"left out here: the rest of the log could not be read: {problem}; {where}")
         else:
@@ -178,7 +179,11 @@ async def copy_logs(
         return []
     sources, failed = select_sources(pods, options, outcomes)
     copier = LogCopier(client, write, mask, positions or {}, addresses or {})
-    copied = await copier.copy_all(sources, bytes_max=options.bytes_max)
+    reached = [LogPosition.parse(text) for text in (positions or {}).values()]
+    streamed = sum(position.total for position in reached if position is not None)
+    # The streams stop at half of the limit.
+    bytes_max = options.bytes_max - min(streamed, options.bytes_max // 2)
+    copied = await copier.copy_all(sources, bytes_max=bytes_max)
     if failed:
         write([format_note(ref.name, f'left out here: the logs of {failed:,} more ranks that failed; logs="all"')])
     return copied

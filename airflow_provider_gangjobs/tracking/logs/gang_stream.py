@@ -1,0 +1,135 @@
+"""Streams the logs of chosen ranks of one gang, in an asyncio task of its own for each rank."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_gangjobs.cluster.clock import Backoff
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.http.log_parts import LogPosition
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
+from airflow_provider_gangjobs.cluster.resources import PODS
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
+from airflow_provider_gangjobs.gang.selectors import gang_selector
+from airflow_provider_gangjobs.gang.state.pods import has_started, pods_of
+from airflow_provider_gangjobs.kube.views import PodView
+from airflow_provider_gangjobs.tracking.logs.limits import StreamLimits
+from airflow_provider_gangjobs.tracking.logs.sources import sources_of
+from airflow_provider_gangjobs.tracking.logs.stream import LogStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
+    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+
+LOOK_BASE_S: Final = 1.0
+LOOK_CAP_S: Final = 30.0
+SAVE_EVERY_S: Final = 60.0
+
+
+class GangStreams:
+    """The streams of one gang. `run` ends only when it is cancelled.
+
+    :param write: Called with lines for the log of the task. The call must take no longer than some milliseconds.
+    :param mask: Returns a text with its secrets replaced.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ref: GangRef,
+        ranks: Sequence[int],
+        store: PositionStore,
+        *,
+        write: Callable[[Sequence[str]], None],
+        mask: Callable[[str], str],
+        bytes_max: int,
+    ) -> None:
+        self._client = client
+        self._ref = ref
+        self._ranks = ranks
+        self._store = store
+        self._write = write
+        self._mask = mask
+        self._bytes_max = bytes_max
+        self._positions: dict[str, str] = {}
+        self._streams: dict[str, LogStream] = {}
+
+    @property
+    def positions(self) -> dict[str, str]:
+        """How far each log was streamed, by `LogSource.key`, in the form of `GangEvent.streamed`."""
+        reached = {key: str(stream.position) for key, stream in self._streams.items() if stream.position is not None}
+        return self._positions | reached
+
+    async def run(self) -> None:
+        """Stream the logs, and save their positions from time to time."""
+        self._positions = await self._load()
+        async with asyncio.TaskGroup() as tasks:
+            for rank in self._ranks:
+                tasks.create_task(self._stream(rank))
+            while True:
+                await self._client.clock.sleep(SAVE_EVERY_S)
+                await self._store.save(self.positions)
+
+    async def save(self) -> None:
+        """Save the positions of the streams, which have ended."""
+        await self._store.save(self.positions, exact=True)
+
+    async def _load(self) -> dict[str, str]:
+        backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
+        while True:
+            try:
+                return await self._store.load()
+            except (NotFound, Forbidden):
+                return {}
+            except ClusterError:
+                await self._client.clock.sleep(backoff.next())
+
+    async def _stream(self, rank: int) -> None:
+        source = await self._find(rank)
+        position = LogPosition.parse(self._positions.get(source.key, ""))
+        stream = LogStream(
+            self._client,
+            source,
+            position,
+            write=self._write,
+            mask=self._mask,
+            limits=loop_local(StreamLimits),
+            bytes_max=self._bytes_max,
+        )
+        self._streams[source.key] = stream
+        what = f"log of pod {source.pod}, container {source.container}"
+        if position is None:
+            stream.note(f"{what}, while it runs")
+        elif self._store.is_exact:
+            stream.note(f"{what}, continued by another triggerer")
+        else:
+            stream.note(
+                f"{what}, continued by another triggerer, after the one before was killed: the lines that follow, of "
+                "about a minute, may appear a second time"
+            )
+        await stream.run()
+
+    async def _find(self, rank: int) -> LogSource:
+        """Wait until the program of a rank has started, and return its log."""
+        selector = f"{gang_selector(self._ref.name)},{ANNOTATION_COMPLETION_INDEX}={rank}"
+        backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
+        while True:
+            try:
+                pages = [
+                    page
+                    async for page in self._client.list_views(
+                        PodView, PODS, self._ref.namespace, label_selector=selector
+                    )
+                ]
+            except ClusterError:
+                pages = []
+            found = pods_of(self._ref, (pod for page in pages for pod in page))
+            for pod in found:
+                if has_started(pod):
+                    return next(source for source in sources_of(pod))
+            await self._client.clock.sleep(backoff.next())

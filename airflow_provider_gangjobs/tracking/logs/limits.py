@@ -1,0 +1,103 @@
+"""Limits of the logs that one process streams, so that they neither delay other work nor take all connections."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from airflow_provider_gangjobs.cluster.clock import Clock
+
+STREAMS_MAX: Final = 64
+"""How many logs an event loop streams at once. Each is a connection to the API server, and one from it to a kubelet."""
+SLICE_S: Final = 10.0
+"""How long a log is streamed at least before another log that waits takes its turn."""
+BYTES_PER_UNIT: Final = 1024
+RATE: Final = 200.0
+"""How many lines a second of one log are written, on average. A KiB counts as a line."""
+BURST: Final = 2000.0
+TOTAL_RATE: Final = 2000.0
+"""The same for all logs of an event loop. A line takes a triggerer about 0.1 ms."""
+TOTAL_BURST: Final = 4000.0
+
+
+class StreamSlots:
+    """Lets a limited number of logs be streamed at once. Logs that wait take turns with the logs that are streamed."""
+
+    def __init__(self, size: int = STREAMS_MAX, slice_s: float = SLICE_S) -> None:
+        self._free = asyncio.Semaphore(size)
+        self._slice_s = slice_s
+        self._holders: dict[asyncio.Timeout, float] = {}
+        """When each holder began that may stay for as long as nobody waits, oldest first."""
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a slot. The block ends, without an error, when it has to give its slot to another."""
+        if self._free.locked():
+            self._stop_oldest()
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._slice_s if self._waiting else None) as timeout:
+                    if not self._waiting:
+                        self._holders[timeout] = asyncio.get_running_loop().time()
+                    try:
+                        yield
+                    finally:
+                        self._holders.pop(timeout, None)
+        finally:
+            self._free.release()
+
+    def _stop_oldest(self) -> None:
+        oldest = next(iter(self._holders), None)
+        if oldest is not None:
+            oldest.reschedule(max(self._holders.pop(oldest) + self._slice_s, asyncio.get_running_loop().time()))
+
+
+class RateLimit:
+    """A token bucket.
+
+    :param rate: How many units are free in a second, on average.
+    :param burst: How many units are free at once.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._free = burst
+        self._at: float | None = None
+
+    def delay_s(self, now: float) -> float:
+        """Return how long to wait before the next units, in seconds."""
+        elapsed = 0.0 if self._at is None else now - self._at
+        self._free = min(self._burst, self._free + elapsed * self._rate)
+        self._at = now
+        return max(0.0, -self._free / self._rate)
+
+    def take(self, units: float) -> None:
+        """Take units. There may be fewer than that: then the next ones have to wait for longer."""
+        self._free -= units
+
+
+class StreamLimits:
+    """The limits that all logs of an event loop share."""
+
+    def __init__(self) -> None:
+        self.slots = StreamSlots()
+        self.total = RateLimit(TOTAL_RATE, TOTAL_BURST)
+
+
+async def wait_for_turn(own: RateLimit, total: RateLimit, clock: Clock) -> float:
+    """Wait until both limits allow the next units. Return how long the own limit took, in seconds."""
+    now = clock.monotonic()
+    own_s = own.delay_s(now)
+    await clock.sleep(max(own_s, total.delay_s(now)))
+    return own_s

@@ -1,0 +1,307 @@
+"""Logs are streamed into the log of the task while the gang runs: each line once, in order, and delaying nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_STREAMED
+from airflow_provider_gangjobs.gang.log_options import LogOptions
+from airflow_provider_gangjobs.gang.outcome.event import Status
+from airflow_provider_gangjobs.gang.spec import Logs
+from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
+from airflow_provider_gangjobs.tracking.logs.gang_stream import SAVE_EVERY_S, GangStreams
+from airflow_provider_gangjobs.tracking.logs.limits import BURST, RATE, RateLimit, StreamSlots
+from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
+from airflow_provider_gangjobs.triggers.args import TriggerArgs
+from airflow_provider_gangjobs.triggers.wait import wait_for_event
+from tests.provider.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from tests.provider.virtual_control_plane import VirtualControlPlane
+
+
+class Lines(logging.Handler):
+    """A logger that keeps the lines of ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+        self.log = logging.Logger("task")
+        self.log.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.all.append(record.getMessage())
+
+    @property
+    def of_rank(self) -> list[str]:
+        """The lines of rank 0, without the notes of the provider."""
+        return said(self.all)
+
+
+def said(lines: list[str]) -> list[str]:
+    return [line.removeprefix("[rank 0] ") for line in lines if line.startswith("[rank 0] ") and "] (" not in line]
+
+
+def wait(plane: VirtualControlPlane, ref: GangRef, lines: Lines, **args: Any) -> asyncio.Task[GangEvent]:
+    arguments = TriggerArgs(
+        kubernetes_conn_id="c",
+        namespace=ref.namespace,
+        name=ref.name,
+        uid=ref.uid,
+        **{"claim": "try-1", "stream_ranks": [0], "stream_bytes_max": 2**20, **args},
+    )
+    return asyncio.create_task(wait_for_event(arguments, "ended", lines.log, config=plane.config))
+
+
+async def running(plane: VirtualControlPlane, **options: Any) -> tuple[GangRef, str]:
+    ref = plane.submit(workers=2, **options)
+    await plane.until(lambda: plane.running_ranks() == 2)
+    pod = plane.pod("train", 0)["metadata"]["name"]
+    plane.logs |= {one["metadata"]["name"]: "" for one in plane.pods()}
+    return ref, pod
+
+
+async def copied_after(plane: VirtualControlPlane, event: GangEvent) -> list[str]:
+    lines: list[str] = []
+    await copy_logs(plane.client, event.ref, LogOptions(Logs.RANK0_AND_FAILED), lines.extend, positions=event.streamed)
+    return lines
+
+
+# -- while the gang runs -----------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_lines_appear_while_the_gang_runs_and_the_end_continues_after_them(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    for number in range(20):
+        plane.write(pod, f"step {number}\n")
+        await asyncio.sleep(1)
+    assert lines.of_rank[:15] == [f"step {number}" for number in range(15)]
+    plane.write(pod, "the end\n")
+    plane.finish_all()
+    event = await waiting
+    rest = await copied_after(plane, event)
+    assert lines.of_rank + said(rest) == [*(f"step {number}" for number in range(20)), "the end"]
+    assert "after what was streamed" in rest[0]
+
+
+@pytest.mark.parametrize("args", [{"stream_ranks": ()}, {"stream_ranks": [1]}], ids=["none", "another rank"])
+@in_virtual_time
+async def test_only_the_wanted_ranks_are_streamed(plane, args):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines, **args)
+    plane.write(pod, "step\n")
+    await asyncio.sleep(60)
+    plane.finish_all()
+    event = await waiting
+    assert lines.of_rank == []
+    assert said(await copied_after(plane, event)) == ["step"]
+
+
+@in_virtual_time
+async def test_gang_that_waits_for_its_ranks_opens_no_log(plane):
+    ref = plane.submit(workers=100)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    await asyncio.sleep(600)
+    assert plane.client.statistics().requests.get("log", 0) == 0
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("logs of")]
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+FAULTS = {
+    "a broken stream": [{"kind": "drop-after", "chunks": chunks} for chunks in (0, 1, 3, 2)],
+    "a refusal": [{"kind": "status", "code": code} for code in (503, 500, 429)],
+    "a stream that is silent": [{"kind": "half-open", "chunks": chunks} for chunks in (0, 2)],
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+@in_virtual_time
+async def test_stream_that_breaks_loses_and_repeats_nothing(plane, faults):
+    ref, pod = await running(plane)
+    lines = Lines()
+    for fault in faults:
+        plane.arm(method="GET", path="/log", query="follow", **fault)
+    waiting = wait(plane, ref, lines)
+    expected = []
+    for number in range(60):
+        expected += [f"step {number}"] * (number % 3 + 1)  # equal times, and equal lines
+        plane.write(pod, f"step {number}\n" * (number % 3 + 1))
+        await asyncio.sleep(15 if number % 10 else 60)
+    assert len(lines.of_rank) > 100
+    plane.finish_all()
+    event = await waiting
+    assert lines.of_rank + said(await copied_after(plane, event)) == expected
+
+
+# -- other processes ---------------------------------------------------------------------------------------
+
+
+def streams(plane: VirtualControlPlane, ref: GangRef, lines: list[str], process: str, log: str = "try") -> GangStreams:
+    store = PositionStore(plane.client, ref, log, process)
+    return GangStreams(plane.client, ref, [0], store, write=lines.extend, mask=str, bytes_max=2**20)
+
+
+async def stream_for(stream: GangStreams, plane: VirtualControlPlane, pod: str, steps: range, *, save: bool) -> None:
+    task = asyncio.create_task(stream.run())
+    for number in steps:
+        plane.write(pod, f"step {number}\n")
+        await asyncio.sleep(1)
+    await asyncio.sleep(2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    if save:
+        await stream.save()
+
+
+@in_virtual_time
+async def test_next_triggerer_continues_exactly_where_one_has_stopped(plane):
+    ref, pod = await running(plane)
+    lines: list[str] = []
+    await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(10), save=True)
+    await stream_for(streams(plane, ref, lines, "b"), plane, pod, range(10, 20), save=True)
+    assert said(lines) == [f"step {number}" for number in range(20)]
+    assert not any("may appear" in line for line in lines)
+
+
+@in_virtual_time
+async def test_after_a_killed_triggerer_no_line_is_lost_and_the_repetition_is_short_and_said(plane):
+    ref, pod = await running(plane)
+    lines: list[str] = []
+    await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(70), save=False)
+    before = len(lines)
+    await stream_for(streams(plane, ref, lines, "b"), plane, pod, range(70, 80), save=False)
+    after = said(lines[before:])
+    assert after[-1] == "step 79"
+    assert said(lines[:before]) == [f"step {number}" for number in range(70)]
+    assert after == [f"step {number}" for number in range(int(after[0].split()[1]), 80)]
+    assert 70 - SAVE_EVERY_S < int(after[0].split()[1]) <= 70
+    assert "may appear a second time" in lines[before]
+
+
+@pytest.mark.parametrize(
+    ("process", "log"),
+    [
+        pytest.param("a", "try", id="Airflow empties the log of a triggerer that gets its trigger again"),
+        pytest.param("b", "next try", id="another try has another log"),
+    ],
+)
+@in_virtual_time
+async def test_log_of_the_task_that_has_no_lines_gets_all_lines(plane, process, log):
+    ref, pod = await running(plane)
+    lines: list[str] = []
+    await stream_for(streams(plane, ref, [], "a"), plane, pod, range(10), save=True)
+    await stream_for(streams(plane, ref, lines, process, log), plane, pod, range(10, 12), save=False)
+    assert said(lines) == [f"step {number}" for number in range(12)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"log": "try"}', '{"log": "try", "process": "x", "positions": 3}'])
+@in_virtual_time
+async def test_unreadable_annotation_means_the_beginning(plane, text):
+    ref, _ = await running(plane)
+    await plane.client.patch(*_annotate(ref, text))
+    assert await PositionStore(plane.client, ref, "try").load() == {}
+
+
+def _annotate(ref: GangRef, text: str) -> tuple[Any, ...]:
+    from airflow_provider_gangjobs.cluster.resources import JOBS
+
+    return JOBS, ref.name, ref.namespace, {"metadata": {"annotations": {ANNOTATION_STREAMED: text}}}
+
+
+@in_virtual_time
+async def test_cancelled_wait_saves_what_it_has_streamed(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    plane.write(pod, "step\n")
+    await asyncio.sleep(5)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    store = PositionStore(plane.client, ref, "try-1/0", "another process")
+    assert list(await store.load()) == [f"{pod}/main"]
+    assert store.is_exact
+
+
+# -- limits ------------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_flood_is_written_at_the_rate_limit_and_delays_no_event(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines)
+    plane.write(pod, "x\n" * 20_000)
+    await asyncio.sleep(60)
+    assert BURST < len(lines.of_rank) < BURST + 70 * RATE
+    assert sum("writes faster" in line for line in lines.all) == 1
+    ended_at = plane.clock.now()
+    plane.finish_all()
+    event = await waiting
+    assert (event.status, (plane.clock.now() - ended_at).total_seconds() < 5) == (Status.SUCCEEDED, True)
+    assert len(lines.of_rank) + len(said(await copied_after(plane, event))) == 20_000
+
+
+@in_virtual_time
+async def test_flood_delays_no_deadline(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines, run_timeout_s=30)
+    plane.write(pod, "x\n" * 20_000)
+    event = await waiting
+    assert event.status is Status.TIMEOUT
+    assert (plane.clock.now() - event.since).total_seconds() < 40
+
+
+@in_virtual_time
+async def test_stream_ends_at_its_limit_and_the_rest_is_copied(plane):
+    ref, pod = await running(plane)
+    lines = Lines()
+    waiting = wait(plane, ref, lines, stream_bytes_max=100)
+    plane.write(pod, "0123456789\n" * 50)
+    await asyncio.sleep(60)
+    assert 9 <= len(lines.of_rank) <= 30
+    plane.finish_all()
+    rest = said(await copied_after(plane, await waiting))
+    assert len(lines.of_rank) + len(rest) == 50
+
+
+@in_virtual_time
+async def test_streams_take_turns_when_there_are_more_than_slots(plane):
+    slots = StreamSlots(size=2, slice_s=10)
+    held: dict[int, int] = {}
+
+    async def stream(number: int) -> None:
+        while True:
+            async with slots.slot():
+                held[number] = held.get(number, 0) + 1
+                await asyncio.sleep(10_000)
+
+    tasks = [asyncio.create_task(stream(number)) for number in range(6)]
+    await asyncio.sleep(301)
+    assert sorted(held) == list(range(6))
+    assert max(held.values()) - min(held.values()) <= 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_rate_limit_allows_a_burst_and_then_the_rate() -> None:
+    limit = RateLimit(rate=10, burst=20)
+    assert limit.delay_s(0) == 0
+    limit.take(25)
+    assert limit.delay_s(0) == 0.5
+    assert limit.delay_s(0.5) == 0
+    limit.take(10)
+    assert limit.delay_s(1.5) == 0
