@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
+    from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
 
 LAST_LINES: Final = 10
 LAST_CHARACTERS: Final = 1000
@@ -56,10 +57,11 @@ class Completion:
     outcomes_error: LedgerUnavailable | None = field(default=None, init=False)
     """Why the outcomes could not be read."""
 
-    def read(self, logs: LogOptions) -> None:
+    def read(self, logs: LogOptions, storage: ObjectStorage | None = None) -> None:
         """Read the outcomes and the logs of the ranks, as far as they exist, and copy the logs to the task's log.
 
         :param logs: Which logs are copied, and how much of them.
+        :param storage: Where the whole logs of all ranks are written; `None` for nowhere.
         """
 
         async def read(service: GangService) -> None:
@@ -71,8 +73,18 @@ class Completion:
                     self.outcomes = await service.outcomes(self.event.ref)
             except LedgerUnavailable as error:
                 self.outcomes_error = error
+            ref = self.event.ref
+            addresses: dict[str, str] = {}
+            if storage is not None:
+                addresses = await service.store_logs(ref, storage, logs.containers, self._log_lines)
             self.copied_logs = await service.copy_logs(
-                self.event.ref, logs, self._log_lines, mask=mask, outcomes=self.outcomes, positions=self.event.streamed
+                ref,
+                logs,
+                self._log_lines,
+                mask=mask,
+                outcomes=self.outcomes,
+                positions=self.event.streamed,
+                addresses=addresses,
             )
 
         self.gangs.call(read)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.operators.completion import Completion
+    from airflow_provider_gangjobs.operators.log_storage import LogStorage
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.submit import Submission
@@ -138,6 +139,9 @@ class GangJobOperator(DeliveredTask):
     :param log_limit: How many bytes of logs are copied into the log of the task at most, over all ranks. Of a log that
         is too long the beginning and the end are copied, and the log says how much is missing between them. Defaults
         to 33554432 (32 MiB).
+    :param log_storage: URL of a folder, as for `ObjectStoragePath`, into which the whole logs of all ranks are written
+        at the end of the gang, one object for each rank. The task fails before it submits the gang if the folder cannot
+        be written. Defaults to none. (templated)
     :param stream_logs: The ranks whose logs appear in the log of the task while the gang runs: true (the default) for
         rank 0, false, a rank, or a list of at most eight ranks. Only the logs of main containers are streamed. At most
         half of `log_limit` is streamed, and nothing if `logs` is `none`.
@@ -177,6 +181,8 @@ class GangJobOperator(DeliveredTask):
         from airflow_provider_gangjobs.submission.submit import SubmissionState
 
         with self._session(context) as gangs:
+            if (storage := self._log_storage(gangs)) is not None:
+                storage.check()
             submission = self._submit(context, gangs)
             if submission.state is SubmissionState.FAILED:
                 event = self._wait_here(context, self._args_of_submission(gangs, submission))
@@ -355,8 +361,15 @@ class GangJobOperator(DeliveredTask):
         from airflow_provider_gangjobs.operators.completion import Completion
 
         completion = Completion(gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log)
-        completion.read(self.log_options)
+        completion.read(self.log_options, self._log_storage(gangs))
         return completion
+
+    def _log_storage(self, gangs: TaskGangs) -> LogStorage | None:
+        if self.log_storage is None:
+            return None
+        from airflow_provider_gangjobs.operators.log_storage import LogStorage
+
+        return LogStorage(self.log_storage, gangs.key)
 
     def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""

@@ -80,6 +80,7 @@ class GangTaskParameters(BaseOperator):
         "pod_template_file",
         "configmaps",
         "secrets",
+        "log_storage",
     )
     # Only the manifest may be a template file. `resolve_template_files` reads it: with the mechanism of Airflow, an
     # argument such as "config.yaml" would also be read as a template file.
@@ -147,6 +148,7 @@ class GangTaskParameters(BaseOperator):
         log_containers: Sequence[str] | str = (),
         log_limit: int = LOG_LIMIT_BYTES,
         stream_logs: bool | int | Sequence[int] = True,
+        log_storage: str | None = None,
         queue_timeout: timedelta | float | None = None,
         assemble_timeout: timedelta | float | None = None,
         run_timeout: timedelta | float | None = None,
@@ -213,7 +215,9 @@ class GangTaskParameters(BaseOperator):
         self.secrets = secrets
         self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
         self._convert_models()
-        self._check_logs(log_limit=log_limit, log_containers=log_containers, stream_logs=stream_logs)
+        self._check_logs(
+            log_limit=log_limit, log_containers=log_containers, stream_logs=stream_logs, log_storage=log_storage
+        )
         self._check(
             results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill, wait_until=wait_until
         )
@@ -222,6 +226,7 @@ class GangTaskParameters(BaseOperator):
         self.log_containers = (log_containers,) if isinstance(log_containers, str) else tuple(log_containers)
         self.log_limit = log_limit
         self.stream_logs = stream_logs
+        self.log_storage = log_storage
         self.reattach = Reattach(reattach)
         self.on_finish = OnFinish(on_finish)
         self.kill_policy = OnKill(on_kill)

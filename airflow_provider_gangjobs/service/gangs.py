@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
     from airflow_provider_gangjobs.tracking.harvest.collect import CollectedOutcomes
     from airflow_provider_gangjobs.tracking.logs.copy import CopiedLog
+    from airflow_provider_gangjobs.tracking.logs.store import ObjectStorage
     from airflow_provider_gangjobs.tracking.read.logs import RankLog
     from airflow_provider_gangjobs.tracking.read.snapshot import GangSnapshot
 
@@ -294,6 +295,18 @@ class GangService(EndingService, frozen=True):
             positions=positions,
             addresses=addresses,
         )
+
+    async def store_logs(
+        self, ref: GangRef, storage: ObjectStorage, containers: Sequence[str], write: Callable[[Sequence[str]], None]
+    ) -> dict[str, str]:
+        """Write the whole logs of all ranks to a storage. Return their addresses by pod and container.
+
+        :param containers: Containers besides the main container of each rank; `all` for every container.
+        :param write: Called with lines that say where each log is, or why it was not written.
+        """
+        from airflow_provider_gangjobs.tracking.logs.store import store_logs
+
+        return await store_logs(self.client, ref, storage, containers, write)
 
     async def snapshot(self, key: TaskKey, *, namespace: str | None = None, uid: str | None = None) -> GangSnapshot:
         """Read the state of a task's gangs in a bounded number of requests.

@@ -1,0 +1,107 @@
+"""Writes the whole logs of all ranks to a storage, one object for each container."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError
+from airflow_provider_gangjobs.cluster.http.options import LogQuery
+from airflow_provider_gangjobs.tracking.logs.format import format_note
+from airflow_provider_gangjobs.tracking.logs.sources import sources_of
+from airflow_provider_gangjobs.tracking.logs.whole import LogShortened, read_chunks
+from airflow_provider_gangjobs.tracking.read.pods import list_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.tracking.logs.sources import LogSource
+
+IN_FLIGHT_MAX: Final = 4
+WRITE_BYTES: Final = 2**20
+"""Chunks are collected to this size, because each write is a call in another thread."""
+
+
+class ObjectStorage(Protocol):
+    """A folder of a storage. The calls block, and may raise any exception."""
+
+    def address(self, name: str) -> str:
+        """Return the address of an object, for people."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Create or replace an object."""
+
+
+async def store_logs(
+    client: Client,
+    ref: GangRef,
+    storage: ObjectStorage,
+    containers: Sequence[str],
+    write: Callable[[Sequence[str]], None],
+) -> dict[str, str]:
+    """Write the logs of all ranks that have started. Return their addresses by `LogSource.key`. Does not raise.
+
+    :param containers: Containers besides the main container, as in `LogOptions`.
+    :param write: Called with lines for the log of the task: the address of each log, or why it was not written.
+    """
+    try:
+        pods = await list_pods(client, ref)
+    except ClusterError as error:
+        write([format_note(ref.name, f"no log is stored: {error}")])
+        return {}
+    addresses: dict[str, str] = {}
+    limit = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+    async def store(source: LogSource) -> None:
+        async with limit:
+            name = object_name(ref, source)
+            problem = await _store(client, source, storage, name)
+            if problem:
+                write([format_note(source.label, f"the log is not stored completely as {name}: {problem}")])
+                return
+            address = await asyncio.to_thread(storage.address, name)
+        addresses[source.key] = address
+        write([format_note(source.label, f"the whole log is stored at {address}")])
+
+    sources = [source for pod in pods for source in sources_of(pod, containers)]
+    sources.sort(key=lambda source: (-1 if source.rank is None else source.rank, source.pod))
+    await asyncio.gather(*map(store, sources))
+    return addresses
+
+
+def object_name(ref: GangRef, source: LogSource) -> str:
+    """Return the name of a log's object. The name of the Job contains the number of the attempt."""
+    rank = source.pod if source.rank is None else f"rank-{source.rank:05d}"
+    return f"{ref.name}/{rank}{'' if source.is_main else f'.{source.container}'}.log"
+
+
+async def _store(client: Client, source: LogSource, storage: ObjectStorage, name: str) -> str:
+    """Write one log. Return why it could not be written completely; else an empty text."""
+    try:
+        file = await asyncio.to_thread(storage.open, name)
+        try:
+            if source.restarts:
+                await _write_run(client, source, file, LogQuery(previous=True))
+            await _write_run(client, source, file, LogQuery())
+        finally:
+            await asyncio.to_thread(file.close)
+    except LogShortened:
+        return "the kubelet has rotated the log while it was read"
+    except Exception as error:  # a storage may raise anything
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+async def _write_run(client: Client, source: LogSource, file: BinaryIO, query: LogQuery) -> None:
+    buffer = bytearray()
+    chunks = read_chunks(client, source, query)
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            buffer += chunk
+            if len(buffer) >= WRITE_BYTES:
+                await asyncio.to_thread(file.write, bytes(buffer))
+                buffer.clear()
+    await asyncio.to_thread(file.write, bytes(buffer))
