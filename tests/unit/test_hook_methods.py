@@ -9,15 +9,16 @@ import pytest
 
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.service.endings import EndingService
 from airflow_provider_gangjobs.service.submissions import SubmissionService
 
-STEPS = {"begin_kill", "finish_kill", "halt_live", "live_attempts", "drain_pods", "count_running"}
+STEPS = {"begin_kill", "finish_kill", "halt_live", "live_attempts", "drain_pods", "count_running", "hand_over"}
 """Parts of use cases, which the operator and the triggers combine on their own session."""
 COROUTINES = {
     name for name, _ in inspect.getmembers(GangService, inspect.iscoroutinefunction) if not name.startswith("_")
 }
 USE_CASES = sorted(COROUTINES - STEPS)
-SERVICE_MODULES = {GangService.__module__, SubmissionService.__module__}
+SERVICE_MODULES = {service.__module__ for service in (GangService, EndingService, SubmissionService)}
 
 
 def test_hook_has_exactly_the_use_cases_of_the_service() -> None:
