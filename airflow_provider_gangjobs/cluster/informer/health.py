@@ -177,7 +177,9 @@ class Health:
             if silent_s >= SILENCE_BEFORE_WARNING_S and not self._is_stale:
                 self._is_stale = True
                 self._log.stale(silent_s, self.problem)
-            await self._clock.sleep(SILENCE_BEFORE_WARNING_S - (0.0 if self._is_stale else silent_s))
+            remaining_s = SILENCE_BEFORE_WARNING_S - (0.0 if self._is_stale else silent_s)
+            # The rest of a difference of floats may be so small that adding it to the time does not change the time.
+            await self._clock.sleep(max(remaining_s, 0.001))
 
     def _record_contact(self) -> None:
         now = self._clock.monotonic()
