@@ -139,12 +139,12 @@ class GangJobOperator(DeliveredTask):
     :param log_limit: How many bytes of logs are copied into the log of the task at most, over all ranks. Of a log that
         is too long the beginning and the end are copied, and the log says how much is missing between them. Defaults
         to 33554432 (32 MiB).
-    :param log_storage: URL of a folder, as for `ObjectStoragePath`, into which the whole logs of all ranks are written
-        at the end of the gang, one object for each rank. The task fails before it submits the gang if the folder cannot
-        be written. Defaults to none. (templated)
     :param stream_logs: The ranks whose logs appear in the log of the task while the gang runs: true (the default) for
         rank 0, false, a rank, or a list of at most eight ranks. Only the logs of main containers are streamed. At most
         half of `log_limit` is streamed, and nothing if `logs` is `none`.
+    :param log_storage: URL of a folder, as for `ObjectStoragePath`, into which the whole logs of all ranks are written
+        at the end of the gang, one object for each rank. The task fails before it submits the gang if the folder cannot
+        be written. Defaults to none. (templated)
     :param queue_timeout: How long a queue may hold the gang. `None` (the default) means no limit.
     :param assemble_timeout: How long it may take until all ranks run, from the end of the queue. `None` (the default)
         means no limit.

@@ -32,7 +32,8 @@ def job_state(job: Job) -> JobState:
     states = (
         (job.is_being_deleted, JobState.TERMINATING),
         (job.is_dropped, JobState.DROPPED),
-        (job.is_delivered and job.is_over, JobState.DELIVERED),
+        # A gang that outlives its task is delivered while it runs. Until the gang ends, another try may adopt it.
+        (job.is_delivered and (job.is_over or not job.outlives_task), JobState.DELIVERED),
         (job.complete is not None, JobState.SUCCEEDED),
         (job.failed is not None, JobState.FAILED),
         (job.is_halted, JobState.HALTED),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_gangjobs.cluster.http.log_parts import (
@@ -126,6 +126,7 @@ def log_files(draw: st.DrawFn) -> list[Record]:
     return records
 
 
+@settings(max_examples=300)
 @given(log_files(), st.data())
 def test_log_that_is_resumed_anywhere_has_each_byte_once(records: list[Record], data: st.DataObject) -> None:
     whole = text_of(parse(served(records, None), timestamps=True))

@@ -126,11 +126,15 @@ class LogPosition(Struct, frozen=True):
 
 
 class PositionTracker:
-    """Counts the parts of a log that were delivered, and returns the position after them."""
+    """Counts the parts of a log that were delivered, and returns the position after them.
 
-    def __init__(self, total: int = 0) -> None:
+    :param since_s: The time from which the log is read. `None` for the beginning of the log.
+    """
+
+    def __init__(self, total: int = 0, *, since_s: int | None = None) -> None:
         self.total = total
         """How many bytes were delivered, which does not include the parts that were skipped."""
+        self._since_s = since_s
         self._seconds: dict[int, _Second] = {}
         self._newest_s = 0
         self._open: _Second | None = None
@@ -140,8 +144,7 @@ class PositionTracker:
     def add(self, part: LogPart) -> None:
         """Count a part. The lines of a log that begins in the middle of a line count from the next line."""
         if part.begins:
-            self._open = self._second_of(part.stamp) if part.stamp else None
-            self._bytes = 0
+            self.begin_line(part.stamp)
         if part.ends:
             if self._open is not None:
                 self._open.lines += 1
@@ -149,12 +152,20 @@ class PositionTracker:
         else:
             self._bytes += len(part.text) + part.bytes_before
 
+    def begin_line(self, stamp: str) -> None:
+        """Note the time of the line to which the next parts belong."""
+        self._open = self._second_of(stamp) if stamp else None
+        self._bytes = 0
+
     @property
     def position(self) -> LogPosition | None:
         """The position after the last part; `None` before the first line."""
         if not self._seconds:
             return None
-        since_s = max(self._newest_s - SECONDS_BACK, min(self._seconds))
+        # Not from the first second that was seen on: a line of the second before may come late.
+        since_s = self._newest_s - SECONDS_BACK
+        if self._since_s is not None:
+            since_s = max(since_s, self._since_s)
         read = [second for at, second in self._seconds.items() if at >= since_s]
         first = min(read, key=lambda second: second.ordinal)
         return LogPosition(since_s, sum(second.lines for second in read), first.stamp, self._bytes, self.total)
@@ -191,7 +202,7 @@ class LogCursor:
 
     def __init__(self, position: LogPosition | None = None) -> None:
         self._reached = position
-        self._tracker = PositionTracker(position.total if position else 0)
+        self._tracker = _tracker_from(position)
         self._lines = self._bytes = 0
         self._has_begun = self._line_counts = False
         self.is_other_file = False
@@ -207,7 +218,7 @@ class LogCursor:
     def begin(self) -> int | None:
         """Prepare for another response, and return the time for `LogQuery.since_s`."""
         self._reached = reached = self.position
-        self._tracker = PositionTracker(reached.total if reached else 0)
+        self._tracker = _tracker_from(reached)
         self._lines, self._bytes = (reached.lines, reached.bytes) if reached else (0, 0)
         self._has_begun = self._line_counts = self.is_other_file = False
         return reached.since_s if reached else None
@@ -252,7 +263,13 @@ class LogCursor:
         if known == len(part.text) and not part.ends:
             self._tracker.add(part)
             return None
+        if part.begins:
+            self._tracker.begin_line(part.stamp)  # the part that is returned begins within the line
         return part._replace(text=part.text[known:], begins=part.begins and not known, bytes_before=known)
+
+
+def _tracker_from(position: LogPosition | None) -> PositionTracker:
+    return PositionTracker(position.total, since_s=position.since_s) if position else PositionTracker()
 
 
 @lru_cache(maxsize=1024)
