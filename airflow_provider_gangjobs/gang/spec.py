@@ -163,8 +163,8 @@ class GangSpec:
     queue_priority: str | None = None
     """Name of the Kueue WorkloadPriorityClass. The default is the priority of the pods."""
     topology: str | None = None
-    """`required:LABEL` or `preferred:LABEL`: all pods on nodes with the same value of this node label. It needs a queue
-    of Kueue whose flavors have a Topology with this level."""
+    """The node label whose value all nodes of the gang share, in the form
+    `required:LABEL` or `preferred:LABEL`. The label must be a level of the Topology of the Kueue queue."""
     priority_class: str | None = None
     service_account: str | None = None
     node_selector: Mapping[str, str] | None = None
