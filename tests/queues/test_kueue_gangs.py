@@ -209,7 +209,7 @@ async def test_gang_that_kueue_gives_up_ends(kueue: Kueue, tenant: Tenant, queue
             event = await gang.event()
     assert (event.status, event.reason) == (Status.FAILED, "DeactivatedByQueue")
     assert "MaximumExecutionTimeExceeded" in event.message
-    assert kueue.used_cpu(queue) == "0"
+    await until(lambda: kueue.used_cpu(queue) == "0")
 
 
 async def test_gang_of_a_queue_that_is_held_says_so(kueue: Kueue, tenant: Tenant, queue: str) -> None:
