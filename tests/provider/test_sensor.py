@@ -36,7 +36,7 @@ EACH_WAY = pytest.mark.parametrize("deferrable", [pytest.param(True, id="deferre
 
 
 class Gangs:
-    """Submits gangs for somebody else's tasks, and deletes them at the end."""
+    """Submits gangs that no task of the test has submitted, and deletes them at the end."""
 
     def __init__(self, connection: str) -> None:
         self.hook = GangJobHook(connection)

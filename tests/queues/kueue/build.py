@@ -15,11 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
 from tests.cluster.controlplane.build import assets_root, go
+from tests.queues.build_missing import build_missing
 
 HERE: Final = Path(__file__).resolve().parent
 RELEASES: Final = {"0.15": "v0.15.0", "0.19": "v0.19.2"}
@@ -90,19 +90,8 @@ def build(release: str) -> None:
 
 
 def main(releases: list[str]) -> int:
-    """Build what is missing and say what is being done."""
-    for release in releases:
-        if release not in RELEASES:
-            print(f"no such release: {release} (known: {', '.join(RELEASES)})", file=sys.stderr)
-            return 2
-        if is_current(release):
-            print(f"Kueue {release}: {binary(release)} is up to date")
-            continue
-        print(f"Kueue {release}: building {RELEASES[release]} (some six minutes when cold) ...", flush=True)
-        started = time.monotonic()
-        build(release)
-        print(f"Kueue {release}: built in {time.monotonic() - started:.0f} s: {binary(release)}")
-    return 0
+    """Build the releases that are missing."""
+    return build_missing(releases, RELEASES, label="Kueue ", is_current=is_current, build=build, binary=binary)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.cluster.controlplane.build import assets_root, go
+from tests.queues.build_missing import build_missing
 
 MODULES: Final = Path(__file__).resolve().parent / "modules"
 
@@ -119,19 +119,9 @@ def build(name: str) -> None:
 
 
 def main(names: list[str]) -> int:
-    """Build what is missing and say what is being done."""
-    for name in names:
-        if name not in PROGRAMS:
-            print(f"no such scheduler: {name} (known: {', '.join(PROGRAMS)})", file=sys.stderr)
-            return 2
-        if is_current(name):
-            print(f"{name}: {binary(name)} is up to date")
-            continue
-        print(f"{name}: building {PROGRAMS[name].version} (some minutes when cold) ...", flush=True)
-        started = time.monotonic()
-        build(name)
-        print(f"{name}: built in {time.monotonic() - started:.0f} s: {binary(name)}")
-    return 0
+    """Build the schedulers that are missing."""
+    versions = {name: program.version for name, program in PROGRAMS.items()}
+    return build_missing(names, versions, label="", is_current=is_current, build=build, binary=binary)
 
 
 if __name__ == "__main__":
