@@ -6,15 +6,16 @@ Where a right is missing, or Kueue is not installed, the answer is unknown and n
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.discovery import EXPIRY_S, UNKNOWN_EXPIRY_S
-from airflow_provider_gangjobs.cluster.errors import ClusterError, Forbidden, NotFound
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.cluster.uid_patch import PatchingClient, patch_uid
 from airflow_provider_gangjobs.kube.metadata_keys import LABEL_KUEUE_JOB_UID
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +64,45 @@ async def deactivate_workload(client: KueueClient, namespace: str, job_uid: str)
 async def _deactivate(client: KueueClient, resource: Resource, metadata: Mapping[str, Any]) -> bool:
     name, namespace, uid = (str(metadata[key]) for key in ("name", "namespace", "uid"))
     return await patch_uid(client, resource, name, namespace, uid, {"spec": {"active": False}})
+
+
+class FoundWorkload(NamedTuple):
+    """A Workload as it was read, with its resource in the version that was used."""
+
+    resource: Resource
+    view: KueueWorkloadView
+
+
+async def find_workload(client: KueueClient, namespace: str, job_uid: str) -> FoundWorkload | None:
+    """Return the Workload of a Job; `None` if there is none, or if the right is missing to read it.
+
+    Raises:
+        ClusterError: this is unknown.
+    """
+    for version in VERSIONS:
+        resource = kueue_workloads(version)
+        try:
+            found = await client.list(resource, namespace, label_selector=f"{LABEL_KUEUE_JOB_UID}={job_uid}")
+        except NotFound:
+            continue
+        except Forbidden:
+            return None
+        return FoundWorkload(resource, view(KueueWorkloadView, found[0])) if found else None
+    return None
+
+
+async def patch_workload(client: KueueClient, found: FoundWorkload, body: Mapping[str, Any]) -> bool:
+    """Merge-patch a Workload in exactly the version that was read. Return false if it has changed or is gone.
+
+    Raises:
+        ClusterError: the request failed. The patch may have been applied.
+    """
+    metadata = found.view.metadata
+    versioned = {**body, "metadata": {"resourceVersion": metadata.resource_version}}
+    try:
+        return await patch_uid(client, found.resource, metadata.name, metadata.namespace, metadata.uid, versioned)
+    except Conflict:
+        return False
 
 
 async def watched_workloads(client: Client) -> Resource | None:

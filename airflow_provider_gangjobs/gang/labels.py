@@ -71,6 +71,10 @@ ANNOTATION_QUEUE: Final = metadata_keys.ANNOTATION_QUEUE
 ANNOTATION_QUEUED: Final = metadata_keys.ANNOTATION_QUEUED
 """`true` if the submission is complete and the Job belongs to a queue. On the Job. Absent without a queue."""
 
+ANNOTATION_REQUEUES: Final = metadata_keys.ANNOTATION_REQUEUES
+"""How often the gang was returned to its queue because not all ranks ran in time, in the format of
+`gang.state.requeue.Requeues`. On the Job of a gang with `gang="preferred"`."""
+
 ANNOTATION_FOLLOWS: Final = f"{PREFIX}/follows"
 """The gangs that a process follows, in the format of `gang.state.lease`. On a Lease."""
 

@@ -94,6 +94,7 @@ class JobAnnotations(Annotations, frozen=True):
     on_finish: str | None = msgspec.field(name=keys.ANNOTATION_ON_FINISH, default=None)
     queue: str | None = msgspec.field(name=keys.ANNOTATION_QUEUE, default=None)
     queued: str | None = msgspec.field(name=keys.ANNOTATION_QUEUED, default=None)
+    requeues: str | None = msgspec.field(name=keys.ANNOTATION_REQUEUES, default=None)
     wait_until: str | None = msgspec.field(name=keys.ANNOTATION_WAIT_UNTIL, default=None)
 
 

@@ -11,49 +11,47 @@ API server are retried and not raised.
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from airflow_provider_gangjobs.cluster.client import Client
-from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.informer import InformerClosedError, informers
-from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
-from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose_end, diagnose_timeout
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.halt import (
     DeadlineHalt,
-    finish_patch,
     halt_patch,
     is_halt_verdict,
     read_deadline_halt,
 )
-from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
-from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel, retry_until_answered
+from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel
 from airflow_provider_gangjobs.tracking.gang_observer import GangObserver, observe_listed
 from airflow_provider_gangjobs.tracking.gang_watch import GangWatch
 from airflow_provider_gangjobs.tracking.harvest.final_harvest import FinalHarvest, FinalHarvestResult
 from airflow_provider_gangjobs.tracking.harvest.harvest_task import HarvestTask
+from airflow_provider_gangjobs.tracking.job_requests import JobRequests
 from airflow_provider_gangjobs.tracking.phase_reporter import PhaseReporter
 from airflow_provider_gangjobs.tracking.read.job_events import job_events, queue_events
 from airflow_provider_gangjobs.tracking.read.pods import list_pods
+from airflow_provider_gangjobs.tracking.requeue import Requeue
 from airflow_provider_gangjobs.tracking.size_limits import DEFAULT_LIMITS, SizeLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from datetime import datetime
 
     from airflow_provider_gangjobs.cluster.clock import Clock
     from airflow_provider_gangjobs.cluster.config import ClusterConfig
     from airflow_provider_gangjobs.gang.identity import GangRef
+    from airflow_provider_gangjobs.gang.state.job import Job
     from airflow_provider_gangjobs.gang.state.observation import Observation
     from airflow_provider_gangjobs.kube.views import EventView
     from airflow_provider_gangjobs.tracking.gang_observer import ObservedPods
@@ -161,6 +159,8 @@ class _Follower:
         self.reporter = reporter
         self.now = now
         self.clock = clock
+        self.jobs = JobRequests(client, ref, clock)
+        self.requeue = Requeue(self.jobs)
         self.harvest = HarvestTask(client, ref, clock, watch.wake)
         self.limits = limits
         self.observer = GangObserver(ref, watch, self.harvest.enqueue, limits=limits)
@@ -208,15 +208,15 @@ class _Follower:
         Raises:
             ClusterRefused: The server refuses the requests.
         """
-        await self._answer(
+        await self.jobs.answer(
             lambda: self.client.list(JOBS, self.ref.namespace, label_selector=gang_selector(self.ref.name))
         )
-        await self._answer(lambda: list_pods(self.client, self.ref))
+        await self.jobs.answer(lambda: list_pods(self.client, self.ref))
 
     async def _look(self) -> GangEvent | _Rest:
         """Look at the gang once, and return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
-        if job is not None and job.is_queued_by_kueue and (job.is_suspended or job.started_at is None):
+        if job is not None and job.is_queued_by_kueue and _waits_for_kueue(job):
             await self.watch.find_queue(self.client)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
@@ -233,20 +233,29 @@ class _Follower:
         if is_halted:
             return await self._halted(halted)
         if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:
-            await self._patch_job(halt_patch(note, job))
+            await self.jobs.patch(halt_patch(note, job))
             return _LOOK_AGAIN
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
+        requeue_s = await self._requeue(job)
+        if requeue_s is not None and observation.phase is Phase.ASSEMBLING:
+            return _Rest(requeue_s, 0.0)
         if deadline_exceeded(observation, self.deadlines, self.now()) is not None:
             return await self._time_out()
-        return await self._rest(observation, report_in_s)
+        return await self._rest(observation, _soonest(report_in_s, requeue_s))
 
-    async def _rest(self, observation: Observation, report_in_s: float | None) -> _Rest:
-        """Return how long to sleep: until a deadline is due, or something has to be reported or read."""
+    async def _requeue(self, job: Job | None) -> float | None:
+        """Do what is due of the return to the queue; see `Requeue.advance`. Only a follower with the limit does it."""
+        if self.deadlines.assemble_s is None:
+            return None
+        return await self.requeue.advance(job, self.watch.queue_workload, self.now())
+
+    async def _rest(self, observation: Observation, look_in_s: float | None) -> _Rest:
+        """Return how long to sleep: until a deadline is due, or something has to be reported, done or read."""
         due = next_deadline(observation, self.deadlines)
         rest_s = STALE_S if due is None else (due - self.now()).total_seconds()
-        if report_in_s is not None:
-            rest_s = min(rest_s, report_in_s)
+        if look_in_s is not None:
+            rest_s = min(rest_s, look_in_s)
         if observation.wait.cause is WaitCause.PODS_MISSING and not self.has_read_events:
             events_in_s = EVENTS_AFTER_S - self._age_s(observation)
             if events_in_s <= 0:
@@ -295,7 +304,7 @@ class _Follower:
         """
         final = self._final_harvest()
         meanwhile = final.prepare(seen, pods) if likely.job_is_there else final.load_ledger()
-        job, _ = await gather_or_cancel(self._job(), meanwhile)
+        job, _ = await gather_or_cancel(self.jobs.read(), meanwhile)
         verdict = judge(job, self.ref)
         if verdict is None:
             return _LOOK_AGAIN
@@ -337,8 +346,8 @@ class _Follower:
     async def _time_out(self) -> GangEvent | _Rest:
         """Halt the gang if its deadline has passed also by what the server says now, because a watch may lag."""
         job, pods, events = await gather_or_cancel(
-            self._job(),
-            self._answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
+            self.jobs.read(),
+            self.jobs.answer(lambda: list_pods(self.client, self.ref, self.watch.pods_by_uid)),
             job_events(self.client, self.ref),
         )
         workload = self.watch.queue_workload
@@ -348,20 +357,17 @@ class _Follower:
         exceeded = deadline_exceeded(observation, self.deadlines, self.now())
         if observation.verdict is not None or exceeded is None:
             return _LOOK_AGAIN
-        halted = DeadlineHalt(exceeded.phase, observation.wait.cause, observation.line)
         assert job is not None, "a gang without a Job has a verdict"
-        if not await self._patch_job(halt_patch(str(halted), job)):
+        summary = ""
+        if exceeded.phase is Phase.ASSEMBLING:
+            if await self.requeue.begin(job):
+                return _LOOK_AGAIN
+            summary = self.requeue.summary(job)
+        line = ". ".join(filter(None, (observation.line, summary)))
+        halted = DeadlineHalt(exceeded.phase, observation.wait.cause, line)
+        if not await self.jobs.halt(job, str(halted)):
             return _LOOK_AGAIN
-        if (finish := finish_patch(job)) is not None:
-            with suppress(ClusterError):  # the gang is halted in any case
-                await self._finish_halted(job, finish)
         return await self._halted(halted, observation)
-
-    async def _finish_halted(self, job: Job, finish: dict[str, Any]) -> None:
-        """Take a halted Job that is suspended out of its queue, or let it end as failed."""
-        name, namespace, uid = self.ref.name, self.ref.namespace, self.ref.uid
-        if not (job.is_queued_by_kueue and await deactivate_workload(self.client, namespace, uid)):
-            await patch_uid(self.client, JOBS, name, namespace, uid, finish)
 
     async def _halted(self, halted: DeadlineHalt | None, before: Observation | None = None) -> GangEvent:
         """Finish the harvest of a gang that was halted, unless the gang ended by itself at the last moment.
@@ -372,7 +378,7 @@ class _Follower:
         final = self._final_harvest()
         await final.load_ledger()
         result = await final.run()
-        job = await self._job()
+        job = await self.jobs.read()
         verdict = judge(job, self.ref)
         if verdict is not None and not (is_halt_verdict(verdict) and job is not None and job.is_halted):
             if not verdict.job_is_there:
@@ -399,22 +405,6 @@ class _Follower:
 
     # -- requests and events ---------------------------------------------------------------------------------
 
-    async def _answer(self, request: Callable[[], Awaitable[T]]) -> T:
-        return await retry_until_answered(request, clock=self.clock)
-
-    async def _job(self) -> Job | None:
-        """Return the Job as the server has it now, or `None` if there is no Job of this name."""
-        try:
-            found = await self._answer(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace))
-        except NotFound:
-            return None
-        return read_job(found)
-
-    async def _patch_job(self, patch: dict[str, Any]) -> bool:
-        """Merge-patch the Job. Return false if the Job is gone, or if another Job has its name."""
-        name, namespace, uid = self.ref.name, self.ref.namespace, self.ref.uid
-        return await self._answer(lambda: patch_uid(self.client, JOBS, name, namespace, uid, patch))
-
     def _event(self, status: Status, observation: Observation, why: Diagnosis, **more: Any) -> GangEvent:
         job = self.watch.job
         return build_event(
@@ -435,6 +425,14 @@ class _Follower:
 _QUEUE_CAUSES: Final = frozenset({WaitCause.QUEUE, WaitCause.QUEUE_REFUSED})
 _AT_ONCE: Final = _Rest(0.0, 0.0)
 _LOOK_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
+
+
+def _waits_for_kueue(job: Job) -> bool:
+    return job.is_suspended or job.started_at is None or job.is_being_requeued
+
+
+def _soonest(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)
 
 
 def _at_the_end(observation: Observation, verdict: Verdict, result: FinalHarvestResult) -> Observation:

@@ -203,6 +203,7 @@ _CAUSE_REMEDIES: Final = {
     WaitCause.HALTED: "Submit it again.",
     WaitCause.QUEUE: "Raise queue_timeout, or find out which workloads hold the quota of the queue.",
     WaitCause.QUEUE_REFUSED: "Correct queue_name or the resources of the gang, or ask the administrator of the queue.",
+    WaitCause.REQUEUE: "Raise queue_timeout, or name a queue whose flavors have a Topology.",
     WaitCause.IMAGE: "Check the name and tag of the image, and image_pull_secrets.",
     WaitCause.CONFIG: "Create the ConfigMap or Secret that the pod names, or correct its name.",
     WaitCause.PODS_MISSING: "Look at the events of the Job: a quota or a webhook may refuse its pods.",

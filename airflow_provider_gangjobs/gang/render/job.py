@@ -14,6 +14,7 @@ from airflow_provider_gangjobs.gang.labels import (
     ANNOTATION_GANG,
     ANNOTATION_ON_FINISH,
     ANNOTATION_ON_KILL,
+    ANNOTATION_REQUEUES,
     ANNOTATION_SPEC_FIELDS,
     ANNOTATION_SPEC_HASH,
     ANNOTATION_TASK,
@@ -28,11 +29,17 @@ from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render import files, rendezvous
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of
 from airflow_provider_gangjobs.gang.render.pod_template import gang_template, labels_of, user_template
-from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
+from airflow_provider_gangjobs.gang.render.policy import (
+    Placement,
+    PlacementDecision,
+    ineligibility_reason,
+    is_single_pod,
+)
 from airflow_provider_gangjobs.gang.render.shape import Shape, completion_mode, rendezvous_of, shape_of
 from airflow_provider_gangjobs.gang.render.time_limit import time_limit
 from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup
-from airflow_provider_gangjobs.gang.spec import WaitUntil
+from airflow_provider_gangjobs.gang.spec import GangPolicy, WaitUntil
+from airflow_provider_gangjobs.gang.state.job import Requeues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +68,7 @@ def render_job(
     job: Object = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(spec, manifest, attempt, decision, queue),
+        "metadata": _metadata(spec, manifest, attempt, decision, queue, shape),
         "spec": {
             **_job_spec(spec, manifest, shape, decision),
             "template": _with_annotations(gang_template(spec, manifest, shape, attempt), queue.pod_annotations()),
@@ -117,7 +124,9 @@ def _with_annotations(template: Object, annotations: Mapping[str, str]) -> Objec
     return {**template, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **annotations}}}
 
 
-def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision, queue: Queue) -> Object:
+def _metadata(
+    spec: GangSpec, manifest: Object, attempt: Attempt, decision: PlacementDecision, queue: Queue, shape: Shape
+) -> Object:
     in_manifest = manifest.get("metadata", {})
     annotations = {
         ANNOTATION_TRIGGER_ID: attempt.trigger_id,
@@ -134,6 +143,8 @@ def _metadata(spec: GangSpec, manifest: Object, attempt: Attempt, decision: Plac
         annotations[ANNOTATION_DISRUPTIONS] = str(attempt.disruptions)
     if attempt.policies:
         annotations |= policy_annotations(attempt.policies)
+    if spec.gang == GangPolicy.PREFERRED and not is_single_pod(shape) and ineligibility_reason(shape) is None:
+        annotations[ANNOTATION_REQUEUES] = str(Requeues(0))
     annotations |= queue.annotations()
     labels = {**in_manifest.get("labels", {}), **spec.labels, **queue.labels(), **labels_of(attempt)}
     # With this label, Kueue could let the Job run before the Job has its Service, its files and its group.

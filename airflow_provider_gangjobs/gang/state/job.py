@@ -40,6 +40,28 @@ def read_job(stored: JobView | Mapping[str, Any]) -> Job:
     return Job(stored if isinstance(stored, JobView) else view(JobView, dict(stored)))
 
 
+class Requeues(Struct, frozen=True):
+    """How often a gang was returned to its queue. The text of a value is the value of the annotation."""
+
+    count: int
+    start: datetime | None = None
+    """While the gang is being returned: `status.startTime` of the Job in the run that did not assemble."""
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.start.isoformat()}" if self.start else str(self.count)
+
+
+def parse_requeues(text: str | None) -> Requeues | None:
+    """Return the value of the annotation; `None` if the gang is not to be returned, or if the value is unknown."""
+    count, _, start = (text or "").partition(" ")
+    if not count.isdecimal():
+        return None
+    try:
+        return Requeues(int(count), datetime.fromisoformat(start) if start else None)
+    except ValueError:
+        return None
+
+
 class Job(Struct, frozen=True):
     """A Job at one moment. Two values are equal if all fields that the views contain are equal."""
 
@@ -336,6 +358,17 @@ class Job(Struct, frozen=True):
     def is_given_to_queue(self) -> bool:
         """The submission is complete, and has left the start of the Job to its queue."""
         return self._annotations.queued is not None
+
+    @property
+    def requeues(self) -> Requeues | None:
+        """How often the gang was returned to its queue; `None` if the gang is not to be returned."""
+        return parse_requeues(self._annotations.requeues)
+
+    @property
+    def is_being_requeued(self) -> bool:
+        """The gang is being returned to its queue, because not all ranks ran within `assemble_timeout`."""
+        requeues = self.requeues
+        return requeues is not None and requeues.start is not None
 
     @property
     def was_never_admitted(self) -> bool:

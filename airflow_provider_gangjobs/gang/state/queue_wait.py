@@ -70,6 +70,11 @@ def evicted_at(workload: KueueWorkloadView | None) -> datetime | None:
     return evicted.last_transition_time if evicted else None
 
 
+def holds_quota(workload: KueueWorkloadView) -> bool:
+    """Return whether Kueue holds quota for the Job."""
+    return _find(workload, "QuotaReserved", "True") is not None
+
+
 def give_up_note(workload: KueueWorkloadView | None) -> str | None:
     """Return the reason of a halt if Kueue itself has given the gang up for good; `None` if it has not.
 

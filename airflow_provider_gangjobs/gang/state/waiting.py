@@ -15,6 +15,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.gang.schedulers.selection import names_cause, separate_scheduler_of
 from airflow_provider_gangjobs.gang.state import pods as podutil
 from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, explain_queue
+from airflow_provider_gangjobs.gang.state.requeue import describe_requeue
 from airflow_provider_gangjobs.kube.text import cut_end
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class WaitCause(StrEnum):
     HALTED = "halted"
     QUEUE = "queue"
     QUEUE_REFUSED = "queue-refused"
+    REQUEUE = "requeue"
     IMAGE = "image"
     CONFIG = "config"
     PODS_MISSING = "pods-missing"
@@ -75,6 +77,8 @@ def explain_suspension(job: Job, workload: KueueWorkloadView | None = None, even
     """
     if job.is_halted:
         return Wait(WaitCause.HALTED, f"The gang was halted: {job.halt_note}")
+    if job.queue and job.is_being_requeued:
+        return Wait(WaitCause.REQUEUE, describe_requeue(job))
     if job.queue:
         found = explain_queue(job.queue, workload, events)
         return Wait(_CAUSES[found.state], to_line(found.text))

@@ -1,0 +1,83 @@
+"""The requests of a follower about the Job of its gang. Each request is repeated until it is answered."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, NotFound
+from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
+from airflow_provider_gangjobs.cluster.resources import JOBS
+from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
+from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch
+from airflow_provider_gangjobs.gang.state.job import Job, read_job
+from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow_provider_gangjobs.cluster.client import Client
+    from airflow_provider_gangjobs.cluster.clock import Clock
+    from airflow_provider_gangjobs.gang.identity import GangRef
+
+T = TypeVar("T")
+
+
+class JobRequests:
+    """Reads and patches the Job of one gang. Another Job of its name is left alone.
+
+    Every method raises `ClusterRefused` if the server refuses its requests for long.
+    """
+
+    __slots__ = ("_clock", "client", "ref")
+
+    def __init__(self, client: Client, ref: GangRef, clock: Clock) -> None:
+        self.client = client
+        self.ref = ref
+        self._clock = clock
+
+    async def answer(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a request until it is answered."""
+        return await retry_until_answered(request, clock=self._clock)
+
+    async def read(self) -> Job | None:
+        """Return the Job as the server has it now, or `None` if there is no Job of this name."""
+        try:
+            found = await self.answer(lambda: self.client.get(JOBS, self.ref.name, self.ref.namespace))
+        except NotFound:
+            return None
+        return read_job(found)
+
+    async def patch(self, patch: dict[str, Any]) -> bool:
+        """Merge-patch the Job. Return false if the Job is gone, or if another Job has its name."""
+        return await self.answer(lambda: self._patch(patch))
+
+    async def patch_unchanged(self, job: Job, patch: dict[str, Any]) -> bool:
+        """Merge-patch the Job in exactly the version that was read. Return false if the Job has changed."""
+        version = {"resourceVersion": job.view.metadata.resource_version}
+        body = {**patch, "metadata": {**patch.get("metadata", {}), **version}}
+
+        async def apply() -> bool:
+            try:
+                return await self._patch(body)
+            except Conflict:
+                return False
+
+        return await self.answer(apply)
+
+    async def halt(self, job: Job, reason: str) -> bool:
+        """Halt the gang of a Job that was just read. Return false if the Job is gone."""
+        if not await self.patch(halt_patch(reason, job)):
+            return False
+        if (finish := finish_patch(job)) is not None:
+            with suppress(ClusterError):  # the gang is halted in any case
+                await self._finish_halted(job, finish)
+        return True
+
+    async def _finish_halted(self, job: Job, finish: dict[str, Any]) -> None:
+        """Take a halted Job that is suspended out of its queue, or let it end as failed."""
+        if not (job.is_queued_by_kueue and await deactivate_workload(self.client, self.ref.namespace, self.ref.uid)):
+            await self._patch(finish)
+
+    async def _patch(self, patch: dict[str, Any]) -> bool:
+        return await patch_uid(self.client, JOBS, self.ref.name, self.ref.namespace, self.ref.uid, patch)

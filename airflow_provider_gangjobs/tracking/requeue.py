@@ -1,0 +1,102 @@
+"""Returns a gang to its queue, step by step. The rules are in `gang.state.requeue`.
+
+The informers show when a step is due. Before a step is done, the Job and the Workload are read again, and the rules
+judge what was read: a watch may lag. Each write applies only to the version that was judged. So two followers of one
+gang do each step once, and a follower that dies is continued by the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.cluster.kueue import deactivate_workload, find_workload, patch_workload
+from airflow_provider_gangjobs.gang.labels import ANNOTATION_REQUEUES
+from airflow_provider_gangjobs.gang.state.job import Requeues
+from airflow_provider_gangjobs.gang.state.requeue import (
+    RequeueStep,
+    begin_requeue,
+    next_step,
+    pause_ends_at,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_provider_gangjobs.gang.state.job import Job
+    from airflow_provider_gangjobs.kube.views import KueueWorkloadView
+    from airflow_provider_gangjobs.tracking.job_requests import JobRequests
+
+LOOK_AGAIN_S: Final = 1.0
+WAIT_S: Final = 30.0
+"""How long to wait for Kueue and for the pods before the next look. Every change of the Job or of its Workload ends the
+wait."""
+
+
+class Requeue:
+    """Returns one gang to its queue."""
+
+    __slots__ = ("_jobs", "is_refused")
+
+    def __init__(self, jobs: JobRequests) -> None:
+        self._jobs = jobs
+        self.is_refused = False
+        """The gang cannot be returned: the right to change Kueue's Workloads is missing, or there is no Workload."""
+
+    async def begin(self, job: Job) -> bool:
+        """Mark the gang, whose `assemble_timeout` has passed. Return false if the gang has to be halted.
+
+        :param job: The Job as it was just read.
+        """
+        if self.is_refused:
+            return False
+        mark = begin_requeue(job)
+        if mark is not None:
+            await self._mark(job, mark)
+        return mark is not None or job.is_being_requeued
+
+    def summary(self, job: Job) -> str:
+        """Return what to say about the returns when the gang is halted; empty if there is nothing to say."""
+        if self.is_refused:
+            return "The gang was not returned to its queue: the right to change Kueue's Workloads is missing"
+        done = job.requeues
+        return f"Kueue let the gang run {done.count + 1} times" if done is not None and done.count else ""
+
+    async def advance(self, job: Job | None, workload: KueueWorkloadView | None, now: datetime) -> float | None:
+        """Do the step that is due.
+
+        :param job: The Job as the informer shows it.
+        :param workload: Its Workload as the informer shows it.
+        :return: In how many seconds to look again; `None` if the gang is not being returned.
+        """
+        step = next_step(job, workload) if job is not None else RequeueStep.NOTHING
+        if job is None or step is RequeueStep.NOTHING or self.is_refused:
+            return None
+        if step is RequeueStep.WAIT:
+            return WAIT_S
+        pause_end = pause_ends_at(job, workload) if step is RequeueStep.ACTIVATE else None
+        if pause_end is not None and pause_end > now:
+            return (pause_end - now).total_seconds()
+        await self._do_if_due(step)
+        return LOOK_AGAIN_S
+
+    async def _do_if_due(self, step: RequeueStep) -> None:
+        """Do the step if it is still due by what the server has now."""
+        job = await self._jobs.read()
+        found = await self._jobs.answer(lambda: find_workload(self._jobs.client, *self._key))
+        if job is None or next_step(job, found.view if found else None) is not step:
+            return
+        if step is RequeueStep.DEACTIVATE:
+            self.is_refused = not await self._jobs.answer(lambda: deactivate_workload(self._jobs.client, *self._key))
+        elif step is RequeueStep.FINISH and job.requeues is not None:
+            await self._mark(job, Requeues(job.requeues.count))
+        elif step is RequeueStep.ACTIVATE and found is not None:
+            change: dict[str, Any] = {"spec": {"active": True}}
+            await self._jobs.answer(lambda: patch_workload(self._jobs.client, found, change))
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self._jobs.ref.namespace, self._jobs.ref.uid
+
+    async def _mark(self, job: Job, mark: Requeues) -> None:
+        """Write the annotation, unless the Job has changed. Then the next look judges the new version."""
+        await self._jobs.patch_unchanged(job, {"metadata": {"annotations": {ANNOTATION_REQUEUES: str(mark)}}})

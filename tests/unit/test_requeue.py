@@ -1,0 +1,113 @@
+"""Gangs that return to their queue of Kueue because not all ranks ran in time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_gangjobs.gang.labels import (
+    ANNOTATION_GANG,
+    ANNOTATION_HALTED,
+    ANNOTATION_REQUEUES,
+    LABEL_KUEUE_QUEUE,
+)
+from airflow_provider_gangjobs.gang.state.job import Job, Requeues, parse_requeues, read_job
+from airflow_provider_gangjobs.gang.state.requeue import (
+    REQUEUES_MAX,
+    RequeueStep,
+    begin_requeue,
+    next_step,
+    pause_ends_at,
+)
+from airflow_provider_gangjobs.kube.views import KueueWorkloadView, view
+
+START = "2026-01-01T00:00:00Z"
+LATER = "2026-01-01T00:01:00Z"
+STARTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+RETURNING = f"1 {STARTED_AT.isoformat()}"
+
+
+def job(requeues: str | None = RETURNING, *, queue: str | None = "team", gang: str = "basic:why", **more: Any) -> Job:
+    """A Job that runs since `START`, unless `more` says otherwise."""
+    annotations = {ANNOTATION_GANG: gang, ANNOTATION_REQUEUES: requeues, **more.pop("annotations", {})}
+    labels = {LABEL_KUEUE_QUEUE: queue}
+    metadata = {
+        "namespace": "team-a",
+        "name": "train",
+        "uid": "u",
+        "labels": {key: value for key, value in labels.items() if value},
+        "annotations": {key: value for key, value in annotations.items() if value is not None},
+    }
+    spec = {"parallelism": 3, "completions": 3, "suspend": more.pop("suspend", False)}
+    return read_job({"metadata": metadata, "spec": spec, "status": {"startTime": START, **more}})
+
+
+def workload(*, active: bool, reserved: str = "False") -> KueueWorkloadView:
+    conditions = [
+        {"type": "QuotaReserved", "status": reserved, "lastTransitionTime": LATER},
+        {"type": "Evicted", "status": "True", "reason": "Deactivated", "lastTransitionTime": LATER},
+    ]
+    return view(KueueWorkloadView, {"metadata": {}, "spec": {"active": active}, "status": {"conditions": conditions}})
+
+
+SUSPENDED: dict[str, Any] = {"suspend": True, "startTime": None}
+ACTIVE, INACTIVE = workload(active=True), workload(active=False)
+STEPS = {
+    "not marked": (job("1"), ACTIVE, RequeueStep.NOTHING),
+    "gang of a scheduler": (job(gang="gang:v1beta1"), ACTIVE, RequeueStep.NOTHING),
+    "halted": (job(annotations={ANNOTATION_HALTED: "why"}), ACTIVE, RequeueStep.NOTHING),
+    "marked": (job(), ACTIVE, RequeueStep.DEACTIVATE),
+    "marked, and Workloads cannot be read": (job(), None, RequeueStep.DEACTIVATE),
+    "deactivated": (job(), INACTIVE, RequeueStep.WAIT),
+    "suspended, and pods are left": (job(**SUSPENDED, terminating=1), INACTIVE, RequeueStep.WAIT),
+    "suspended, and Kueue holds the quota": (
+        job(**SUSPENDED),
+        workload(active=False, reserved="True"),
+        RequeueStep.WAIT,
+    ),
+    "suspended, and the Workload cannot be read": (job(**SUSPENDED), None, RequeueStep.WAIT),
+    "nothing is held": (job(**SUSPENDED), INACTIVE, RequeueStep.ACTIVATE),
+    "active again": (job(**SUSPENDED), ACTIVE, RequeueStep.FINISH),
+    "let run again": (job(startTime=LATER), ACTIVE, RequeueStep.FINISH),
+    "let run again, and not started yet": (job(startTime=None), ACTIVE, RequeueStep.FINISH),
+}
+
+
+@pytest.mark.parametrize(("seen", "kueue", "step"), STEPS.values(), ids=STEPS)
+def test_each_state_has_one_next_step(seen: Job, kueue: KueueWorkloadView | None, step: RequeueStep) -> None:
+    assert next_step(seen, kueue) is step
+
+
+BEGINS = {
+    "first time": (job("0"), Requeues(1, STARTED_AT)),
+    "last time": (job(str(REQUEUES_MAX - 1)), Requeues(REQUEUES_MAX, STARTED_AT)),
+    "no time left": (job(str(REQUEUES_MAX)), None),
+    "has begun": (job(), None),
+    "required": (job(None), None),
+    "no queue": (job("0", queue=None), None),
+    "placed as a gang": (job("0", gang="gang:kueue"), None),
+    "unreadable count": (job("many"), None),
+}
+
+
+@pytest.mark.parametrize(("seen", "mark"), BEGINS.values(), ids=BEGINS)
+def test_gang_returns_to_its_queue_a_limited_number_of_times(seen: Job, mark: Requeues | None) -> None:
+    assert begin_requeue(seen) == mark
+
+
+@pytest.mark.parametrize("mark", [Requeues(0), Requeues(2, STARTED_AT)])
+def test_mark_is_read_as_it_was_written(mark: Requeues) -> None:
+    assert parse_requeues(str(mark)) == mark
+
+
+@pytest.mark.parametrize("text", [None, "", "many", "-1", "1 yesterday"])
+def test_unreadable_mark_is_no_mark(text: str | None) -> None:
+    assert parse_requeues(text) is None
+
+
+@pytest.mark.parametrize(("count", "pause_s"), [(1, 10), (2, 20), (3, 40), (20, 300)])
+def test_pause_doubles_with_each_time_up_to_a_limit(count: int, pause_s: int) -> None:
+    seen = job(f"{count} {STARTED_AT.isoformat()}", **SUSPENDED)
+    assert pause_ends_at(seen, INACTIVE) == STARTED_AT + timedelta(minutes=1, seconds=pause_s)
