@@ -6,7 +6,8 @@ with the cncf.kubernetes provider. If any other connection is missing, the read 
 
 from __future__ import annotations
 
-from typing import Any, Final
+import asyncio
+from typing import Any, Final, NamedTuple
 
 from airflow.sdk import BaseHook, Connection
 from asgiref.sync import sync_to_async
@@ -30,6 +31,45 @@ def read_extras(conn_id: str) -> dict[str, Any] | None:
         return None
     extras: dict[str, Any] = connection.extra_dejson
     return extras
+
+
+class _Read(NamedTuple):
+    """A read of a connection, which may still run."""
+
+    extras: asyncio.Task[dict[str, Any] | None]
+    began_at: float
+    """The time of the event loop, in seconds."""
+
+
+class SharedReads:
+    """The last read of each connection on one event loop. The callers that ask at about the same time share a read.
+
+    Each read in a triggerer costs up to four messages to its supervisor, which queries the database of Airflow after
+    each message. So a triggerer that starts with a thousand gangs reads their connection once.
+    """
+
+    def __init__(self) -> None:
+        self._reads: dict[str, _Read] = {}
+
+    async def read(self, conn_id: str, *, max_age_s: float) -> dict[str, Any] | None:
+        """Return the extras as `aread_extras` does, from a read that began at most `max_age_s` seconds ago.
+
+        If a read fails, it fails for all who wait for it, and the next caller reads again.
+
+        Raises:
+            AirflowNotFoundException: the connection is missing and is not the default connection.
+        """
+        loop = asyncio.get_running_loop()
+        read = self._reads.get(conn_id)
+        if read is None or loop.time() - read.began_at >= max_age_s:
+            read = self._reads[conn_id] = _Read(loop.create_task(aread_extras(conn_id)), loop.time())
+        try:
+            # The cancellation of one caller does not end the read of the others.
+            return await asyncio.shield(read.extras)
+        except Exception:
+            if self._reads.get(conn_id) is read:
+                del self._reads[conn_id]
+            raise
 
 
 async def aread_extras(conn_id: str) -> dict[str, Any] | None:

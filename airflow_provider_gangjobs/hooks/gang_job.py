@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
-from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, aread_extras, read_extras
+from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, SharedReads, read_extras
 from airflow_provider_gangjobs.hooks.session import GangSession
 from airflow_provider_gangjobs.service import GangService, follow
 
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 READ_PAUSE_BASE_S: Final = 1.0
 READ_PAUSE_CAP_S: Final = 30.0
-"""The longest pause between two reads of a connection. A triggerer reads the connection once for each of its gangs."""
+"""The longest pause between two reads of a connection."""
 
 
 def blocking(
@@ -93,12 +94,15 @@ class GangJobHook(BaseHook):
             except Exception as error:
                 time.sleep(self._pause_s(pauses, error))
 
-    async def aconfig(self, *, retry_for_s: float = 0.0) -> ClusterConfig:
-        """Read the connection as `config` does, on an event loop."""
+    async def aconfig(self, *, retry_for_s: float = 0.0, max_age_s: float = 0.0) -> ClusterConfig:
+        """Read the connection as `config` does, on an event loop.
+
+        :param max_age_s: Accept a read of this event loop that began at most so many seconds ago.
+        """
         pauses = _pauses(retry_for_s)
         while True:
             try:
-                return self._config(await aread_extras(self.kubernetes_conn_id))
+                return self._config(await loop_local(SharedReads).read(self.kubernetes_conn_id, max_age_s=max_age_s))
             except Exception as error:
                 await asyncio.sleep(self._pause_s(pauses, error))
 

@@ -15,7 +15,7 @@ from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.hooks.task_state import AbsentState, is_kill
 from airflow_provider_gangjobs.submission.ending import KillResult
 from airflow_provider_gangjobs.triggers.task_state import read_task_state
-from airflow_provider_gangjobs.triggers.wait import shared_service
+from airflow_provider_gangjobs.triggers.wait import CONNECTION_MAX_AGE_S, shared_service
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -62,7 +62,7 @@ async def kill(args: TriggerArgs, task_instance: Any, log: Logger) -> KillResult
         return None
     try:
         # All kills hold the shared client while they wait for their turn, so it is opened once.
-        config = await args.hook.aconfig()
+        config = await args.hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
             return await _kill(gangs, config, args, task_instance, log)
     except Exception:

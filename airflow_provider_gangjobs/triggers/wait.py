@@ -49,6 +49,8 @@ EXECUTION_TIMEOUT = "Deadline.execution"
 """Reason of the event after the `execution_timeout` of the task has passed."""
 CONNECTION_READ_FOR_S: Final = 300.0
 """How long the reading of the connection is retried: longer than a restart of a secrets backend takes."""
+CONNECTION_MAX_AGE_S: Final = 10.0
+"""The triggers of a triggerer that begin within so many seconds share one read of the connection."""
 CLOCK_WITHIN_S: Final = 30.0
 """The first observation of the gang brings the time of the API server. A trigger waits at least this long for the first
 observation before the trigger applies the deadline of the task by the local clock."""
@@ -224,7 +226,7 @@ class _GangWait:
         return replace(event, counts=harvested.counts, ranks=harvested.ranks, notes=harvested.notes)
 
     async def _read_config(self) -> ClusterConfig:
-        return self._config or await self._hook.aconfig()
+        return self._config or await self._hook.aconfig(max_age_s=CONNECTION_MAX_AGE_S)
 
     def _remaining_s(self) -> float:
         """Return the time until the deadline, by the clock of the API server or, until it is known, the local clock."""
@@ -242,7 +244,9 @@ class _GangWait:
             began = _monotonic()
             try:
                 if self._config is None:
-                    self._config = await self._hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
+                    self._config = await self._hook.aconfig(
+                        retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S
+                    )
             except Exception as error:  # a secrets backend may raise anything
                 return self._error_event("The connection could not be read", error)
             try:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.clock import Backoff, Clock
-from airflow_provider_gangjobs.triggers.wait import CONNECTION_READ_FOR_S, shared_service
+from airflow_provider_gangjobs.triggers.wait import CONNECTION_MAX_AGE_S, CONNECTION_READ_FOR_S, shared_service
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -94,7 +94,7 @@ class _PreviousWait:
     async def _count(self) -> int:
         from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
 
-        config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
+        config = await self._args.hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         async with shared_service(config) as gangs:
             return await retry_until_answered(lambda: gangs.count_running(self._args.ref), clock=gangs.client.clock)
 

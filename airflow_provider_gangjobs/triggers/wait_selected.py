@@ -20,7 +20,12 @@ from airflow_provider_gangjobs.gang.selection import Answer, GangSelection, Unti
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 from airflow_provider_gangjobs.hooks.masking import mask_event
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
-from airflow_provider_gangjobs.triggers.wait import CONNECTION_READ_FOR_S, shared_service, wait_for_event
+from airflow_provider_gangjobs.triggers.wait import (
+    CONNECTION_MAX_AGE_S,
+    CONNECTION_READ_FOR_S,
+    shared_service,
+    wait_for_event,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -126,7 +131,7 @@ class _SelectionWait:
             Exception: the connection cannot be read, or the API server refuses to list Jobs.
         """
         hook = GangJobHook(self._args.kubernetes_conn_id, must_exist=self._args.must_exist)
-        self._config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S)
+        self._config = await hook.aconfig(retry_for_s=CONNECTION_READ_FOR_S, max_age_s=CONNECTION_MAX_AGE_S)
         try:
             async with shared_service(self._config) as service:
                 return await self._watch(service.client)

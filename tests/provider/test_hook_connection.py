@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -96,3 +97,42 @@ async def test_credentials_are_in_no_repr(monkeypatch: pytest.MonkeyPatch, reads
 
     assert "s3cr3t" not in repr(await reads("gpus"))
     assert "s3cr3t" not in repr(vars(GangJobHook("gpus")))
+
+
+async def test_triggers_that_begin_together_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "gpus", namespace="team")
+    hook = GangJobHook("gpus")
+    await hook.aconfig()
+    connect(monkeypatch, "gpus", namespace="other")
+
+    both = await asyncio.gather(hook.aconfig(max_age_s=60), hook.aconfig(max_age_s=60))
+
+    assert [config.namespace for config in both] == ["team", "team"]
+
+
+async def test_caller_that_needs_a_new_read_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "gpus", namespace="team")
+    hook = GangJobHook("gpus")
+    await hook.aconfig(max_age_s=60)
+    connect(monkeypatch, "gpus", namespace="other")
+
+    assert (await hook.aconfig()).namespace == "other"
+
+
+async def test_failed_read_is_not_shared_with_later_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = GangJobHook("gpus")
+    with pytest.raises(AirflowNotFoundException):
+        await hook.aconfig(max_age_s=60)
+    connect(monkeypatch, "gpus", namespace="team")
+
+    assert (await hook.aconfig(max_age_s=60)).namespace == "team"
+
+
+async def test_cancelled_caller_does_not_end_the_read_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "gpus", namespace="team")
+    hook = GangJobHook("gpus")
+    first, second = (asyncio.create_task(hook.aconfig(max_age_s=60)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+
+    assert (await second).namespace == "team"
