@@ -54,6 +54,10 @@ class ClusterConfig:
     tcp_keepalive: bool = True
     gang_scheduler: str | None = None
     """The gang scheduler of gangs that name none. The extra is the provider's own; the cncf provider ignores it."""
+    queue_name: str | None = None
+    """The Kueue queue of gangs that name none, as an extra of the provider's own."""
+    queue_priority: str | None = None
+    """The WorkloadPriorityClass of gangs in a queue that name none, as an extra of the provider's own."""
 
     @classmethod
     def from_extras(cls, conn_id: str, extras: Mapping[str, Any]) -> ClusterConfig:
@@ -82,6 +86,8 @@ class ClusterConfig:
             verify_ssl=not reader.flag("disable_verify_ssl"),
             tcp_keepalive=not reader.flag("disable_tcp_keepalive"),
             gang_scheduler=reader.text("gang_scheduler"),
+            queue_name=reader.text("queue_name"),
+            queue_priority=reader.text("queue_priority"),
         )
 
     @cached_property

@@ -51,6 +51,10 @@ class DiscoveredResources:
     """Plurals by version of the API groups of other schedulers, as far as a gang needed them (`api_groups`)."""
     gang_scheduler: str | None = None
     """The gang scheduler of gangs that name none, from the connection."""
+    queue_name: str | None = None
+    """The Kueue queue of gangs that name none, from the connection."""
+    queue_priority: str | None = None
+    """The WorkloadPriorityClass of gangs in a queue that name none, from the connection."""
     proven_versions: tuple[str, ...] = ()
     """Versions of scheduling.k8s.io that the provider does not know, and for which dry runs keep link and group."""
     refused_versions: Mapping[str, str] = field(default_factory=dict)

@@ -37,8 +37,16 @@ def submission_messages(submission: Submission) -> Iterator[str]:
     verb = "Adopted" if submission.adopted else "Created"
     workers = "1 worker" if submission.workers == 1 else f"{submission.workers} workers"
     placement, state = describe_placement(submission.decision), _STATES.get(submission.state, "")
-    yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{state}"
+    queue = _describe_queue(submission)
+    yield f"{verb} gang {submission.ref} (attempt {submission.attempt}): {workers}, {placement}{queue}{state}"
     yield from submission.notes
+
+
+def _describe_queue(submission: Submission) -> str:
+    if submission.queue is None:
+        return ""
+    source = " and ".join(submission.queue_defaults)
+    return f", Kueue queue {submission.queue}" + (f" ({source} of the connection)" if source else "")
 
 
 def describe_placement(decision: str) -> str:

@@ -66,7 +66,7 @@ class Preflight(Struct, frozen=True):
             InvalidGangSpec: the server refuses the Job. Each cause in the answer becomes a problem.
             GangUnsupported: the server would drop the pods' link to their group, and a gang is required.
         """
-        body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler)
+        body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
         try:
             stored = await progress.requests.dry_run_create(JOBS, body)
         except AlreadyExists:

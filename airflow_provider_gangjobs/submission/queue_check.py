@@ -10,7 +10,7 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, held_reason, queue_problems
+from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, held_reason, name_parameter, queue_problems
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.context import Progress
@@ -25,8 +25,9 @@ class CheckQueue(Struct, frozen=True):
     name: str = "check the queue"
 
     def is_needed(self, progress: Progress) -> bool:
-        """Return whether the Job is new and the user names a queue as a parameter."""
-        return progress.spec.queue_name is not None and not progress.job
+        """Return whether the Job is new, and its queue is that of a parameter or of the connection."""
+        is_named = progress.spec.queue_name is not None or "queue_name" in progress.shape.connection_defaults
+        return is_named and not progress.job
 
     async def apply(self, progress: Progress) -> Object:
         """Read the queues.
@@ -35,11 +36,14 @@ class CheckQueue(Struct, frozen=True):
             InvalidGangSpec: the queue or the priority class does not exist.
             SubmissionFailed: the queue is held.
         """
-        name, priority = str(progress.spec.queue_name), progress.spec.queue_priority
+        name, defaults = str(progress.shape.kueue_queue), progress.shape.connection_defaults
+        has_priority = progress.spec.queue_priority is not None or "queue_priority" in defaults
+        priority = progress.shape.kueue_priority if has_priority else None
         version, facts = await self._read(progress, priority)
         if version is None:
-            raise InvalidGangSpec((Problem("queue_name", NOT_INSTALLED, "Install Kueue, or remove queue_name"),))
-        if problems := queue_problems(name, priority, progress.attempt.namespace, facts):
+            field = name_parameter("queue_name", defaults)
+            raise InvalidGangSpec((Problem(field, NOT_INSTALLED, "Install Kueue, or remove queue_name"),))
+        if problems := queue_problems(name, priority, progress.attempt.namespace, facts, defaults):
             raise InvalidGangSpec(problems)
         if (held := held_reason(name, facts)) is not None:
             raise progress.failed(self.name, held, transient=True, advice="Run the task again when the queue is active")

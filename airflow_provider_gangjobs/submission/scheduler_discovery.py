@@ -34,14 +34,20 @@ async def discover_for(client: Client, spec: GangSpec, *, namespace: str) -> Dis
         InvalidGangSpec: the spec is invalid.
         ClusterError: no request could be sent.
     """
-    default = client.config.gang_scheduler
-    known = DiscoveredResources(None, None, {}, gang_scheduler=default, is_complete=False)
+    config = client.config
+    default = config.gang_scheduler
+
+    def with_defaults(found: DiscoveredResources) -> DiscoveredResources:
+        queue, priority = config.queue_name, config.queue_priority
+        return replace(found, gang_scheduler=default, queue_name=queue, queue_priority=priority)
+
+    known = with_defaults(DiscoveredResources(None, None, {}, is_complete=False))
     if spec.gang == GangPolicy.OFF:
         return known
     scheduler = select_scheduler(spec.gang_scheduler, _scheduler_name(spec), default)
     if scheduler is None:
         found = await discover(client, wanted=wanted_versions(spec.dialect), clock=client.clock)
-        return await _prove_newer_versions(client, replace(found, gang_scheduler=default), namespace)
+        return await _prove_newer_versions(client, with_defaults(found), namespace)
     if scheduler.api_group is None:
         return known
     group = await read_api_group(client, scheduler.api_group)

@@ -176,7 +176,7 @@ class CreateJob(Struct, frozen=True):
 
     async def apply(self, progress: Progress) -> Object:
         """Render and create the Job."""
-        body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler)
+        body = render_job(progress.spec, progress.attempt, progress.decision, progress.scheduler, progress.shape)
         return await progress.requests.create(JOBS, body)
 
     async def find(self, progress: Progress) -> Object | None:
@@ -308,8 +308,12 @@ class StartJob(Struct, frozen=True):
         return self._queue(progress).is_started(job)
 
     def _queue(self, progress: Progress) -> Queue:
-        """Return the queue that the user asks for, or else the queue that the cluster has given to the Job."""
-        return queue_of_job(progress.stored) if isinstance(self.queue, NoQueue) else self.queue
+        """Return the queue that the Job was created for, or else the queue that the cluster has given to the Job.
+
+        The connection may name another queue by now than when the Job was created.
+        """
+        is_known = progress.stored.requested_queue is not None or isinstance(self.queue, NoQueue)
+        return queue_of_job(progress.stored) if is_known else self.queue
 
 
 def _pointers(patch: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -29,7 +29,7 @@ from airflow_provider_gangjobs.gang.queues import requested_queue
 from airflow_provider_gangjobs.gang.render.job import render_files, render_service
 from airflow_provider_gangjobs.gang.render.manifest import manifest_of, requested_name, requested_namespace
 from airflow_provider_gangjobs.gang.render.policy import ONE_POD, Placement, PlacementDecision
-from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of
+from airflow_provider_gangjobs.gang.render.shape import Shape, shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.render.time_limit import limit_patch_on_adoption, time_limit
 from airflow_provider_gangjobs.gang.schedulers.selection import find_scheduler
 from airflow_provider_gangjobs.gang.selectors import task_selector
@@ -121,6 +121,10 @@ class Submission:
     """How many attempts in a row were lost to disruptions before this one."""
     notes: tuple[str, ...] = ()
     """Guarantees that were requested with `preferred` and that the gang does not have, for the log."""
+    queue: str | None = None
+    """The Kueue queue that decides when the Job runs."""
+    queue_defaults: tuple[str, ...] = ()
+    """Which of `queue_name` and `queue_priority` a new gang has from the connection."""
 
 
 async def submit(
@@ -225,7 +229,10 @@ async def submit_by(
     # The spec is always copied, because cached properties of the copy are valid for this submission only.
     spec = replace(spec, manifest=manifest_of(spec) if spec.manifest is not None else None)
     requests = RetryingRequests(client, requested_namespace(spec) or namespace, clock=clock)
-    task = _SubmissionRun(requests, spec, shape_of(spec, manifest_of(spec)), request, discovered, previous)
+    shape = with_queue_of_connection(
+        shape_of(spec, manifest_of(spec)), spec, discovered.queue_name, discovered.queue_priority
+    )
+    task = _SubmissionRun(requests, spec, shape, request, discovered, previous)
     min_attempt, reason, backoff = 0, "", requests.backoff()
     try:
         for _ in range(ROUNDS_MAX):
@@ -395,6 +402,8 @@ class _SubmissionRun(Struct, frozen=True):
             requests=self.requests.sent,
             disruptions=job.disruptions,
             notes=tuple(progress.notes),
+            queue=job.queue or job.requested_queue,
+            queue_defaults=() if progress.adopted else self.shape.connection_defaults,
         )
 
 

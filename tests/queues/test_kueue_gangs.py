@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from airflow_provider_gangjobs.cluster.discovery import discover
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.identity import TaskKey
-from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
@@ -88,6 +89,23 @@ async def test_gang_waits_for_quota_with_the_reason_and_runs_when_it_is_free(ten
             await gang.line("does not admit the gang yet: insufficient unused quota for cpu")
             await gangs.delete(first.ref)
             assert (await gang.event()).status is Status.SUCCEEDED
+
+
+async def test_connection_gives_a_queue_to_gangs_that_name_none(tenant: Tenant, queue: str, priorities: None) -> None:
+    team = replace(tenant.config, queue_name=QUEUE, queue_priority="low")
+    async with GangService.connect(team) as gangs, GangService.connect(tenant.config) as without:
+        submission = await submit_gang(gangs, gang_spec(code=SLEEP))
+        assert submission.queue_defaults == ("queue_name", "queue_priority")
+        again = await submit_gang(without, gang_spec(code=SLEEP))
+        assert (again.ref, again.queue, again.queue_defaults) == (submission.ref, QUEUE, ())
+        labels = job_of(tenant, submission)["metadata"]["labels"]
+        assert (labels[LABEL_KUEUE_QUEUE], labels[LABEL_KUEUE_PRIORITY]) == (QUEUE, "low")
+
+
+async def test_queue_of_the_connection_that_does_not_exist_is_refused(tenant: Tenant, queue: str) -> None:
+    async with GangService.connect(replace(tenant.config, queue_name="nosuch")) as gangs:
+        with pytest.raises(InvalidGangSpec, match="extra queue_name of the connection: nosuch is no LocalQueue"):
+            await submit_gang(gangs, gang_spec())
 
 
 NEVER = {

@@ -56,6 +56,11 @@ def test_all_other_extras_are_read() -> None:
     assert config == ClusterConfig("k8s", context="prod", namespace="team", verify_ssl=False, tcp_keepalive=False)
 
 
+def test_extras_name_the_scheduler_and_the_queue_of_a_team() -> None:
+    config = read(gang_scheduler="volcano", queue_name="team", queue_priority="high")
+    assert (config.gang_scheduler, config.queue_name, config.queue_priority) == ("volcano", "team", "high")
+
+
 @pytest.mark.parametrize(
     "extras",
     [

@@ -15,6 +15,7 @@ from airflow_provider_gangjobs.gang.labels import (
 from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job, requested_queue
 from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, held_reason, queue_problems
 from airflow_provider_gangjobs.gang.queues.kueue import Kueue
+from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import HOSTNAME, flavor_names, topology_guarantee
 from airflow_provider_gangjobs.gang.spec import GangSpec
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
@@ -91,6 +92,33 @@ PROBLEMS = {
 @pytest.mark.parametrize(("facts", "name", "remedies"), PROBLEMS.values(), ids=PROBLEMS)
 def test_queue_that_does_not_exist_is_a_problem(facts: QueueFacts, name: str, remedies: list[str]) -> None:
     assert [problem.remedy for problem in queue_problems(name, "high", "ns", facts)] == remedies
+
+
+def test_problem_of_a_queue_of_the_connection_names_the_extra() -> None:
+    (problem,) = queue_problems("nosuch", None, "ns", QueueFacts(TEAM), ("queue_name",))
+    assert problem.path == "extra queue_name of the connection"
+
+
+DEFAULTS: dict[str, Any] = {
+    "none named": ({}, ("team", "high"), ("queue_name", "queue_priority")),
+    "queue named": ({"queue_name": "mine"}, ("mine", "high"), ("queue_priority",)),
+    "queue named by a label": ({"labels": {LABEL_KUEUE_QUEUE: "mine"}}, ("mine", "high"), ("queue_priority",)),
+    "both named": ({"queue_name": "mine", "queue_priority": "low"}, ("mine", "low"), ()),
+    "started by the user": ({"keep_suspended": True}, (None, None), ()),
+}
+
+
+@pytest.mark.parametrize(("named", "queue", "defaults"), DEFAULTS.values(), ids=DEFAULTS)
+def test_connection_names_the_queue_of_gangs_that_name_none(named: Any, queue: Any, defaults: Any) -> None:
+    spec = GangSpec(image="a", workers=2, **named)
+    shape = with_queue_of_connection(shape_of(spec, {}), spec, "team", "high")
+    assert (shape.kueue_queue, shape.kueue_priority) == queue
+    assert shape.connection_defaults == defaults
+
+
+def test_priority_of_the_connection_needs_a_queue() -> None:
+    spec = GangSpec(image="a", workers=2)
+    assert with_queue_of_connection(shape_of(spec, {}), spec, None, "high") == shape_of(spec, {})
 
 
 INACTIVE = {"type": "Active", "status": "False", "reason": "ClusterQueueIsInactive", "message": "Can't submit"}

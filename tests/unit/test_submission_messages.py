@@ -26,6 +26,7 @@ def submission(**changes: Any) -> Submission:
 
 
 SUCCEEDED_BEFORE = {"adopted": True, "attempt": 2, "workers": 1, "decision": "off", "state": SubmissionState.SUCCEEDED}
+CREATED = f"Created gang default/train-0 (attempt 0): 8 workers, {describe_placement('off')}"
 SUSPENDED = {"decision": "brought", "state": SubmissionState.SUSPENDED}
 
 
@@ -37,8 +38,13 @@ SUSPENDED = {"decision": "brought", "state": SubmissionState.SUSPENDED}
             SUCCEEDED_BEFORE,
             f"Adopted gang default/train-0 (attempt 2): 1 worker, {describe_placement('off')}, already succeeded",
         ),
+        ({"decision": "off", "queue": "team"}, f"{CREATED}, Kueue queue team"),
+        (
+            {"decision": "off", "queue": "team", "queue_defaults": ("queue_name", "queue_priority")},
+            f"{CREATED}, Kueue queue team (queue_name and queue_priority of the connection)",
+        ),
     ],
-    ids=["created", "adopted"],
+    ids=["created", "adopted", "queue of the gang", "queue of the connection"],
 )
 def test_submission_is_described_in_one_line(changes: dict[str, Any], line: str) -> None:
     assert list(submission_messages(submission(**changes))) == [line]

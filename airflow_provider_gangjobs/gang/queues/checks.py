@@ -13,7 +13,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.exceptions import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 QUEUES_SHOWN_MAX: Final = 10
 RUNNING: Final = "None"
@@ -32,18 +32,35 @@ class QueueFacts(Struct, frozen=True):
     has_priority: bool | None = None
 
 
-def queue_problems(name: str, priority: str | None, namespace: str, facts: QueueFacts) -> tuple[Problem, ...]:
-    """Return the problems of the parameters of a gang in a queue; empty if none are known."""
+def queue_problems(
+    name: str, priority: str | None, namespace: str, facts: QueueFacts, connection_defaults: Collection[str] = ()
+) -> tuple[Problem, ...]:
+    """Return the problems of the parameters of a gang in a queue; empty if none are known.
+
+    :param connection_defaults: Which of the parameters come from the connection.
+    """
     problems = []
     queues = facts.local_queues
     if queues is not None and name not in queues:
         known = sorted(queues)[:QUEUES_SHOWN_MAX]
         remedy = f"Name one of {', '.join(known)}" if known else "Ask an administrator of Kueue for a LocalQueue"
-        problems.append(Problem("queue_name", f"{name} is no LocalQueue of namespace {namespace}", remedy))
+        problems.append(
+            Problem(
+                name_parameter("queue_name", connection_defaults),
+                f"{name} is no LocalQueue of namespace {namespace}",
+                remedy,
+            )
+        )
     if priority is not None and facts.has_priority is False:
+        field = name_parameter("queue_priority", connection_defaults)
         remedy = "Name a WorkloadPriorityClass, or use priority_class"
-        problems.append(Problem("queue_priority", f"{priority} is no WorkloadPriorityClass of the cluster", remedy))
+        problems.append(Problem(field, f"{priority} is no WorkloadPriorityClass of the cluster", remedy))
     return tuple(problems)
+
+
+def name_parameter(parameter: str, connection_defaults: Collection[str]) -> str:
+    """Return the name of a parameter for messages, which says if the value comes from the connection."""
+    return f"extra {parameter} of the connection" if parameter in connection_defaults else parameter
 
 
 def held_reason(name: str, facts: QueueFacts) -> str | None:

@@ -56,14 +56,20 @@ Object = dict[str, Any]
 
 
 def render_job(
-    spec: GangSpec, attempt: Attempt, decision: PlacementDecision, scheduler: GangScheduler | None = None
+    spec: GangSpec,
+    attempt: Attempt,
+    decision: PlacementDecision,
+    scheduler: GangScheduler | None = None,
+    shape: Shape | None = None,
 ) -> Object:
     """Render the Job, suspended. Its pods are linked to their group if the decision is gang placement.
 
     The spec must have passed `validation.validate`.
+
+    :param shape: The shape of the gang, if it has defaults of the connection. The default is the shape of the spec.
     """
     manifest = manifest_of(spec)
-    shape = shape_of(spec, manifest)
+    shape = shape or shape_of(spec, manifest)
     queue = requested_queue(shape.kueue_queue, shape.kueue_priority, spec.topology)
     job: Object = {
         "apiVersion": "batch/v1",

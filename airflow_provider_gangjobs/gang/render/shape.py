@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
 from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER
@@ -38,6 +39,8 @@ class Shape(Struct, frozen=True):
     """Name of the Kueue queue. If it is set, Kueue decides when the Job starts."""
     kueue_priority: str | None = None
     """Name of the WorkloadPriorityClass of the Job in its queue."""
+    connection_defaults: tuple[str, ...] = ()
+    """Which of `queue_name` and `queue_priority` come from the connection."""
     subdomain: str | None = None
     """Name of the Service that the manifest uses for the host names of its pods."""
     scheduler_name: str | None = None
@@ -71,6 +74,26 @@ def shape_of(spec: GangSpec, manifest: Mapping[str, Any]) -> Shape:
         kueue_priority=spec.queue_priority or labels.get(LABEL_KUEUE_PRIORITY),
         subdomain=pod.get("subdomain"),
         scheduler_name=scheduler_name,
+    )
+
+
+def with_queue_of_connection(shape: Shape, spec: GangSpec, queue: str | None, priority: str | None) -> Shape:
+    """Return the shape with the queue and the priority of the connection, if the spec names none.
+
+    The parameters of the gang and their hash stay as they are: another try adopts the gang, whatever the connection
+    says by then. A Job that another component starts (`keep_suspended`, or a controller that owns the Job) gets no
+    queue.
+    """
+    defaults = {}
+    if shape.kueue_queue is None and queue is not None and not spec.keep_suspended and shape.controller is None:
+        defaults["queue_name"] = queue
+    if shape.kueue_priority is None and priority is not None and (shape.kueue_queue or defaults):
+        defaults["queue_priority"] = priority
+    return replace(
+        shape,
+        kueue_queue=defaults.get("queue_name", shape.kueue_queue),
+        kueue_priority=defaults.get("queue_priority", shape.kueue_priority),
+        connection_defaults=tuple(defaults),
     )
 
 
