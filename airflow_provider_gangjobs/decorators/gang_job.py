@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
 
-RESERVED_FILES: Final = (runner.RUNNER_FILE, runner.FUNCTION_FILE, runner.ARGUMENTS_FILE, runner.TASK_FILE)
+RESERVED_FILES: Final = (
+    runner.RUNNER_FILE,
+    runner.FUNCTION_FILE,
+    runner.ARGUMENTS_FILE,
+    runner.TASK_FILE,
+    runner.RESULT_HELPER_FILE,
+)
 """Names in `files` that the decorator uses itself."""
 COMMAND_ERRORS: Final = frozenset({"StartError", "CommandNotFound", "CommandNotExecutable"})
 """Diagnosis codes of a rank whose command could not be run."""

@@ -10,6 +10,7 @@ The runner writes the result as JSON to the file that GANG_RESULT_PATH names. Af
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import inspect
 import io
 import json
@@ -29,6 +30,8 @@ RUNNER_FILE = "gangjobs.run.py"
 """The name of this file on a rank."""
 FUNCTION_FILE = "gang_function.py"
 ARGUMENTS_FILE = "gang_arguments.json"
+RESULT_HELPER_FILE = "gangjobs_result.py"
+"""The file that writes large results. It exists if the task has `result_storage`."""
 TASK_FILE = "gangjobs.task.json"
 """The origin of the function and the parameter `results`. A change of this file does not make another gang."""
 
@@ -141,7 +144,7 @@ def encode_result(value: Any, function_name: str) -> bytes:
     """Return the result as JSON text.
 
     Raises:
-        ResultError: JSON cannot represent the value, or the text is longer than RESULT_BYTES_MAX.
+        ResultError: JSON cannot represent the value.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(ENCODING)
@@ -149,12 +152,52 @@ def encode_result(value: Any, function_name: str) -> bytes:
         raise ResultError(
             f"{function_name} returned what JSON does not hold: {_describe_json_error(value, error)}"
         ) from None
-    if len(text) > RESULT_BYTES_MAX:
-        raise ResultError(
-            f"{function_name} returned {len(text)} bytes of JSON, {RESULT_BYTES_MAX} are kept."
-            " Write it to storage and return its address"
-        )
     return text
+
+
+def shorten_result(text: bytes, function_name: str, helper: Any, environ: Mapping[str, str]) -> bytes:
+    """Return the text or, if it is too long and the task has `result_storage`, the address of the stored text.
+
+    Raises:
+        ResultError: the text is longer than RESULT_BYTES_MAX and was not stored.
+    """
+    if len(text) <= RESULT_BYTES_MAX:
+        return text
+    what = f"{function_name} returned {len(text)} bytes of JSON, {RESULT_BYTES_MAX} are kept."
+    if helper is None:
+        raise ResultError(what + " Set result_storage of the task, or write it to storage and return its address")
+    try:
+        stored: bytes = helper.store_if_large(text, environ)
+    except Exception as error:  # a storage may raise anything
+        raise ResultError(f"{what} result_storage could not be written: {format_error(error)}") from error
+    return stored
+
+
+def load_result_helper(folder: Path) -> Any:
+    """Return the module that writes large results, or `None` if the task has no `result_storage`."""
+    path = folder / RESULT_HELPER_FILE
+    if not path.exists():
+        return None
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ResultError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_result_storage(helper: Any, environ: Mapping[str, str]) -> None:
+    """Find out before the function runs whether its result could be stored, as far as the image shows it.
+
+    Raises:
+        ResultError: the storage cannot be written.
+    """
+    if helper is None:
+        return
+    try:
+        helper.check_storage(environ)
+    except Exception as error:
+        raise ResultError(f"result_storage cannot be written: {format_error(error)}") from error
 
 
 def _describe_json_error(value: Any, error: Exception) -> str:
@@ -204,10 +247,12 @@ def main(folder: Path, environ: Mapping[str, str]) -> int:
     arguments = json.loads((folder / ARGUMENTS_FILE).read_text(ENCODING))
     task = json.loads((folder / TASK_FILE).read_text(ENCODING))
     try:
-        function = load_function(folder, task, arguments["function"])
-        value = call_function(function, arguments, environ, folder)
-        if value is not None and is_result_requested(task["results"], read_rank(environ)):
-            write_result(environ, encode_result(value, arguments["function"]))
+        name, is_requested = arguments["function"], is_result_requested(task["results"], read_rank(environ))
+        helper = load_result_helper(folder) if is_requested else None
+        check_result_storage(helper, environ)
+        value = call_function(load_function(folder, task, name), arguments, environ, folder)
+        if value is not None and is_requested:
+            write_result(environ, shorten_result(encode_result(value, name), name, helper, environ))
     except Terminated:
         # Running threads of the function would keep the rank alive until the kubelet kills it.
         print("ended by SIGTERM", file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@
     ├── TrackingFailed           the state of the gang is unknown
     ├── OutcomesMissing          the gang succeeded, but its results are unknown
     ├── ResultTooLarge           a rank wrote a result above the limit
+    ├── ResultsTooLarge          the results of all ranks together exceed the limit of the task
     └── LedgerUnavailable        the outcomes could not be read or written
 
 Each exception builds its message from its fields. The message says what happened, the evidence, and what to do.
@@ -43,6 +44,7 @@ from airflow_provider_gangjobs.exceptions.gang_end import (
 from airflow_provider_gangjobs.exceptions.results import (
     LedgerUnavailable,
     OutcomesMissing,
+    ResultsTooLarge,
     ResultTooLarge,
     TrackingFailed,
 )
@@ -71,6 +73,7 @@ __all__ = [
     "PreviousAttemptRunning",
     "Problem",
     "ResultTooLarge",
+    "ResultsTooLarge",
     "SubmissionConflict",
     "SubmissionFailed",
     "TrackingFailed",

@@ -6,12 +6,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_gangjobs.exceptions.base import GangJobError, format_ranks
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 @dataclass(eq=False, repr=False)
-class GangFailed(GangJobError):
+class GangEndError(GangJobError):
+    """The base class of the errors of gangs that have ended without success."""
+
+    partial_results: Mapping[int, Any] = field(default_factory=dict, kw_only=True)
+    """The results of the ranks that succeeded before the gang ended, by rank, as far as they are recorded. A callback
+    of the task reads them: `context["exception"].partial_results`."""
+
+
+@dataclass(eq=False, repr=False)
+class GangFailed(GangEndError):
     """The Job failed."""
 
     ref: str
@@ -110,7 +123,7 @@ class Preempted(Disrupted):
 
 
 @dataclass(eq=False, repr=False)
-class DeadlineExceeded(GangJobError):
+class DeadlineExceeded(GangEndError):
     """A deadline of the gang, or the `execution_timeout` of the task, passed."""
 
     ref: str
@@ -154,7 +167,7 @@ class Unschedulable(DeadlineExceeded):
 
 
 @dataclass(eq=False, repr=False)
-class JobDeleted(GangJobError):
+class JobDeleted(GangEndError):
     """The Job was deleted before its end was observed."""
 
     ref: str

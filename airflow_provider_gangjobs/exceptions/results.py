@@ -106,7 +106,38 @@ class ResultTooLarge(GangJobError):
 
     @property
     def remedy(self) -> str:
-        return "Write large results to storage and return their address"
+        return "Set result_storage, or write large results to storage and return their address"
+
+
+@dataclass(eq=False, repr=False)
+class ResultsTooLarge(GangJobError):
+    """The results of all ranks together exceed `results_limit`. The Job is kept, and so are the results."""
+
+    ref: str
+    ranks: int
+    """How many ranks have a result."""
+    size: int
+    """The size of all results in bytes."""
+    limit: int
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+    @property
+    def what(self) -> str:
+        return f"The results of {self.ranks} ranks of gang {self.ref} have {self.size} bytes; the limit is {self.limit}"
+
+    @property
+    def evidence(self) -> str:
+        return "Airflow would store them as one value of its database. The gang has succeeded, and its Job is kept"
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "Raise results_limit and clear the task, which returns the results without another run of the gang. "
+            'Or let the ranks write less, or set results="rank0" or "none"'
+        )
 
 
 @dataclass(eq=False, repr=False)

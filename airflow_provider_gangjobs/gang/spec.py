@@ -22,6 +22,10 @@ FIELD_HASH_LENGTH: Final = 8
 PROVIDER_FILE_PREFIX: Final = "gangjobs."
 """Prefix of the names of the provider's own files. The hash excludes these files, because their content changes with
 the release of the provider and the gang stays the same."""
+RESULT_HELPER_FILE: Final = "gangjobs_result.py"
+"""A file of the provider, too. Programs on the ranks import it, so its name is that of a Python module."""
+RESULTS_LIMIT_BYTES: Final = 2**20
+"""Default of `results_limit`: the results of 256 ranks always fit. Airflow stores them as one value of its database."""
 
 
 class GangPolicy(StrEnum):
@@ -230,7 +234,7 @@ class GangSpec:
     def _given_parameters(self) -> dict[str, Any]:
         values = {f.name: (getattr(self, f.name), _default_of(f)) for f in fields(self) if f.name not in _NOT_IN_HASH}
         values["files"] = (
-            {name: text for name, text in self.files.items() if not name.startswith(PROVIDER_FILE_PREFIX)},
+            {name: text for name, text in self.files.items() if not _is_of_provider(name)},
             {},
         )
         return {
@@ -242,6 +246,10 @@ class GangSpec:
 
 # The namespace is part of the search for the gang. A different timeout does not make a different gang.
 _NOT_IN_HASH: Final = frozenset({"namespace", "assemble_timeout_s", "run_timeout_s", "execution_timeout_s"})
+
+
+def _is_of_provider(file: str) -> bool:
+    return file.startswith(PROVIDER_FILE_PREFIX) or file == RESULT_HELPER_FILE
 
 
 def _default_of(parameter: Field[Any]) -> Any:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.exceptions import GangJobError, LedgerUnavailable, OutcomesMissing, ResultTooLarge
+from airflow_provider_gangjobs.exceptions.gang_end import GangEndError
 from airflow_provider_gangjobs.gang.outcome.disruption import Disruption, disruption_of
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind, failures_first, format_table
-from airflow_provider_gangjobs.gang.outcome.results import task_result
-from airflow_provider_gangjobs.gang.spec import OnFinish, Results
+from airflow_provider_gangjobs.gang.outcome.results import partial_results, task_result
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, OnFinish, Results
 from airflow_provider_gangjobs.hooks.masking import mask
 from airflow_provider_gangjobs.hooks.task_state import is_success, read_state
 from airflow_provider_gangjobs.kube.text import keep_end
@@ -141,18 +142,24 @@ class Completion:
         if self.event.status is Status.FAILED and self.max_disruptions and self.on_finish is not OnFinish.DELETE:
             # If the gang were not marked, the next try would handle it again, as a failure that no try has reported.
             self._mark_delivered()
-        raise error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
+        error = error_from_event(self.event, self._last_lines(), max_disruptions=self.max_disruptions)
+        if isinstance(error, GangEndError):
+            error.partial_results = partial_results(self.outcomes)
+        raise error
 
-    def results(self, wanted: Results) -> Any:
+    def results(self, wanted: Results, *, limit: int = RESULTS_LIMIT_BYTES) -> Any:
         """Return the value of the task.
 
         :param wanted: The ranks whose results the task returns.
+        :param limit: How many bytes the results of all ranks may have together.
 
         Raises:
             LedgerUnavailable: the outcomes could not be read. The next try finds the gang again.
             OutcomesMissing: the outcome of a completed rank is lost. The Job stays as it is and is not delivered.
             ResultTooLarge: a wanted result was cut off. The gang counts as delivered, because another run of the gang
                 would write the same result.
+            ResultsTooLarge: the results exceed the limit. The Job stays as it is and is not delivered, so a task that
+                is cleared after its limit was raised returns the results of this gang.
         """
         if wanted is Results.NONE:
             self._warn_of_unknown_outcomes()
@@ -166,7 +173,7 @@ class Completion:
                 self._release_held_pods()  # no try finds this gang again to read the other outcomes
             raise missing_outcomes(self.event, evidence)
         try:
-            return task_result(evidence.outcomes, evidence.completed, wanted, self.event.ref)
+            return task_result(evidence.outcomes, evidence.completed, wanted, self.event.ref, limit=limit)
         except ResultTooLarge:
             self.deliver()
             raise

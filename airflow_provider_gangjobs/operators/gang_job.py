@@ -31,12 +31,12 @@ from airflow_provider_gangjobs.operators.deferral import (
     with_deadline,
     worker_wait_limit_s,
 )
-from airflow_provider_gangjobs.operators.delivered_task import DeliveredTask
 from airflow_provider_gangjobs.operators.hand_over import HandOver, is_handed_over, submitted_event
 from airflow_provider_gangjobs.operators.messages import submission_messages
 from airflow_provider_gangjobs.operators.retries import has_retries_left, skip_retries_of_permanent_errors
 from airflow_provider_gangjobs.operators.skip import skip_on_exit_codes
 from airflow_provider_gangjobs.operators.start_guard import StartGuard
+from airflow_provider_gangjobs.operators.storing_task import StoringTask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.identity import GangRef
     from airflow_provider_gangjobs.gang.outcome.event import GangEvent
     from airflow_provider_gangjobs.operators.completion import Completion
-    from airflow_provider_gangjobs.operators.log_storage import LogStorage
     from airflow_provider_gangjobs.operators.task_gangs import TaskGangs
     from airflow_provider_gangjobs.service import GangService
     from airflow_provider_gangjobs.submission.submit import Submission
@@ -61,7 +60,7 @@ XCOM_END: Final = "gang_end"
 """XCom key of the payload of the gang's event, which describes the end also after the Job is deleted."""
 
 
-class GangJobOperator(DeliveredTask):
+class GangJobOperator(StoringTask):
     """Run a gang of pods on Kubernetes, and return its results.
 
     The pods start together or, with `gang="required"`, not at all. The gang runs once however often workers,
@@ -132,6 +131,12 @@ class GangJobOperator(DeliveredTask):
     :param keep_suspended: Whether to leave the Job suspended, so that somebody else starts it. Defaults to false.
     :param results: What the task returns: `rank0` (the default), `all` (a list of results, by rank) or `none`. The
         result of a rank is what the rank writes to the file that `GANG_RESULT_PATH` names, as JSON or text.
+    :param results_limit: How many bytes the results of all ranks may have together with `results="all"`. With more the
+        task fails, and the gang is kept with its results. Defaults to 1048576 (1 MiB).
+    :param result_storage: URL of a folder, as for `ObjectStoragePath`, into which the ranks write results of more than
+        4095 bytes, through the file `gangjobs_result.py` that they find in `GANG_FILES`. The result is then a dict with
+        the address, which `hooks.results.read_result` reads. A folder with the protocol `file` is on a volume that the
+        ranks mount. Defaults to none. (templated)
     :param logs: The ranks whose logs are copied into the log of the task: `rank0+failed` (the default), `all` or
         `none`.
     :param log_containers: Names of init containers and sidecars whose logs are copied too, or `all`. By default only
@@ -171,7 +176,6 @@ class GangJobOperator(DeliveredTask):
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
-    _gangs: TaskGangs | None = None
     _began_at = 0.0
     """When the current part of the try began, by `time.monotonic`."""
     _start_guard: StartGuard | None = None
@@ -181,8 +185,7 @@ class GangJobOperator(DeliveredTask):
         from airflow_provider_gangjobs.submission.submit import SubmissionState
 
         with self._session(context) as gangs:
-            if (storage := self._log_storage(gangs)) is not None:
-                storage.check()
+            self._check_storages()
             submission = self._submit(context, gangs)
             if submission.state is SubmissionState.FAILED:
                 event = self._wait_here(context, self._args_of_submission(gangs, submission))
@@ -284,6 +287,7 @@ class GangJobOperator(DeliveredTask):
             )
         for line in submission_messages(submission):
             self.log.info("%s", line)
+        self._warn_of_large_results(submission)
         return submission
 
     def _wait(self, context: Context, gangs: TaskGangs, submission: Submission) -> GangEvent:
@@ -361,15 +365,8 @@ class GangJobOperator(DeliveredTask):
         from airflow_provider_gangjobs.operators.completion import Completion
 
         completion = Completion(gangs, mask_event(event), self.on_finish, self.max_disruptions, self.log)
-        completion.read(self.log_options, self._log_storage(gangs))
+        completion.read(self.log_options, self._log_storage())
         return completion
-
-    def _log_storage(self, gangs: TaskGangs) -> LogStorage | None:
-        if self.log_storage is None:
-            return None
-        from airflow_provider_gangjobs.operators.log_storage import LogStorage
-
-        return LogStorage(self.log_storage, gangs.key)
 
     def _submit_next(self, gangs: TaskGangs, event: GangEvent) -> Submission:
         """Submit the attempt after the one that failed with this event, and log how that one failed."""
@@ -411,7 +408,7 @@ class GangJobOperator(DeliveredTask):
         with skip_retries_of_permanent_errors():
             with skip_on_exit_codes(self.skip_on_exit_codes, completion.outcomes):
                 completion.require_success()
-            value = completion.results(self.results)
+            value = completion.results(self.results, limit=self.results_limit)
         self._to_deliver = completion
         return value
 

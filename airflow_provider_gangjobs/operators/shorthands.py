@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES
 
 LAUNCHES: Final = ("plain", "shards", "torchrun")
 PYTHONS: Final = ("python", "python3")
@@ -14,6 +15,18 @@ ENV_SHARD_INDEX: Final = "SHARD_INDEX"
 ENV_SHARD_COUNT: Final = "SHARD_COUNT"
 ENV_PROCESSES: Final = "PET_NPROC_PER_NODE"
 """The variable by which torchrun reads its option `--nproc-per-node`."""
+
+
+def result_problems(results_limit: Any, result_storage: Any) -> tuple[Problem, ...]:
+    """Return the problems of `results_limit` and `result_storage`."""
+    problems = []
+    if isinstance(results_limit, bool) or not isinstance(results_limit, int) or results_limit < 1:
+        what = f"is {results_limit!r}, not a number of bytes"
+        problems.append(Problem("results_limit", what, f"Give whole bytes; the default is {RESULTS_LIMIT_BYTES:,}"))
+    if result_storage is not None and not (isinstance(result_storage, str) and result_storage):
+        remedy = "Give a URL as for ObjectStoragePath, such as s3://aws_default@bucket/results"
+        problems.append(Problem("result_storage", f"is {result_storage!r}, not the URL of a folder", remedy))
+    return tuple(problems)
 
 
 def choice_problems(launch: Any, skip_on_exit_code: Any) -> tuple[Problem, ...]:
@@ -107,7 +120,7 @@ def _launch_shards(spec: dict[str, Any]) -> None:
     if spec.get("rendezvous") is None:
         spec["rendezvous"] = False
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_COMPLETION_INDEX}']"}}
-    _add_env(spec, {ENV_SHARD_INDEX: {"valueFrom": index}, ENV_SHARD_COUNT: str(spec.get("workers") or 1)})
+    add_env(spec, {ENV_SHARD_INDEX: {"valueFrom": index}, ENV_SHARD_COUNT: str(spec.get("workers") or 1)})
 
 
 def _launch_torchrun(spec: dict[str, Any]) -> None:
@@ -128,7 +141,7 @@ def _launch_torchrun(spec: dict[str, Any]) -> None:
     is_python = words[:1] == ["-m"] or (bool(words) and str(words[0]).endswith(".py"))
     spec["command"] = ["torchrun", *([] if is_python else ["--no-python"]), *words]
     spec["args"] = None
-    _add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources")) or 1)})
+    add_env(spec, {ENV_PROCESSES: str(_gpus(spec.get("resources")) or 1)})
 
 
 def _gpus(resources: Any) -> int:
@@ -156,7 +169,7 @@ def _add_secret(spec: dict[str, Any], secret: Any) -> None:
     elif target is None:
         _append(spec, "env_from", {"secretRef": {"name": name}})
     else:
-        _add_env(spec, {target: {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}})
+        add_env(spec, {target: {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}})
 
 
 def _append(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> None:
@@ -165,7 +178,7 @@ def _append(spec: dict[str, Any], parameter: str, item: Mapping[str, Any]) -> No
         spec[parameter] = [*items, item]
 
 
-def _add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
+def add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
     """Add variables to `env` in its own form. A variable that the user gives stays."""
     env = spec.get("env") or {}
     if isinstance(env, Mapping):
@@ -181,4 +194,4 @@ def _add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
     spec["env"] = [*env, *added]
 
 
-__all__ = ["LAUNCHES", "choice_problems", "expand", "manifest_of_pod", "to_exit_codes"]
+__all__ = ["LAUNCHES", "add_env", "choice_problems", "expand", "manifest_of_pod", "result_problems", "to_exit_codes"]

@@ -11,6 +11,7 @@ from airflow_provider_gangjobs.exceptions import InvalidGangSpec
 from airflow_provider_gangjobs.gang.log_options import LOG_LIMIT_BYTES, LogOptions, log_problems
 from airflow_provider_gangjobs.gang.models import MODELS, convert_parameter
 from airflow_provider_gangjobs.gang.spec import (
+    RESULTS_LIMIT_BYTES,
     GangPolicy,
     GangSpec,
     Logs,
@@ -80,6 +81,7 @@ class GangTaskParameters(BaseOperator):
         "pod_template_file",
         "configmaps",
         "secrets",
+        "result_storage",
         "log_storage",
     )
     # Only the manifest may be a template file. `resolve_template_files` reads it: with the mechanism of Airflow, an
@@ -144,6 +146,8 @@ class GangTaskParameters(BaseOperator):
         ttl_after_finished: timedelta | int | None = None,
         keep_suspended: bool = False,
         results: Results | str = Results.RANK0,
+        results_limit: int = RESULTS_LIMIT_BYTES,
+        result_storage: str | None = None,
         logs: Logs | str = Logs.RANK0_AND_FAILED,
         log_containers: Sequence[str] | str = (),
         log_limit: int = LOG_LIMIT_BYTES,
@@ -214,6 +218,8 @@ class GangTaskParameters(BaseOperator):
         self.configmaps = configmaps
         self.secrets = secrets
         self.skip_on_exit_codes = shorthands.to_exit_codes(skip_on_exit_code)
+        self.results_limit = results_limit
+        self.result_storage = result_storage
         self._convert_models()
         self._check_logs(
             log_limit=log_limit, log_containers=log_containers, stream_logs=stream_logs, log_storage=log_storage
@@ -332,6 +338,7 @@ class GangTaskParameters(BaseOperator):
             max_disruptions=self.max_disruptions,
         )
         problems += shorthands.choice_problems(self.launch, self.skip_on_exit_codes)
+        problems += shorthands.result_problems(self.results_limit, self.result_storage)
         problems += hand_over.limit_problems(self, choices["wait_until"])
         if problems:
             raise InvalidGangSpec(problems)

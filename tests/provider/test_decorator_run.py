@@ -242,7 +242,7 @@ def test_first_failure_is_reported_though_peers_fail_within_the_same_second(task
 
 
 def test_too_large_result_is_reported_with_its_size(task: TaskMaker) -> None:
-    with pytest.raises(AppFailed, match=r"large returned 5002 bytes of JSON, 4095 are kept\. Write it to storage"):
+    with pytest.raises(AppFailed, match=r"large returned 5002 bytes of JSON, 4095 are kept\. Set result_storage"):
         task(large)()
 
 

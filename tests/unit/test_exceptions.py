@@ -21,6 +21,7 @@ from airflow_provider_gangjobs.exceptions import (
     Preempted,
     PreviousAttemptRunning,
     Problem,
+    ResultsTooLarge,
     ResultTooLarge,
     SubmissionConflict,
     SubmissionFailed,
@@ -131,7 +132,16 @@ EXAMPLES = [
         ResultTooLarge("ml/a", 0, 4096),
         (
             "Rank 0 of gang ml/a wrote a result of 4096 bytes or more; the limit is 4096 bytes. "
-            "Write large results to storage and return their address."
+            "Set result_storage, or write large results to storage and return their address."
+        ),
+    ),
+    (
+        ResultsTooLarge("ml/a", 300, 1200000, 1048576),
+        (
+            "The results of 300 ranks of gang ml/a have 1200000 bytes; the limit is 1048576. "
+            "Airflow would store them as one value of its database. The gang has succeeded, and its Job is kept. "
+            "Raise results_limit and clear the task, which returns the results without another run of the gang. "
+            'Or let the ranks write less, or set results="rank0" or "none".'
         ),
     ),
     (
@@ -172,7 +182,8 @@ def test_errors_survive_pickling(error):
 
 def test_errors_that_must_repeat_are_not_retryable():
     permanent = {type(error) for error, _ in EXAMPLES if not error.retryable}
-    assert permanent == {InvalidGangSpec, GangUnsupported, SubmissionFailed, OutcomesMissing, ResultTooLarge}
+    of_results = {OutcomesMissing, ResultTooLarge, ResultsTooLarge}
+    assert permanent == {InvalidGangSpec, GangUnsupported, SubmissionFailed, *of_results}
     assert not SubmissionConflict("ml/a").retryable
 
 

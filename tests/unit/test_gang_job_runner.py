@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_gangjobs.decorators import runner
 from airflow_provider_gangjobs.decorators.runner import Gang
+from airflow_provider_gangjobs.operators import gangjobs_result
 from tests.timeouts import TIMEOUT_S
 
 RANK_1_OF_3 = {
@@ -228,6 +229,18 @@ def test_result_that_cannot_be_written_fails_the_rank(rank: Rank) -> None:
     assert "The reason could not be written to GANG_RESULT_PATH" in run.err
 
 
+def test_storage_that_cannot_be_written_fails_the_rank_before_the_function_runs(rank: Rank) -> None:
+    (rank.folder / "files").mkdir()
+    (rank.folder / "files" / runner.RESULT_HELPER_FILE).write_text(Path(gangjobs_result.__file__).read_text())
+    env = {**RANK_1_OF_3, "GANG_RESULT_STORAGE": "s3://bucket/results"}
+    rank.interpreter = (sys.executable, "-I", "-S")
+
+    run = rank.run("def f():\n    print('ran')", env={**env, "GANG_RESULT_PATH": str(rank.folder / "result")})
+
+    assert (run.code, run.out) == (1, "")
+    assert "This image cannot write s3:// (No module named 'fsspec')" in run.error
+
+
 def test_sigterm_runs_finally_blocks_and_waits_for_no_thread(rank: Rank) -> None:
     source = """def f():
     import os, signal, threading, time
@@ -305,7 +318,10 @@ def test_result_may_have_4095_bytes(rank: Rank, characters: int, code: int) -> N
 
     assert run.code == code
     if code:
-        assert run.error == ("f returned 4096 bytes of JSON, 4095 are kept. Write it to storage and return its address")
+        assert run.error == (
+            "f returned 4096 bytes of JSON, 4095 are kept."
+            " Set result_storage of the task, or write it to storage and return its address"
+        )
         assert run.error in run.err
 
 
@@ -335,14 +351,15 @@ def test_ranks_without_a_rendezvous_have_no_host_names() -> None:
 # -- what the image needs -------------------------------------------------------------------------------------
 
 
-def test_runner_has_the_syntax_of_python_3_8() -> None:
-    ast.parse(Path(runner.__file__).read_text(), feature_version=(3, 8))
+@pytest.mark.parametrize("module", [runner, gangjobs_result], ids=["runner", "helper"])
+def test_programs_of_ranks_have_the_syntax_of_python_3_8(module: Any) -> None:
+    ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))
 
 
-def test_runner_imports_only_the_standard_library() -> None:
-    tree = ast.walk(ast.parse(Path(runner.__file__).read_text()))
+@pytest.mark.parametrize("module", [runner, gangjobs_result], ids=["runner", "helper"])
+def test_programs_of_ranks_import_only_the_standard_library(module: Any) -> None:
+    tree = ast.parse(Path(module.__file__).read_text()).body  # without the import of fsspec inside a function
     imported = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
-    tree = ast.walk(ast.parse(Path(runner.__file__).read_text()))
     imported |= {str(node.module) for node in tree if isinstance(node, ast.ImportFrom)}
 
-    assert imported <= sys.stdlib_module_names
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.exceptions import ResultTooLarge
+from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.identity import GangRef
 from airflow_provider_gangjobs.gang.outcome.event import (
     COMPLETED_INDEXES_CHARACTERS_MAX,
@@ -23,6 +23,7 @@ from airflow_provider_gangjobs.gang.outcome.results import (
     completed_ranks_in_job,
     completed_ranks_without_job,
     find_missing_outcomes,
+    partial_results,
     task_result,
 )
 from airflow_provider_gangjobs.gang.spec import Results
@@ -167,3 +168,20 @@ def test_indexes_are_never_guessed_when_the_job_is_gone(
     event: GangEvent, outcomes: list[Outcome], completed: CompletedRanks | None
 ) -> None:
     assert completed_ranks_without_job(event, outcomes) == completed
+
+
+@pytest.mark.parametrize("limit", [4, 3])
+def test_results_of_all_ranks_together_have_a_limit(limit: int) -> None:
+    outcomes = [outcome(0, '"é"')]
+    if limit == 4:
+        assert task_result(outcomes, indexes("0"), Results.ALL, REF, limit=limit) == ["é"]
+    else:
+        with pytest.raises(ResultsTooLarge, match="1 ranks of gang team/train-0 have 4 bytes"):
+            task_result(outcomes, indexes("0"), Results.ALL, REF, limit=limit)
+        assert task_result(outcomes, indexes("0"), Results.RANK0, REF, limit=limit) == "é"
+
+
+def test_partial_results_are_those_of_ranks_that_succeeded_and_wrote_one() -> None:
+    failed = outcome(2, '{"error": "no rows"}', outcome=OutcomeKind.FAILED)
+    again = outcome(3, "4", at=9)
+    assert partial_results([again, outcome(3, "3", at=1), outcome(1, ""), failed, outcome(0, "0")]) == {0: 0, 3: 4}

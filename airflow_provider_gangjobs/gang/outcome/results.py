@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.exceptions import ResultTooLarge
+from airflow_provider_gangjobs.exceptions import ResultsTooLarge, ResultTooLarge
 from airflow_provider_gangjobs.gang.labels import RESULT_BYTES_MAX
 from airflow_provider_gangjobs.gang.outcome.outcomes import Outcome, OutcomeKind
 from airflow_provider_gangjobs.gang.outcome.outcomes import result_outcomes as result_outcomes
-from airflow_provider_gangjobs.gang.spec import Results
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Results
 from airflow_provider_gangjobs.gang.state.indexes import parse_indexes
 
 if TYPE_CHECKING:
@@ -94,21 +94,40 @@ def find_missing_outcomes(outcomes: Sequence[Outcome], completed: CompletedRanks
     return MissingOutcomes(len(unknown), unknown)
 
 
-def task_result(outcomes: Sequence[Outcome], completed: CompletedRanks, wanted: Results, ref: GangRef) -> Any:
+def task_result(
+    outcomes: Sequence[Outcome],
+    completed: CompletedRanks,
+    wanted: Results,
+    ref: GangRef,
+    *,
+    limit: int = RESULTS_LIMIT_BYTES,
+) -> Any:
     """Return the value that the task returns: the result of rank 0, or the results of all ranks in order.
 
     The value of a rank is `None` if the rank wrote no result, or if the success policy did not need the rank. Call the
     function only if `find_missing_outcomes` returns nothing.
 
+    :param limit: How many bytes the results of all ranks may have together.
+
     Raises:
         ResultTooLarge: The kubelet cut a result that the task returns.
+        ResultsTooLarge: The results of all ranks exceed the limit.
     """
     if wanted is Results.NONE:
         return None
     ranks = _by_rank(outcomes, completed)
     if wanted is Results.RANK0:
         return _value(0, ranks.get(0), ref)
+    size = sum(len(outcome.message.encode()) for outcome in ranks.values())
+    if size > limit:
+        raise ResultsTooLarge(ref=str(ref), ranks=len(ranks), size=size, limit=limit)
     return [_value(rank, ranks.get(rank), ref) for rank in range(max(ranks, default=-1) + 1)]
+
+
+def partial_results(outcomes: Sequence[Outcome]) -> dict[int, Any]:
+    """Return the result of each rank that succeeded and wrote one, by rank, of a gang that failed as a whole."""
+    found = {outcome.rank: outcome.result for outcome in sorted(_succeeded(outcomes), key=_end)}
+    return {rank: found[rank] for rank in sorted(rank for rank in found if rank is not None) if found[rank] is not None}
 
 
 def _by_rank(outcomes: Sequence[Outcome], completed: CompletedRanks) -> dict[int, Outcome]:

@@ -1,0 +1,162 @@
+"""Writes the result of a rank, also if the result is too large for the termination message of its pod.
+
+The provider mounts this file into the pods of a task with `result_storage`. The Python of the image runs it, so it uses
+only the standard library of Python 3.8. A program in Python calls it, and another program pipes its result into it:
+
+    from gangjobs_result import write_result
+    write_result({"rows": rows})
+
+    produce_json | python "$GANG_FILES/gangjobs_result.py"
+
+A result of at most `RESULT_BYTES_MAX` bytes goes to the file that GANG_RESULT_PATH names. A larger result is written to
+the folder that GANG_RESULT_STORAGE names, and its address goes to GANG_RESULT_PATH. A folder with the protocol `file`
+needs only a volume. Every other protocol needs the library fsspec with its implementation in the image, and credentials
+in the environment of the pod.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Mapping, Optional, Tuple
+
+ENV_PATH = "GANG_RESULT_PATH"
+ENV_STORAGE = "GANG_RESULT_STORAGE"
+ADDRESS = "gang_result"
+"""Key of the address in the place of a result that is stored elsewhere."""
+SIZE = "bytes"
+RESULT_BYTES_MAX = 4095
+"""The kubelet truncates the result to 4096 bytes, so a result of exactly 4096 bytes may have been longer."""
+LOCAL_PROTOCOLS = ("", "file", "local")
+
+
+class StorageError(Exception):
+    """The storage cannot be written from this image."""
+
+
+def write_result(value: Any, environ: Optional[Mapping[str, str]] = None) -> None:
+    """Write a JSON value as the result of this rank.
+
+    Raises:
+        TypeError, ValueError: JSON cannot represent the value.
+        StorageError, OSError: the value is large, and the storage cannot be written.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    write_content(text.encode("utf-8"), os.environ if environ is None else environ)
+
+
+def write_content(content: bytes, environ: Mapping[str, str]) -> None:
+    """Write JSON or other text as the result of this rank, as `write_result` does."""
+    short = store_if_large(content, environ)
+    with open(environ[ENV_PATH], "wb") as file:
+        file.write(short)
+
+
+def store_if_large(content: bytes, environ: Mapping[str, str]) -> bytes:
+    """Return the content, or the address of the object that now has the content.
+
+    Raises:
+        StorageError, OSError: the content is large, and the storage cannot be written.
+    """
+    if len(content) <= RESULT_BYTES_MAX:
+        return content
+    folder = environ.get(ENV_STORAGE)
+    if not folder:
+        raise StorageError(
+            f"The result has {len(content)} bytes, and {RESULT_BYTES_MAX} fit: set result_storage of the task"
+        )
+    address = folder.rstrip("/") + "/" + object_name(environ)
+    _write(address, content)
+    return json.dumps({ADDRESS: address, SIZE: len(content)}, ensure_ascii=False).encode("utf-8")
+
+
+def check_storage(environ: Mapping[str, str]) -> None:
+    """Find out whether a result could be stored, as far as this is known before anything is written.
+
+    Raises:
+        StorageError, OSError: the folder cannot be written, or the image lacks the library of the protocol.
+    """
+    folder = environ.get(ENV_STORAGE)
+    if not folder:
+        return
+    protocol, path = _split(folder)
+    if protocol not in LOCAL_PROTOCOLS:
+        _open_file_system(folder)
+        return
+    os.makedirs(path, exist_ok=True)
+    if not os.access(path, os.W_OK):
+        raise StorageError(f"The folder {path} cannot be written by user {os.getuid()}")
+
+
+def object_name(environ: Mapping[str, str]) -> str:
+    """Return the name of the object of this rank. Each attempt has objects of its own."""
+    index = environ.get("JOB_COMPLETION_INDEX")
+    name = f"rank-{int(index):05}" if index else "pod-" + environ.get("HOSTNAME", "unknown")
+    return f"attempt-{environ.get('GANG_ATTEMPT') or 0}/{name}.json"
+
+
+def _split(address: str) -> Tuple[str, str]:
+    """Return the protocol and the rest of an address. The protocol of a path is empty."""
+    protocol, mark, rest = address.partition("://")
+    return (protocol, rest) if mark else ("", address)
+
+
+def _write(address: str, content: bytes) -> None:
+    protocol, path = _split(address)
+    if protocol in LOCAL_PROTOCOLS:
+        _write_file(path, content)
+        return
+    file_system, path = _open_file_system(address)
+    try:
+        with file_system.open(path, "wb") as file:
+            file.write(content)
+    except FileNotFoundError:  # the storage has folders, and this one does not exist
+        file_system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with file_system.open(path, "wb") as file:
+            file.write(content)
+
+
+def _write_file(path: str, content: bytes) -> None:
+    """Write a file that is either absent or complete, whenever the rank is killed."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    part = f"{path}.{os.getpid()}.part"
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _open_file_system(address: str) -> Tuple[Any, str]:
+    """Return the file system of an object store, and the path in it. Airflow's connection id is not part of the path.
+
+    Raises:
+        StorageError: the image lacks a library.
+    """
+    protocol, path = _split(address)
+    host, slash, rest = path.partition("/")
+    try:
+        from fsspec.core import url_to_fs
+
+        file_system, path = url_to_fs(protocol + "://" + host.rpartition("@")[2] + slash + rest)
+    except (ImportError, ValueError) as error:
+        raise StorageError(
+            f"This image cannot write {protocol}:// ({error}). Install fsspec and its library for this protocol in the"
+            " image, or set result_storage to file:// on a volume that the ranks share"
+        ) from None
+    return file_system, path
+
+
+def main() -> int:
+    """Write the result that is piped into this program."""
+    try:
+        write_content(sys.stdin.buffer.read(), os.environ)
+    except (StorageError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

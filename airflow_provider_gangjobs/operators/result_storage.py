@@ -1,0 +1,84 @@
+"""The parameter `result_storage`: where ranks write results that are too large for a termination message. Pure.
+
+The ranks write, because only they have the results. So this module gives them the helper and the address of the folder,
+and refuses a folder that would be lost with the pods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
+from airflow_provider_gangjobs.gang.render.manifest import manifest_of
+from airflow_provider_gangjobs.gang.render.pod_template import user_template
+from airflow_provider_gangjobs.gang.spec import RESULT_HELPER_FILE, GangSpec
+from airflow_provider_gangjobs.gang.validation.validate import validate
+from airflow_provider_gangjobs.operators import gangjobs_result, shorthands
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PARAMETER: Final = "result_storage"
+LOST_WITH_THE_POD: Final = ("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image")
+"""Kinds of volumes that are read-only or do not outlive their pod."""
+REMEDY: Final = (
+    "Mount a volume that outlives the pods with volumes and volume_mounts, or give the URL of an object store"
+)
+
+
+def with_result_storage(spec: GangSpec, folder: str) -> GangSpec:
+    """Return the spec with the helper file and the variable that names the folder.
+
+    :param folder: The URL of the folder of this task run.
+
+    Raises:
+        InvalidGangSpec: the ranks cannot write the folder, or what they write is lost with their pods.
+    """
+    if RESULT_HELPER_FILE in spec.files:
+        problem = Problem(f"files.{RESULT_HELPER_FILE}", "is a file of the provider", "Choose another name")
+        raise InvalidGangSpec((problem,))
+    if is_local(folder):
+        _require_volume(spec, _path(folder))
+    env: dict[str, Any] = {"env": spec.env}
+    shorthands.add_env(env, {gangjobs_result.ENV_STORAGE: folder})
+    helper = Path(gangjobs_result.__file__).read_text("utf-8")
+    return replace(spec, env=env["env"], files={**spec.files, RESULT_HELPER_FILE: helper})
+
+
+def is_local(folder: str) -> bool:
+    """Return whether the folder is in the file system of the ranks, and not in an object store."""
+    protocol, mark, _ = folder.partition("://")
+    return not mark or protocol in gangjobs_result.LOCAL_PROTOCOLS
+
+
+def _path(folder: str) -> PurePosixPath:
+    return PurePosixPath(folder.partition("://")[2] or folder)
+
+
+def _require_volume(spec: GangSpec, path: PurePosixPath) -> None:
+    if validate(spec):
+        return  # the submission reports these problems
+    template = user_template(spec, manifest_of(spec))
+    problem = _volume_problem(template["spec"], path)
+    if problem:
+        raise InvalidGangSpec((Problem(PARAMETER, f"{path} {problem}", REMEDY),))
+
+
+def _volume_problem(pod: Mapping[str, Any], path: PurePosixPath) -> str:
+    """Return why files under the path would be lost or could not be written; empty if they stay."""
+    mounts = [
+        mount for mount in pod["containers"][0].get("volumeMounts", []) if path.is_relative_to(mount["mountPath"])
+    ]
+    if not mounts:
+        return "is on no volume of the ranks, so the results would be lost with the pods"
+    mount = max(mounts, key=lambda each: len(each["mountPath"]))
+    if mount.get("readOnly"):
+        return f"is on volume {mount['name']!r}, which is mounted read-only"
+    volume: Mapping[str, Any] = next((v for v in pod.get("volumes", []) if v.get("name") == mount["name"]), {})
+    kind = next((kind for kind in LOST_WITH_THE_POD if kind in volume), None)
+    return f"is on volume {mount['name']!r} of kind {kind}, which cannot keep results" if kind else ""
+
+
+__all__ = ["is_local", "with_result_storage"]
