@@ -213,6 +213,19 @@ async def test_log_continues_where_it_was_streamed_to(plane):
 
 
 @in_virtual_time
+async def test_streamed_log_of_a_pod_that_succeeded_is_not_read_for_its_last_lines(plane):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    name = _set_status(plane, {"phase": "Succeeded"})
+    plane.logs |= {name: "a\nb\nc\n"}
+    position = LogPosition(int(plane.clock.now().timestamp()) - 100, 2, "2026-01-01T00:00:00.000000000Z")
+    (copied,) = await copy_logs(
+        plane.client, ref, LogOptions(Logs.ALL), lambda _: None, positions={f"{name}/main": str(position)}
+    )
+    assert copied.last_lines == "c"
+
+
+@in_virtual_time
 async def test_log_that_is_not_the_one_that_was_streamed_is_copied_and_said(plane):
     position = LogPosition(0, 2, "2020-01-01T00:00:00.000000000Z")
     lines, _, _ = await _copy(plane, "a\nb\n", positions=str(position))

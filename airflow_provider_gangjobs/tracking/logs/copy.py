@@ -129,7 +129,9 @@ class LogCopier:
         else:
             lines.note(f"no log: {problem}")
         last = text_of(log.last_parts)
-        if not problem and len(log.last_parts) < LAST_PARTS and source.key in self._positions:
+        is_streamed = source.key in self._positions
+        # The error of a pod that failed shows its last lines.
+        if not problem and not source.pod_succeeded and is_streamed and len(log.last_parts) < LAST_PARTS:
             last = await self._read_last_lines(source) or last
         last = keep_end(self._mask(last).rstrip("\n"), LAST_CHARACTERS)
         return CopiedLog(source, log.lines, log.bytes, last, problem), log.written_bytes

@@ -28,6 +28,7 @@ class LogSource(Struct, frozen=True):
     is_main: bool = True
     """Whether the container is the one whose exit code is the outcome of the rank."""
     restarts: int = 0
+    pod_succeeded: bool = False
 
     @property
     def label(self) -> str:
@@ -67,8 +68,15 @@ def sources_of(pod: PodView, containers: Sequence[str] = ()) -> Iterator[LogSour
     for status in (*initial, *([main] if main else []), *(other for other in regular if other is not main)):
         is_main = status is main
         if is_main or (_is_wanted(status, containers) and _has_started(status)):
-            metadata = pod.metadata
-            yield LogSource(metadata.namespace, metadata.name, status.name, rank_of(pod), is_main, status.restart_count)
+            yield LogSource(
+                pod.metadata.namespace,
+                pod.metadata.name,
+                status.name,
+                rank_of(pod),
+                is_main,
+                status.restart_count,
+                pod.status.phase == "Succeeded",
+            )
 
 
 def _is_wanted(status: ContainerStatus, containers: Sequence[str]) -> bool:
