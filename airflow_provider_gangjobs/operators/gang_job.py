@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from msgspec.structs import replace as replace_struct
 
@@ -159,6 +159,8 @@ class GangJobOperator(StoringTask):
         timeout starts again with each attempt.
     :param reattach: Which gang of an earlier try a retry adopts: `never` none, `running` a gang that runs, and
         `running_or_succeeded` (the default) also a gang that succeeded and was not delivered.
+    :param durable: False has the effect of `reattach="never"`, under the name that other operators use. Defaults
+        to true, which leaves the choice to `reattach`.
     :param on_finish: Which Jobs are deleted at the end: `keep` none, `delete` all, and `delete_succeeded` (the
         default) the ones that succeeded.
     :param on_kill: What happens to the gang if the task is killed: `delete` (the default) or `keep`.
@@ -176,6 +178,7 @@ class GangJobOperator(StoringTask):
     :param kwargs: Parameters of `BaseOperator`. `execution_timeout` also applies while the task is deferred.
     """
 
+    __supports_durable_execution: ClassVar[bool] = True  # read by the Airflow Registry (apache/airflow#70291)
     _began_at = 0.0
     """When the current part of the try began, by `time.monotonic`."""
     _start_guard: StartGuard | None = None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_COMPLETION_INDEX
-from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES
+from airflow_provider_gangjobs.gang.spec import RESULTS_LIMIT_BYTES, Reattach
 
 LAUNCHES: Final = ("plain", "shards", "torchrun")
 PYTHONS: Final = ("python", "python3")
@@ -45,6 +45,22 @@ def to_exit_codes(given: Any) -> tuple[Any, ...]:
     if given is None:
         return ()
     return tuple(given) if isinstance(given, (list, tuple, set, frozenset, range)) else (given,)
+
+
+def reattach_of(durable: bool, reattach: Reattach | str) -> Reattach | str:
+    """Return which gang of an earlier try a retry adopts: none if the task is not durable.
+
+    :param durable: Airflow's standard parameter of operators whose work survives a lost worker (apache/airflow#68623).
+
+    Raises:
+        InvalidGangSpec: the parameters contradict each other.
+    """
+    if durable or reattach == Reattach.NEVER:
+        return reattach
+    if reattach != Reattach.RUNNING_OR_SUCCEEDED:
+        what = f'is False with reattach="{reattach}"'
+        raise InvalidGangSpec((Problem("durable", what, "Give one of them: durable=False means reattach=never"),))
+    return Reattach.NEVER
 
 
 def expand(
@@ -194,4 +210,13 @@ def add_env(spec: dict[str, Any], variables: Mapping[str, Any]) -> None:
     spec["env"] = [*env, *added]
 
 
-__all__ = ["LAUNCHES", "add_env", "choice_problems", "expand", "manifest_of_pod", "result_problems", "to_exit_codes"]
+__all__ = [
+    "LAUNCHES",
+    "add_env",
+    "choice_problems",
+    "expand",
+    "manifest_of_pod",
+    "reattach_of",
+    "result_problems",
+    "to_exit_codes",
+]

@@ -158,6 +158,7 @@ class GangTaskParameters(BaseOperator):
         run_timeout: timedelta | float | None = None,
         max_disruptions: int = 0,
         reattach: Reattach | str = Reattach.RUNNING_OR_SUCCEEDED,
+        durable: bool = True,
         on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
         on_kill: OnKill | str = OnKill.DELETE,
         wait_until: WaitUntil | str = WaitUntil.ENDED,
@@ -224,6 +225,7 @@ class GangTaskParameters(BaseOperator):
         self._check_logs(
             log_limit=log_limit, log_containers=log_containers, stream_logs=stream_logs, log_storage=log_storage
         )
+        reattach = shorthands.reattach_of(durable, reattach)
         self._check(
             results=results, logs=logs, reattach=reattach, on_finish=on_finish, on_kill=on_kill, wait_until=wait_until
         )
@@ -234,6 +236,7 @@ class GangTaskParameters(BaseOperator):
         self.stream_logs = stream_logs
         self.log_storage = log_storage
         self.reattach = Reattach(reattach)
+        self.durable = durable
         self.on_finish = OnFinish(on_finish)
         self.kill_policy = OnKill(on_kill)
         self.wait_until = WaitUntil(wait_until)
