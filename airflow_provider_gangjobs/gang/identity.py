@@ -107,8 +107,11 @@ class TaskKey:
 
     def to_json(self) -> str:
         """Value of `ANNOTATION_TASK`. `LABEL_INSTALLATION` holds the installation."""
-        parts = {name: value for name, value in asdict(self).items() if name != "installation"}
-        return json.dumps(parts, ensure_ascii=False, sort_keys=True)
+        return json.dumps(self.to_mapping(), ensure_ascii=False, sort_keys=True)
+
+    def to_mapping(self) -> dict[str, str | int]:
+        """Return the ids of the task, by the names that Airflow gives them."""
+        return {name: value for name, value in asdict(self).items() if name != "installation"}
 
     @classmethod
     def from_json(cls, text: str, *, installation: str = "") -> TaskKey | None:

@@ -26,6 +26,7 @@ from airflow_provider_gangjobs.hooks.airflow_exceptions import (
 )
 from airflow_provider_gangjobs.hooks.task_state import is_running_try
 from airflow_provider_gangjobs.operators import previous
+from airflow_provider_gangjobs.operators.callback_paths import require_importable
 from airflow_provider_gangjobs.operators.deferral import (
     execution_timeout_error,
     with_deadline,
@@ -166,6 +167,8 @@ class GangJobOperator(StoringTask):
     :param on_kill: What happens to the gang if the task is killed: `delete` (the default) or `keep`.
     :param wait_until: When the task ends: `ended` (the default) with the gang, or earlier, when the gang is `submitted`
         or `running`. The gang then runs on without its task, and the task returns its `namespace`, `name` and `uid`.
+    :param callbacks: A subclass of `triggers.callbacks.GangJobCallback` or its dotted path, or a list of them. They are
+        called when the phase of the gang changes, in the triggerer or in the worker that waits, and change nothing.
     :param launch: How the program is started: `plain` (the default) runs the command. `torchrun` runs it by torchrun,
         with one process for each GPU. `shards` gives each rank SHARD_INDEX and SHARD_COUNT, and no rendezvous.
     :param pod_template_file: Path of a YAML file with a Pod, in place of a manifest. (templated)
@@ -188,6 +191,7 @@ class GangJobOperator(StoringTask):
         from airflow_provider_gangjobs.submission.submit import SubmissionState
 
         with self._session(context) as gangs:
+            require_importable(self.callbacks)
             self._check_storages()
             submission = self._submit(context, gangs)
             if submission.state is SubmissionState.FAILED:
@@ -454,6 +458,8 @@ class GangJobOperator(StoringTask):
             outlives_task=self.wait_until is not WaitUntil.ENDED,
             stream_ranks=list(ranks) or (),
             stream_bytes_max=self.log_limit // 2 // len(ranks) if ranks else 0,
+            callbacks=list(self.callbacks) or (),
+            task=gangs.key.to_mapping() if self.callbacks else None,
         )
 
     def _defer(self, args: TriggerArgs, started: datetime | None, *, for_previous: bool = False) -> NoReturn:

@@ -22,7 +22,7 @@ from airflow_provider_gangjobs.gang.spec import (
     Results,
     WaitUntil,
 )
-from airflow_provider_gangjobs.operators import hand_over, parameters, shorthands
+from airflow_provider_gangjobs.operators import callback_paths, hand_over, parameters, shorthands
 from airflow_provider_gangjobs.operators.deferral import default_deferrable
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
     from jinja2 import Environment
+
+    from airflow_provider_gangjobs.triggers.callbacks import GangJobCallback
 
 # The attribute of the operator by field of GangSpec. `resources` of BaseOperator means something else.
 _SPEC_PARAMETERS: Final = {
@@ -162,6 +164,7 @@ class GangTaskParameters(BaseOperator):
         on_finish: OnFinish | str = OnFinish.DELETE_SUCCEEDED,
         on_kill: OnKill | str = OnKill.DELETE,
         wait_until: WaitUntil | str = WaitUntil.ENDED,
+        callbacks: type[GangJobCallback] | str | Sequence[type[GangJobCallback] | str] | None = None,
         launch: str = "plain",
         pod_template_file: str | None = None,
         configmaps: Sequence[str] | None = None,
@@ -214,6 +217,7 @@ class GangTaskParameters(BaseOperator):
         self.assemble_timeout_s = parameters.to_seconds(assemble_timeout)
         self.run_timeout_s = parameters.to_seconds(run_timeout)
         self.max_disruptions = max_disruptions
+        self.callbacks = callback_paths.to_paths(callbacks)
         self.launch = launch
         self.pod_template_file = pod_template_file
         self.configmaps = configmaps
@@ -341,6 +345,7 @@ class GangTaskParameters(BaseOperator):
             max_disruptions=self.max_disruptions,
         )
         problems += shorthands.choice_problems(self.launch, self.skip_on_exit_codes)
+        problems += callback_paths.path_problems(self.callbacks)
         problems += shorthands.result_problems(self.results_limit, self.result_storage)
         problems += hand_over.limit_problems(self, choices["wait_until"])
         if problems:

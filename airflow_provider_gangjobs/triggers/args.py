@@ -14,7 +14,7 @@ from airflow_provider_gangjobs.gang.state.deadlines import Deadlines
 from airflow_provider_gangjobs.hooks.gang_job import GangJobHook
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,8 @@ class TriggerArgs:
     :param outlives_task: Whether the gang runs on after its task has succeeded.
     :param stream_ranks: The ranks whose logs are streamed into the log of the task. A list after Airflow has stored it.
     :param stream_bytes_max: How many bytes of each of these logs are streamed at most.
+    :param callbacks: Dotted paths of the classes that are called when the phase of the gang changes.
+    :param task: `dag_id`, `run_id`, `task_id` and `map_index` of the task, for the callbacks.
     """
 
     kubernetes_conn_id: str
@@ -73,6 +75,8 @@ class TriggerArgs:
     outlives_task: bool = False
     stream_ranks: Sequence[int] = ()
     stream_bytes_max: int = 0
+    callbacks: Sequence[str] = ()
+    task: Mapping[str, Any] | None = None
 
     @property
     def ref(self) -> GangRef:

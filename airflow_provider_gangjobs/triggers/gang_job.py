@@ -49,10 +49,11 @@ class _GangTrigger(BaseTrigger):
 
         started = asyncio.get_running_loop().time()
         # `dag.test()` sets no task instance. It has no supervisor that could be asked for the states of tasks.
-        sweeping = following(self.args) if self.task_instance is not None else nullcontext()
+        is_in_triggerer = self.task_instance is not None
+        sweeping = following(self.args) if is_in_triggerer else nullcontext()
         with report_metrics(), sweeping:
-            event = await wait_for_event(self.args, self.until, self.log)
-        if self.task_instance is not None:  # with `dag.test()`, no worker has to end first
+            event = await wait_for_event(self.args, self.until, self.log, loop_ends=not is_in_triggerer)
+        if is_in_triggerer:  # with `dag.test()`, no worker has to end first
             await sleep_until_resumable(started)
         self._has_yielded = True
         yield TriggerEvent(mask_event(event).to_payload())  # type: ignore[no-untyped-call]

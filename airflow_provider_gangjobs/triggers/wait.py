@@ -31,6 +31,7 @@ from airflow_provider_gangjobs.gang.state.phase import Phase
 from airflow_provider_gangjobs.hooks.event_loop import run
 from airflow_provider_gangjobs.service.follow_gang import follow
 from airflow_provider_gangjobs.triggers.log_streaming import LogStreaming
+from airflow_provider_gangjobs.triggers.phase_callbacks import PhaseCallbacks
 from airflow_provider_gangjobs.triggers.phase_log import PhaseLog
 
 if TYPE_CHECKING:
@@ -70,7 +71,13 @@ ERROR_PAUSE_CAP_S: Final = 600.0
 
 
 async def wait_for_event(
-    args: TriggerArgs, until: Until, log: Logger, *, config: ClusterConfig | None = None, limit_s: float | None = None
+    args: TriggerArgs,
+    until: Until,
+    log: Logger,
+    *,
+    config: ClusterConfig | None = None,
+    limit_s: float | None = None,
+    loop_ends: bool = False,
 ) -> GangEvent:
     """Wait until the gang runs or has ended, and return the event. The function raises only when it is cancelled.
 
@@ -78,9 +85,12 @@ async def wait_for_event(
     :param until: `running` or `ended`.
     :param config: The cluster, if the connection was already read.
     :param limit_s: How long to wait at most, in seconds. The default is to wait until `args.deadline`.
+    :param loop_ends: The event loop ends with the wait, and with it the calls of callbacks, so they get some seconds.
     """
     wait = _GangWait(args, until, log, config)
     event = await wait.run_with_logs(limit_s)
+    if loop_ends and event.status is not Status.TIMEOUT:  # there is no time left after a timeout
+        await wait.callbacks.finish()
     attempt = args.attempt if event.attempt is None else event.attempt
     errors = 0 if wait.has_progressed else args.tracking_errors
     return replace(event, attempt=attempt, disruptions=args.disruptions, tracking_errors=errors)
@@ -99,7 +109,7 @@ async def _wait_on_own_loop(
     from airflow_provider_gangjobs.cluster.informer import informers
 
     try:
-        return await wait_for_event(args, until, log, config=config, limit_s=limit_s)
+        return await wait_for_event(args, until, log, config=config, limit_s=limit_s, loop_ends=True)
     finally:
         await informers().aclose()  # informers stay open for further gangs, but this loop ends here
 
@@ -137,6 +147,7 @@ class _GangWait:
         "_streaming",
         "_timeout",
         "_until",
+        "callbacks",
     )
 
     def __init__(self, args: TriggerArgs, until: Until, log: Logger, config: ClusterConfig | None) -> None:
@@ -147,6 +158,7 @@ class _GangWait:
         self._hook = args.hook
         self._phases = PhaseLog(log)
         self._streaming = LogStreaming(args, log)
+        self.callbacks = PhaseCallbacks(args, log)
         self._pause_s = pause_after_errors_s(args.tracking_errors)
         self._timeout: asyncio.Timeout | None = None
         self._clock: ServerClock | None = None
@@ -274,6 +286,7 @@ class _GangWait:
     def _report(self, observation: Observation) -> None:
         """Log the observation. The first one also moves the timeout to the deadline by the API server's clock."""
         self._phases(observation)
+        self.callbacks.report(observation)
         if (observation.phase is Phase.RUNNING or observation.counts.running) and self._config is not None:
             self._streaming.start(self._config)
         if self._first_seen_at is None:
