@@ -32,6 +32,7 @@ SHOWN_LINES = 200
 """Lines of a failed tier's output that are printed."""
 
 CONTROL_PLANES = "tests.cluster.controlplane.build"
+OLDER_CONTROL_PLANES = f"{CONTROL_PLANES} 1.34"
 KUEUE = "tests.queues.kueue.build"
 SCHEDULERS = "tests.queues.schedulers.build"
 POSTGRES = "tests.airflow.postgres.programs"
@@ -55,7 +56,7 @@ class Tier:
         name: what the command line and the table call the tier.
         arguments: the arguments of pytest.
         environment: variables that are set in addition.
-        requires: programs, by module, that build or install what the tests need.
+        requires: programs that build or install what the tests need: a module and its arguments.
     """
 
     name: str
@@ -78,9 +79,13 @@ ALL = (
             *_spread(4, "worksteal"),
         ),
     ),
-    Tier("cluster", ("tests/cluster", REPEATABLE, *_spread(2, "loadgroup")), requires=(CONTROL_PLANES,)),
+    Tier(
+        "cluster",
+        ("tests/cluster", REPEATABLE, *_spread(2, "loadgroup")),
+        requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES),
+    ),
     Tier("postgres", ("tests/airflow/postgres",), requires=(POSTGRES,)),
-    Tier("queues", ("tests/queues", REPEATABLE), requires=(CONTROL_PLANES, KUEUE, SCHEDULERS)),
+    Tier("queues", ("tests/queues", REPEATABLE), requires=(CONTROL_PLANES, OLDER_CONTROL_PLANES, KUEUE, SCHEDULERS)),
     Tier(
         "conformance",
         ("tests/conformance", REPEATABLE, *_spread(3, "loadgroup")),
@@ -212,7 +217,7 @@ def prepare(tiers: Sequence[Tier]) -> None:
         SystemExit: something cannot be built or installed.
     """
     for requirement in dict.fromkeys(module for tier in tiers for module in tier.requires):
-        status = subprocess.run([sys.executable, "-m", requirement], cwd=REPOSITORY, check=False).returncode
+        status = subprocess.run([sys.executable, "-m", *requirement.split()], cwd=REPOSITORY, check=False).returncode
         if status:
             raise SystemExit(status)
 

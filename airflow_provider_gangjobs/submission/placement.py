@@ -94,8 +94,9 @@ class _Found(NamedTuple):
 
 
 _ADVICE: Final = (
-    "Kubernetes 1.35 and later can, with the feature gate GenericWorkload (1.35 and 1.36 also GangScheduling) and "
-    "scheduling.k8s.io served in an alpha or beta version. "
+    "On any release, Volcano, the coscheduling plugin or YuniKorn can (gang_scheduler), and a queue of Kueue whose "
+    "flavors have a Topology (queue_name). Kubernetes 1.35 and later can by itself, with the feature gate "
+    "GenericWorkload (1.35 and 1.36 also GangScheduling) and scheduling.k8s.io served in an alpha or beta version. "
     'Or set gang="preferred" to run without the guarantee'
 )
 _ADVICE_QUEUE: Final = "Give the service account the ClusterRole of docs/rbac-kueue.yaml"
@@ -137,9 +138,10 @@ def _unserved(spec: GangSpec, discovered: DiscoveredResources) -> str:
     if discovered.refused_versions:
         refusals = "; ".join(f"{version}: {why}" for version, why in discovered.refused_versions.items())
         return f"the cluster serves the Workload API only in versions that cannot be used ({refusals})"
-    served = ", ".join(discovered.scheduling_versions) or "no version of it"
     wanted = f"dialect {spec.dialect}" if spec.dialect else "the Workload API"
-    return f"Kubernetes {discovered.release or '(release unknown)'} does not serve {wanted} here, only {served}"
+    missing = f"Kubernetes {discovered.release or '(release unknown)'} does not serve {wanted}"
+    served = ", ".join(discovered.scheduling_versions)
+    return f"{missing}, only {served}" if served else missing
 
 
 class CheckGangLink(Struct, frozen=True):

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.control_plane import running_plane
 from tests.cluster.controlplane.build import RELEASES
 from tests.cluster.node_pool import NodePool
-from tests.cluster.releases import NONE
+from tests.cluster.releases import WITHOUT_GANGS
 from tests.cluster.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane
 
 
-OWN_PLANES = {"native_plane": "native-1.37", "bare_plane": NONE}
-"""Fixtures that start a control plane which is not one of `plane`'s, and the group of their tests."""
+NATIVE_GROUP = "native-1.37"
+"""The group of the tests of `native_plane`."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,9 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group_of(item: pytest.Function) -> str | None:
-    own = (group for fixture, group in OWN_PLANES.items() if fixture in item.fixturenames)
-    chosen = item.callspec.params.get("plane") if hasattr(item, "callspec") else None
-    return next(own, chosen)
+    if "native_plane" in item.fixturenames:
+        return NATIVE_GROUP
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return parameters.get("plane") or parameters.get("bare_plane")
 
 
 @pytest.fixture(scope="session", params=RELEASES)
@@ -73,15 +74,17 @@ def native_tenant(native_plane: ControlPlane, request: pytest.FixtureRequest) ->
         yield tenant
 
 
-@pytest.fixture(scope="session")
-def bare_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane as it comes: gang scheduling is off; with a node."""
-    with running_plane(NONE, tmp_path_factory.mktemp("bare-")) as plane, NodePool.running(plane, nodes=1, cpu=4):
+@pytest.fixture(scope="session", params=WITHOUT_GANGS)
+def bare_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane without gang scheduling, with two nodes of 4 CPUs: the newest as it comes, and older releases."""
+    release: str = request.param
+    folder = tmp_path_factory.mktemp(f"bare-{release}-")
+    with running_plane(release, folder) as plane, NodePool.running(plane, nodes=2, cpu=4):
         yield plane
 
 
 @pytest.fixture
 def bare_tenant(bare_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Tenant]:
-    """As `tenant`, on the plane without gang scheduling."""
+    """As `tenant`, on a plane without gang scheduling."""
     with Tenant.created(bare_plane, request.node.name) as tenant:
         yield tenant

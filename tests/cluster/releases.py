@@ -1,11 +1,13 @@
 """What each Kubernetes release needs switched on to have gang scheduling: one row a release.
 
-`none` is 1.37 as it comes, with nothing switched on.
+`none` is 1.37 as it comes, with nothing switched on. Releases before 1.35 have nothing to switch on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from tests.cluster.controlplane.build import OLDER_RELEASES
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,14 @@ RELEASES: dict[str, ReleaseFlags] = {
 NONE = "none"
 NONE_RELEASE = "1.37"
 DEFAULT_FLAGS = ReleaseFlags(api_gates=(), scheduler_gates=(), runtime_config=())
+WITHOUT_GANGS = (NONE, *reversed(OLDER_RELEASES))
+"""Control planes that serve no Workload API, by the names that `release_flags` knows."""
 
 
 def release_flags(name: str) -> tuple[str, ReleaseFlags]:
     """The release to run for this name, and its settings."""
+    if name in OLDER_RELEASES:
+        return name, DEFAULT_FLAGS
     return (NONE_RELEASE, DEFAULT_FLAGS) if name == NONE else (name, RELEASES[name])
 
 

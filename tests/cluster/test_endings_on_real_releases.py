@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -55,7 +55,11 @@ async def hollow_nodes(plane: ControlPlane) -> AsyncIterator[FakeKubelets]:
         yield kubelets
 
 
-async def play_all(plane: ControlPlane, names: list[str]) -> dict[str, BaseException | None]:
+async def play_all(plane: ControlPlane, names: list[str], **defaults: Any) -> dict[str, BaseException | None]:
+    """Play the scenarios at once. By scenario, what went wrong with it.
+
+    :param defaults: Parameters of the gangs, where the scenario does not set them.
+    """
     async with AsyncExitStack() as stack:
         kubelets = await stack.enter_async_context(hollow_nodes(plane))
         tenants = {name: stack.enter_context(Tenant.created(plane, name)) for name in names}
@@ -63,7 +67,12 @@ async def play_all(plane: ControlPlane, names: list[str]) -> dict[str, BaseExcep
         async def one(name: str) -> None:
             scenario, tenant = SCENARIOS[name], tenants[name]
             gang = GangUnderTest.begun(
-                kubelets.admin, tenant.config, tenant.namespace, kubelets, nodes=scenario.nodes, **scenario.spec
+                kubelets.admin,
+                tenant.config,
+                tenant.namespace,
+                kubelets,
+                nodes=scenario.nodes,
+                **defaults | dict(scenario.spec),
             )
             async with gang as begun:
                 await play(begun, scenario)

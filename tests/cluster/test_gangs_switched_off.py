@@ -1,4 +1,7 @@
-"""A real control plane with gang scheduling off: what is reported, what is refused, and what runs anyway."""
+"""Real control planes without gang scheduling: what is reported, what is refused, and what runs anyway.
+
+The control planes are the newest release as it comes, and releases that have no Workload API.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,23 @@ from airflow_provider_gangjobs.service import GangService
 from gangjobs_sandbox.cluster import SandboxConfig
 from gangjobs_sandbox.thread import running
 from tests.cluster.gangs import follow_gang, gang_spec, submit_gang
-from tests.cluster.releases import NONE, NONE_RELEASE
+from tests.cluster.releases import NONE, release_flags
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.capabilities import Capabilities
     from tests.cluster.tenant import Tenant
 
-REASON = f"Kubernetes {NONE_RELEASE} does not serve the Workload API here, only no version of it"
 BRIEF = "print('done')"
+NEWEST = pytest.mark.parametrize("bare_plane", [NONE], indirect=True)
+
+
+def release_of(tenant: Tenant) -> str:
+    release, _ = release_flags(tenant.plane.release)
+    return release
+
+
+def reason_of(tenant: Tenant) -> str:
+    return f"Kubernetes {release_of(tenant)} does not serve the Workload API"
 
 
 async def abilities_of(config: ClusterConfig) -> Capabilities:
@@ -45,7 +57,7 @@ def made(tenant: Tenant) -> list[str]:
 
 async def test_it_is_known_that_no_gang_can_be_had(bare_tenant: Tenant) -> None:
     found = await abilities_of(bare_tenant.config)
-    assert (found.release, found.dialects, found.scheduling_versions) == (NONE_RELEASE, (), ())
+    assert (found.release, found.dialects, found.scheduling_versions) == (release_of(bare_tenant), (), ())
     assert (found.holds_gangs, found.unknown) == (False, {})
     assert found.fields == {"spec.scheduling": False}
     assert [(gate.name, gate.is_on) for gate in found.gates if gate.component == "kube-apiserver"] == [
@@ -55,6 +67,7 @@ async def test_it_is_known_that_no_gang_can_be_had(bare_tenant: Tenant) -> None:
     assert made(bare_tenant) == []
 
 
+@NEWEST
 async def test_sandbox_without_gangs_reports_the_same(bare_tenant: Tenant) -> None:
     real = await abilities_of(bare_tenant.config)
     with running(SandboxConfig(nodes=0, kubernetes=NONE)) as sandbox:
@@ -67,15 +80,17 @@ async def test_required_gang_is_refused_before_anything_is_created(bare_tenant: 
     async with GangService.connect(bare_tenant.config) as gangs:
         with pytest.raises(GangUnsupported) as refused:
             await gangs.submit(gang_spec(3, code=BRIEF), trigger_id="op", validate=validate)
-    assert refused.value.reason == REASON
-    assert 'gang="preferred"' in refused.value.remedy
+    assert refused.value.reason == reason_of(bare_tenant)
+    for way in ("Volcano", "queue of Kueue", 'gang="preferred"'):
+        assert way in refused.value.remedy
     assert made(bare_tenant) == []
 
 
 async def test_preferred_gang_runs_as_plain_pods_and_reports_the_reason(bare_tenant: Tenant) -> None:
     async with GangService.connect(bare_tenant.config) as gangs:
         submission = await submit_gang(gangs, gang_spec(3, cpu="100m", gang="preferred"))
-        assert (submission.decision, submission.notes) == (f"basic:{REASON}", (f"Not a gang: {REASON}",))
+        reason = reason_of(bare_tenant)
+        assert (submission.decision, submission.notes) == (f"basic:{reason}", (f"Not a gang: {reason}",))
         event = await follow_gang(bare_tenant, submission)
         assert event.status is Status.SUCCEEDED, event
         assert [outcome.result for outcome in await gangs.outcomes(submission.ref)] == [[1, 2], [0], [0]]

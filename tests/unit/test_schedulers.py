@@ -135,7 +135,7 @@ def test_the_annotation_of_the_job_names_the_scheduler():
     [
         (ServedGroup({"v1beta1": ["podgroups"]}), True, ""),
         (ServedGroup({"v1beta2": ["podgroups"]}), False, "only v1beta2"),
-        (ServedGroup(), False, "only no version of it"),
+        (ServedGroup(), False, "does not serve podgroups of scheduling.volcano.sh/v1beta1"),
         (ServedGroup(unknown="Timeout"), None, "Timeout"),
     ],
 )
@@ -165,9 +165,7 @@ def test_a_gang_that_names_no_scheduler_is_placed_by_the_workload_api_as_before(
 
 def test_a_scheduler_that_the_cluster_does_not_have_is_refused_with_what_was_found():
     served = {"scheduling.volcano.sh": {"v1": frozenset({"podgroups"})}}
-    with pytest.raises(
-        GangUnsupported, match=r"volcano cannot be used: .*scheduling\.volcano\.sh/v1beta1 here, only v1"
-    ):
+    with pytest.raises(GangUnsupported, match=r"volcano cannot be used: .*scheduling\.volcano\.sh/v1beta1, only v1"):
         placement(gang(gang_scheduler="volcano"), resources=NATIVE, groups=served)
 
 

@@ -66,7 +66,5 @@ def guarantee_of_resource(kind: ApiKind, served: ServedGroup) -> Guarantee:
     if served.unknown:
         return Guarantee(None, f"it could not be found out whether the cluster serves {kind.group} ({served.unknown})")
     found = ", ".join(version for version, plurals in served.versions.items() if kind.plural in plurals)
-    return Guarantee(
-        False,
-        f"the cluster does not serve {kind.plural} of {kind.api_version} here, only {found or 'no version of it'}",
-    )
+    missing = f"the cluster does not serve {kind.plural} of {kind.api_version}"
+    return Guarantee(False, f"{missing}, only {found}" if found else missing)

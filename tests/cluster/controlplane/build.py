@@ -1,4 +1,4 @@
-"""Build the control planes that are missing: `python build.py [1.35 1.36 1.37]`.
+"""Build the control planes that are missing: `python build.py [1.35 1.36 1.37]`; 1.34 only if it is named.
 
 Each release becomes one static binary `<assets>/<release>/controlplane` of about 125 MB. The assets folder is
 `GANGJOBS_KUBE_ASSETS` if set, else `$XDG_CACHE_HOME/gangjobs/kube`. A build takes about five minutes on two cores
@@ -18,9 +18,16 @@ import sys
 import time
 import venv
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 HERE = Path(__file__).resolve().parent
 RELEASES = ("1.35", "1.36", "1.37")
+"""Releases that can serve the Workload API."""
+OLDER_RELEASES = ("1.34",)
+"""Releases without the Workload API. Only the tiers that need them build them, because each takes minutes."""
 
 
 def assets_root() -> Path:
@@ -99,22 +106,41 @@ def build(release: str) -> None:
     target.with_name("fingerprint").write_text(fingerprint(release))
 
 
-def main(releases: list[str]) -> int:
-    """Build what is missing and say what is being done."""
-    for release in releases:
-        if release not in RELEASES:
-            print(f"no such release: {release} (known: {', '.join(RELEASES)})", file=sys.stderr)
+def build_missing(
+    names: Sequence[str],
+    versions: Mapping[str, str],
+    *,
+    label: str,
+    is_current: Callable[[str], bool],
+    build: Callable[[str], None],
+    binary: Callable[[str], Path],
+) -> int:
+    """Build each program that is not current, and print what is done.
+
+    The builders of Kueue and of the gang schedulers use this function too.
+
+    :param versions: The version that is built, by the name of the program.
+    :param label: What is printed before the name.
+    :return: The exit status: 2 for a name that is not known.
+    """
+    for name in names:
+        if name not in versions:
+            print(f"{label}{name} is not known (known: {', '.join(versions)})", file=sys.stderr)
             return 2
-        if is_current(release):
-            print(f"Kubernetes {release}: {binary(release)} is up to date")
+        if is_current(name):
+            print(f"{label}{name}: {binary(name)} is up to date")
             continue
-        print(
-            f"Kubernetes {release}: building {pinned_version(release)} (about five minutes when cold) ...", flush=True
-        )
+        print(f"{label}{name}: building {versions[name]} (some minutes when cold) ...", flush=True)
         started = time.monotonic()
-        build(release)
-        print(f"Kubernetes {release}: built in {time.monotonic() - started:.0f} s: {binary(release)}")
+        build(name)
+        print(f"{label}{name}: built in {time.monotonic() - started:.0f} s: {binary(name)}")
     return 0
+
+
+def main(releases: list[str]) -> int:
+    """Build the releases that are missing."""
+    versions = {release: pinned_version(release) for release in (*OLDER_RELEASES, *RELEASES)}
+    return build_missing(releases, versions, label="Kubernetes ", is_current=is_current, build=build, binary=binary)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.controlplane.build import assets_root, go
-from tests.queues.build_missing import build_missing
+from tests.cluster.controlplane.build import assets_root, build_missing, go
 
 HERE: Final = Path(__file__).resolve().parent
 RELEASES: Final = {"0.15": "v0.15.0", "0.19": "v0.19.2"}

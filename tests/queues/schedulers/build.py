@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.controlplane.build import assets_root, go
-from tests.queues.build_missing import build_missing
+from tests.cluster.controlplane.build import assets_root, build_missing, go
 
 MODULES: Final = Path(__file__).resolve().parent / "modules"
 
