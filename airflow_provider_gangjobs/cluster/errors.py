@@ -34,7 +34,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -214,6 +214,17 @@ class ServerError(ApiError):
     @property
     def may_have_applied(self) -> bool:  # type: ignore[override]
         return not self.not_processed
+
+
+def is_webhook_unavailable(error: ClusterError) -> bool:
+    """Return whether the server could not call an admission webhook, and so did not apply the write.
+
+    A controller with webhooks, such as Kueue, may be restarted or updated at any time.
+    """
+    return isinstance(error, ServerError) and _WEBHOOK_FAILED in error.message
+
+
+_WEBHOOK_FAILED: Final = "failed calling webhook"
 
 
 class UnexpectedReply(ApiError):

@@ -16,7 +16,7 @@ from msgspec import Struct
 from airflow_provider_gangjobs.cluster.errors import ClusterError, NotFound
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.gang.selectors import task_selector
-from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch
+from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.submission.claim import annotation_path, is_claimed_by, patch_claimed
 from airflow_provider_gangjobs.submission.jobs import JobState, job_state
@@ -85,12 +85,11 @@ async def halt_live(client: Api, ref: GangRef, claim_id: str, *, reason: str, cl
 
 async def _finish_halted(requests: RetryingRequests, job: Job) -> None:
     """Take a halted Job that is suspended out of its queue, or let it end as failed. Never raises."""
-    patch = finish_patch(job)
-    if patch is None:
+    if not needs_finish(job):
         return
     try:
-        if not (job.is_queued_by_kueue and await requests.deactivate_workload(job.ref)):
-            await requests.mark_job(job.ref, patch)
+        is_deactivated = job.is_queued_by_kueue and await requests.deactivate_workload(job.ref)
+        await requests.mark_job(job.ref, finish_patch(job, is_deactivated=is_deactivated))
     except ClusterError as error:
         log.info("Gang %s is halted, and its Job stays suspended: %s", job.ref, error)
 

@@ -10,7 +10,14 @@ from airflow_provider_gangjobs.cluster.errors import Forbidden, NotFound
 from airflow_provider_gangjobs.cluster.kueue import VERSIONS
 from airflow_provider_gangjobs.cluster.resources import KUEUE_GROUP, Resource
 from airflow_provider_gangjobs.exceptions import InvalidGangSpec, Problem
-from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, held_reason, name_parameter, queue_problems
+from airflow_provider_gangjobs.gang.queues.checks import (
+    QueueFacts,
+    admission_checks,
+    held_reason,
+    name_parameter,
+    queue_problems,
+)
+from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.context import Progress
@@ -68,8 +75,31 @@ class CheckQueue(Struct, frozen=True):
             except Forbidden:
                 return version, QueueFacts(has_priority=await self._has_priority(progress, version, priority))
             queues = {str(queue["metadata"]["name"]): queue for queue in found}
-            return version, QueueFacts(queues, await self._has_priority(progress, version, priority))
+            has_priority = await self._has_priority(progress, version, priority)
+            queue = queues.get(str(progress.shape.kueue_queue))
+            check = await self._multikueue_check(progress, version, queue) if queue else None
+            return version, QueueFacts(queues, has_priority, check)
         return None, QueueFacts()
+
+    async def _multikueue_check(self, progress: Progress, version: str, local_queue: Object) -> str | None:
+        """Return the AdmissionCheck of the queue that belongs to MultiKueue; None if there is none or this is unknown.
+
+        An inactive queue may have this reason, so the check is read before the queue counts as held.
+        """
+
+        async def find(plural: str, kind: str, name: str) -> Object:
+            resource = Resource(KUEUE_GROUP, version, plural, kind, namespaced=False)
+            return await progress.requests.find(resource, name) or {}
+
+        try:
+            cluster_queue = await find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])
+            for name in admission_checks(cluster_queue):
+                check = await find("admissionchecks", "AdmissionCheck", name)
+                if check.get("spec", {}).get("controllerName") == MULTIKUEUE:
+                    return name
+        except Forbidden:
+            pass
+        return None
 
     async def _has_priority(self, progress: Progress, version: str, priority: str | None) -> bool | None:
         if priority is None:

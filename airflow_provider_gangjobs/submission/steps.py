@@ -7,11 +7,20 @@ crash, and a second submitter are handled in the same way: read the object and c
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
-from airflow_provider_gangjobs.cluster.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Invalid, NotFound
+from airflow_provider_gangjobs.cluster.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    is_webhook_unavailable,
+)
 from airflow_provider_gangjobs.cluster.resources import JOBS, Resource
 from airflow_provider_gangjobs.exceptions import JobDeleted, SubmissionConflict
 from airflow_provider_gangjobs.gang.labels import (
@@ -32,6 +41,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_gangjobs.gang.queues import Queue
     from airflow_provider_gangjobs.gang.spec import GangSpec
+
+
+log = logging.getLogger(__name__)
 
 
 class Step(Protocol):
@@ -69,22 +81,56 @@ async def run_step(step: Step, progress: Progress) -> None:
         return
     backoff = progress.requests.backoff()
     last: ClusterError | None = None
-    for _ in range(TRIES_MAX):
+    webhook_wait = _WebhookWait(step, progress)
+    tries = 0
+    while tries < TRIES_MAX:
         try:
             stored: Object | None = await step.apply(progress)
         except ClusterError as error:
             last = error
+            if is_webhook_unavailable(error) and await webhook_wait.pause(error):
+                continue
             _raise_if_refused(step, progress, error)
             if not (error.may_have_applied or _was_overtaken(step, error)):
+                tries += 1
                 if not await progress.requests.sleep_before_retry(backoff.next(at_least_s=error.retry_after_s)):
                     break
                 continue
             stored = await _find_stored(step, progress)
+        tries += 1
         if stored is not None and step.accept(progress, stored):
             return
         if not await progress.requests.sleep_before_retry(backoff.next()):
             break
     raise progress.failed(step.name, str(last or "The write was undone by others"), transient=True) from last
+
+
+WEBHOOK_WAIT_S: Final = 90.0
+"""How long a write is repeated while the server cannot call an admission webhook. The manager of Kueue is away for less
+than this when it is updated. The deadline of the submission applies, too."""
+
+
+class _WebhookWait:
+    """The pauses of one step while the server cannot call a webhook."""
+
+    def __init__(self, step: Step, progress: Progress) -> None:
+        self._step = step
+        self._progress = progress
+        self._backoff = progress.requests.backoff()
+        self._until: float | None = None
+
+    async def pause(self, error: ClusterError) -> bool:
+        """Wait before the next try. Return false if it has lasted too long."""
+        now = self._progress.requests.clock.monotonic()
+        if self._until is None:
+            self._until = now + WEBHOOK_WAIT_S
+            log.warning(
+                "The submission of %s waits, because the API server cannot call a webhook (%s): %s",
+                self._progress.where,
+                self._step.name,
+                error,
+            )
+        return now < self._until and await self._progress.requests.sleep_before_retry(self._backoff.next())
 
 
 def _was_overtaken(step: Step, error: ClusterError) -> bool:

@@ -22,12 +22,7 @@ from airflow_provider_gangjobs.gang.outcome.diagnosis import Diagnosis, diagnose
 from airflow_provider_gangjobs.gang.outcome.event import GangEvent, Status, build_event
 from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
-from airflow_provider_gangjobs.gang.state.halt import (
-    DeadlineHalt,
-    halt_patch,
-    is_halt_verdict,
-    read_deadline_halt,
-)
+from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
 from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
@@ -216,7 +211,7 @@ class _Follower:
     async def _look(self) -> GangEvent | _Rest:
         """Look at the gang once, and return the event if the follower is done, or how long to sleep."""
         job = self.watch.job
-        if job is not None and job.is_queued_by_kueue and _waits_for_kueue(job):
+        if job is not None and _waits_for_kueue(job):
             await self.watch.find_queue(self.client)
         workload = self.watch.queue_workload
         pods = await self.observer.refresh()
@@ -233,7 +228,7 @@ class _Follower:
         if is_halted:
             return await self._halted(halted)
         if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:
-            await self.jobs.patch(halt_patch(note, job))
+            await self.jobs.halt(job, note)
             return _LOOK_AGAIN
         if self.until == "running" and observation.phase is Phase.RUNNING:
             return self._event(Status.RUNNING, observation, Diagnosis("Running", observation.line))
@@ -428,6 +423,9 @@ _LOOK_AGAIN: Final = _Rest(LOOK_AGAIN_S, 0.0)
 
 
 def _waits_for_kueue(job: Job) -> bool:
+    """Return whether Kueue's Workload may say why the gang waits."""
+    if not job.is_queued_by_kueue:
+        return job.is_suspended_again
     return job.is_suspended or job.started_at is None or job.is_being_requeued
 
 

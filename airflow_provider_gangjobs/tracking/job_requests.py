@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError, Conflict, Not
 from airflow_provider_gangjobs.cluster.kueue import deactivate_workload
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
-from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch
+from airflow_provider_gangjobs.gang.state.halt import finish_patch, halt_patch, needs_finish
 from airflow_provider_gangjobs.gang.state.job import Job, read_job
 from airflow_provider_gangjobs.tracking.cluster_requests import retry_until_answered
 
@@ -69,15 +69,16 @@ class JobRequests:
         """Halt the gang of a Job that was just read. Return false if the Job is gone."""
         if not await self.patch(halt_patch(reason, job)):
             return False
-        if (finish := finish_patch(job)) is not None:
+        if needs_finish(job):
             with suppress(ClusterError):  # the gang is halted in any case
-                await self._finish_halted(job, finish)
+                await self._finish_halted(job)
         return True
 
-    async def _finish_halted(self, job: Job, finish: dict[str, Any]) -> None:
-        """Take a halted Job that is suspended out of its queue, or let it end as failed."""
-        if not (job.is_queued_by_kueue and await deactivate_workload(self.client, self.ref.namespace, self.ref.uid)):
-            await self._patch(finish)
+    async def _finish_halted(self, job: Job) -> None:
+        """Take a halted Job that is suspended out of its queue, and let it end as failed."""
+        namespace, uid = self.ref.namespace, self.ref.uid
+        is_deactivated = job.is_queued_by_kueue and await deactivate_workload(self.client, namespace, uid)
+        await self._patch(finish_patch(job, is_deactivated=is_deactivated))
 
     async def _patch(self, patch: dict[str, Any]) -> bool:
         return await patch_uid(self.client, JOBS, self.ref.name, self.ref.namespace, self.ref.uid, patch)

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_gangjobs.cluster.http.retry import RETRY_FOR_S
 from airflow_provider_gangjobs.exceptions import SubmissionFailed
 from airflow_provider_gangjobs.service import SUBMISSION_DEADLINE_S, GangService
+from airflow_provider_gangjobs.submission.steps import WEBHOOK_WAIT_S
 from gangjobs_sandbox.api import Fault, FaultKind
 from tests.provider.submission_cluster import GANG_OF_4, KEY, SubmissionCluster, running_cluster
 
@@ -46,3 +47,22 @@ async def test_submission_continues_when_throttling_ends_before_the_deadline():
         cluster.faults.add(Fault(FaultKind.STATUS, code=429, method="POST", retry_after_s=10, times=9))
         submission = await GangService(cluster.client).submit(GANG_OF_4, key=KEY, claim="ti-1")
         cluster.check_one_live_gang(submission)
+
+
+WEBHOOK = 'Internal error occurred: failed calling webhook "mjob.kb.io": connection refused'
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_submission_waits_while_the_server_cannot_call_a_webhook(method, caplog):
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=500, message=WEBHOOK, method=method, path="jobs", times=15))
+        began = cluster.time.now
+        cluster.check_one_live_gang(await cluster.submit())
+        assert 15 < cluster.time.now - began < SUBMISSION_DEADLINE_S
+    assert caplog.text.count("waits, because the API server cannot call a webhook") == 1
+
+
+async def test_webhook_that_stays_away_fails_a_submission_before_its_deadline():
+    async with running_cluster() as cluster:
+        cluster.faults.add(Fault(FaultKind.STATUS, code=500, message=WEBHOOK, method="POST", path="jobs", times=None))
+        assert WEBHOOK_WAIT_S <= await fail_to_submit(cluster) <= SUBMISSION_DEADLINE_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from tests.cluster.gangs import gang_spec, submit_gang
 from tests.crashes import Crash, CrashingClient, ProcessDied
 from tests.queues.following import following, until
 from tests.queues.tenants import kueue_tenant
+from tests.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.submission.submit import Submission
@@ -108,6 +110,18 @@ async def test_queue_of_the_connection_that_does_not_exist_is_refused(tenant: Te
             await submit_gang(gangs, gang_spec())
 
 
+async def test_queue_that_runs_its_jobs_in_other_clusters_is_refused(kueue: Kueue, tenant: Tenant, queue: str) -> None:
+    parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "MultiKueueConfig", "name": "far"}
+    check = {"controllerName": "kueue.x-k8s.io/multikueue", "parameters": parameters}
+    kueue.create("admissionchecks", {"metadata": {"name": tenant.namespace}, "spec": check})
+    checks = {"admissionChecks": [{"name": tenant.namespace}]}
+    kueue.patch("clusterqueues", queue, {"spec": {"admissionChecksStrategy": checks}})
+    async with GangService.connect(tenant.config) as gangs:
+        with pytest.raises(InvalidGangSpec, match=f"AdmissionCheck {tenant.namespace} lets the pods run in another"):
+            await submit_gang(gangs, gang_spec(queue_name=QUEUE))
+        assert await gangs.client.list(JOBS, tenant.namespace) == []
+
+
 NEVER = {
     "never fits": (gang_spec(queue_name=QUEUE, cpu="2"), "maximum capacity (4)"),
     "resource not listed": (
@@ -152,8 +166,29 @@ async def test_halted_gang_does_not_run_when_quota_is_free(kueue: Kueue, tenant:
         "The gang was halted: a person said so",
     )
     assert not any("running" in line for line in gang.lines)
-    assert job_of(tenant, second)["spec"]["suspend"] is True
+    await until(lambda: failure_of(tenant, second) == "DeadlineExceeded")
     assert {pod["metadata"]["labels"]["job-name"] for pod in pods_of(tenant)} == {third.ref.name}
+
+
+def failure_of(tenant: Tenant, submission: Submission) -> str | None:
+    """The reason of the condition Failed of the Job."""
+    conditions = job_of(tenant, submission)["status"].get("conditions", ())
+    failed = (one["reason"] for one in conditions if (one["type"], one["status"]) == ("Failed", "True"))
+    return next(failed, None)
+
+
+async def test_gangs_that_are_halted_in_their_queue_fail_and_their_time_to_live_begins(
+    kueue: Kueue, tenant: Tenant, queue: str
+) -> None:
+    async with GangService.connect(tenant.config) as gangs:
+        spec = gang_spec(queue_name=QUEUE, cpu="2", ttl_after_finished_s=1)
+        waiting = [await submit_gang(gangs, spec, f"run-{number}") for number in range(12)]
+        await until(lambda: all(kueue.workload_of(tenant.namespace, gang.ref.uid) for gang in waiting))
+        assert all(await asyncio.gather(*(gangs.halt(gang.ref, reason="Enough: stop") for gang in waiting)))
+        async with asyncio.timeout(TIMEOUT_S):
+            while await gangs.client.list(JOBS, tenant.namespace):  # noqa: ASYNC110 - another process deletes them
+                await asyncio.sleep(0.2)
+    assert (pods_of(tenant), kueue.used_cpu(queue)) == ([], "0")
 
 
 async def test_preempted_gang_is_not_timed_out_by_its_age(
@@ -195,10 +230,10 @@ async def test_submission_that_died_is_completed_by_the_next_try(kueue: Kueue, t
     async with GangService.connect(tenant.config) as gangs:
         discovered = await discover(gangs.client)
         arguments: dict[str, Any] = {"key": KEY, "claim": "somebody", "discovered": discovered}
-        dying = CrashingClient(gangs.client, Crash(3, applied=False))
+        dying = CrashingClient(gangs.client, Crash(4, applied=False))
         with pytest.raises(ProcessDied):
             await submit(dying, spec, namespace=tenant.namespace, **arguments)
-        assert dying.requests == ["LIST jobs", "LIST localqueues", "POST jobs", "POST services"]
+        assert dying.requests == ["LIST jobs", "LIST localqueues", "GET clusterqueues", "POST jobs", "POST services"]
         submission = await submit(gangs.client, spec, namespace=tenant.namespace, **arguments)
         async with following(tenant, submission) as gang:
             event = await gang.event()

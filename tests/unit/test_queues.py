@@ -13,7 +13,7 @@ from airflow_provider_gangjobs.gang.labels import (
     LABEL_KUEUE_QUEUE,
 )
 from airflow_provider_gangjobs.gang.queues import NoQueue, queue_of_job, requested_queue
-from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, held_reason, queue_problems
+from airflow_provider_gangjobs.gang.queues.checks import QueueFacts, admission_checks, held_reason, queue_problems
 from airflow_provider_gangjobs.gang.queues.kueue import Kueue
 from airflow_provider_gangjobs.gang.render.shape import shape_of, with_queue_of_connection
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import HOSTNAME, flavor_names, topology_guarantee
@@ -97,6 +97,23 @@ def test_queue_that_does_not_exist_is_a_problem(facts: QueueFacts, name: str, re
 def test_problem_of_a_queue_of_the_connection_names_the_extra() -> None:
     (problem,) = queue_problems("nosuch", None, "ns", QueueFacts(TEAM), ("queue_name",))
     assert problem.path == "extra queue_name of the connection"
+
+
+def test_queue_that_runs_its_jobs_in_other_clusters_is_a_problem() -> None:
+    (problem,) = queue_problems("team", None, "ns", QueueFacts(TEAM, multikueue_check="far"))
+    assert "AdmissionCheck far lets the pods run in another cluster" in problem.what
+
+
+CHECKS: dict[str, Any] = {
+    "none": ({}, []),
+    "v1beta1": ({"admissionChecks": ["a", "b"]}, ["a", "b"]),
+    "strategy": ({"admissionChecksStrategy": {"admissionChecks": [{"name": "a", "onFlavors": []}]}}, ["a"]),
+}
+
+
+@pytest.mark.parametrize(("spec", "names"), CHECKS.values(), ids=CHECKS)
+def test_admission_checks_of_a_cluster_queue_are_read_in_each_version(spec: Any, names: list[str]) -> None:
+    assert admission_checks({"spec": spec}) == names
 
 
 DEFAULTS: dict[str, Any] = {

@@ -26,10 +26,12 @@ class QueueFacts(Struct, frozen=True):
     Attributes:
         local_queues: the LocalQueues of the namespace, by name.
         has_priority: whether the WorkloadPriorityClass exists.
+        multikueue_check: the AdmissionCheck of the queue with which Kueue runs Jobs in other clusters.
     """
 
     local_queues: Mapping[str, Mapping[str, Any]] | None = None
     has_priority: bool | None = None
+    multikueue_check: str | None = None
 
 
 def queue_problems(
@@ -51,6 +53,11 @@ def queue_problems(
                 remedy,
             )
         )
+    if facts.multikueue_check is not None:
+        field = name_parameter("queue_name", connection_defaults)
+        where = f"AdmissionCheck {facts.multikueue_check} lets the pods run in another cluster"
+        remedy = "Name a queue that does not dispatch its Jobs to other clusters"
+        problems.append(Problem(field, f"{name}: {where}, where nobody records their outcomes", remedy))
     if priority is not None and facts.has_priority is False:
         field = name_parameter("queue_priority", connection_defaults)
         remedy = "Name a WorkloadPriorityClass, or use priority_class"
@@ -61,6 +68,13 @@ def queue_problems(
 def name_parameter(parameter: str, connection_defaults: Collection[str]) -> str:
     """Return the name of a parameter for messages, which says if the value comes from the connection."""
     return f"extra {parameter} of the connection" if parameter in connection_defaults else parameter
+
+
+def admission_checks(cluster_queue: Mapping[str, Any]) -> list[str]:
+    """Return the names of the AdmissionChecks of a ClusterQueue, in each known version of the API."""
+    spec = cluster_queue.get("spec", {})
+    strategy = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    return [*(spec.get("admissionChecks") or ()), *(str(one["name"]) for one in strategy)]
 
 
 def held_reason(name: str, facts: QueueFacts) -> str | None:

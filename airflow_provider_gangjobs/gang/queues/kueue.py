@@ -7,7 +7,7 @@ as the Job exists.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -20,6 +20,11 @@ from airflow_provider_gangjobs.gang.labels import (
 
 if TYPE_CHECKING:
     from airflow_provider_gangjobs.gang.state.job import Job
+
+
+MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+"""The controller that runs Jobs in other clusters: `spec.managedBy` of such a Job, and `spec.controllerName` of an
+AdmissionCheck."""
 
 
 class Kueue(Struct, frozen=True):

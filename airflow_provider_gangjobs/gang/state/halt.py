@@ -63,21 +63,29 @@ def halt_patch(reason: str, job: Job) -> dict[str, Any]:
     return {"metadata": {"annotations": {ANNOTATION_HALTED: reason}}, "spec": spec}
 
 
-def finish_patch(job: Job) -> dict[str, Any] | None:
-    """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended. `None` if there is none.
+def needs_finish(job: Job) -> bool:
+    """Return whether `halt_patch` leaves the Job suspended, so that `finish_patch` must let it fail.
+
+    :param job: The Job as it was before the halt.
+    """
+    return job.is_suspended or job.started_at is None
+
+
+def finish_patch(job: Job, *, is_deactivated: bool) -> dict[str, Any]:
+    """Return the merge patch that lets a halted Job fail that `halt_patch` left suspended.
 
     The Job controller starts the Job and lets it fail at once, without a pod, because its deadline has passed. The
     patch leaves `parallelism` as it is: Kubernetes 1.36 refuses to change it if the pods are a gang, and every release
     if the gang is that of `Job.spec.scheduling`.
 
-    A Job in a queue of Kueue is started by Kueue, without quota. It needs the patch only if its Workload cannot be
-    deactivated: the patch activates the Workload again.
+    The same holds for a Job in a queue of Kueue whose Workload is inactive: the Job controller is faster than Kueue,
+    which would suspend the Job again. If the Workload cannot be deactivated, the Job waits in its queue until Kueue
+    starts it, and then fails without a pod.
 
     :param job: The Job as it was before the halt.
+    :param is_deactivated: Whether Kueue's Workload of the Job was deactivated.
     """
-    if not (job.is_suspended or job.started_at is None):
-        return None
-    if job.is_queued_by_kueue:
+    if job.is_queued_by_kueue and not is_deactivated:
         return {"spec": {"parallelism": 0}}
     return {"spec": {"suspend": False, "activeDeadlineSeconds": HALTED_DEADLINE_S}}
 

@@ -27,6 +27,8 @@ REASON_HALTED: Final = "Halted"
 """Reason of a halt whose note has no reason."""
 REASON_JOB_DEADLINE: Final = "DeadlineExceeded"
 """Reason of a Job that failed because its activeDeadlineSeconds has passed. A halt sets this deadline."""
+_GENERATION_OF_SECOND_CHANGE: Final = 3
+"""`metadata.generation` is 1 after the creation of a Job, and 2 after its start."""
 _KEEP_SUSPENDED: Final = "keep_suspended"
 """Name of the parameter that keeps the submission from starting the Job."""
 
@@ -333,6 +335,11 @@ class Job(Struct, frozen=True):
     def is_suspended(self) -> bool:
         """`spec.suspend` is true. The Job controller may not have processed it yet, see `suspended`."""
         return self.view.spec.suspend
+
+    @property
+    def is_suspended_again(self) -> bool:
+        """Somebody has suspended the Job after its submission had started it."""
+        return self.is_suspended and self.generation >= _GENERATION_OF_SECOND_CHANGE
 
     @property
     def suspended(self) -> Condition | None:

@@ -69,6 +69,12 @@ class Wait(Struct, frozen=True):
     text: str = ""
 
 
+_MANAGED_WITHOUT_QUEUE: Final = (
+    "Kueue has suspended the Job: it lets only Jobs of a queue run here (manageJobsWithoutQueueName), and the gang has "
+    "no queue. Give queue_name, or name the queue in the connection"
+)
+
+
 def explain_suspension(job: Job, workload: KueueWorkloadView | None = None, events: Sequence[EventView] = ()) -> Wait:
     """Return why a Job is suspended, and who resumes it.
 
@@ -82,6 +88,8 @@ def explain_suspension(job: Job, workload: KueueWorkloadView | None = None, even
     if job.queue:
         found = explain_queue(job.queue, workload, events)
         return Wait(_CAUSES[found.state], to_line(found.text))
+    if workload is not None:
+        return Wait(WaitCause.QUEUE_REFUSED, _MANAGED_WITHOUT_QUEUE)
     if job.is_suspended and job.is_kept_suspended:
         return Wait(WaitCause.SUBMISSION, "keep_suspended is set: the Job waits until its user resumes it")
     if job.is_suspended:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_gangjobs.exceptions import Problem
 from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_PRIORITY, LABEL_KUEUE_QUEUE
-from airflow_provider_gangjobs.gang.queues.kueue import parse_topology
+from airflow_provider_gangjobs.gang.queues.kueue import MULTIKUEUE, parse_topology
 from airflow_provider_gangjobs.gang.spec import GangPolicy
 from airflow_provider_gangjobs.kube import names
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PARTIAL_ADMISSION: Final = "kueue.x-k8s.io/job-min-parallelism"
 """Annotation with which Kueue may start a Job with fewer pods."""
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
-"""Value of `spec.managedBy` of a Job whose pods run in another cluster."""
 _PARAMETERS: Final = {"queue_name": LABEL_KUEUE_QUEUE, "queue_priority": LABEL_KUEUE_PRIORITY}
 
 

@@ -44,6 +44,7 @@ KINDS: Final = {
     "localqueues": "LocalQueue",
     "workloadpriorityclasses": "WorkloadPriorityClass",
     "topologies": "Topology",
+    "admissionchecks": "AdmissionCheck",
 }
 
 
