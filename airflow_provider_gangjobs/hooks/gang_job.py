@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_gangjobs.cluster.loop_local import loop_local
 from airflow_provider_gangjobs.exceptions import GangJobError
 from airflow_provider_gangjobs.hooks.airflow_exceptions import AirflowNotFoundException
 from airflow_provider_gangjobs.hooks.connection import DEFAULT_CONN_ID, SharedReads, read_extras
 from airflow_provider_gangjobs.hooks.session import GangSession
+from airflow_provider_gangjobs.hooks.times import PublicService, with_pendulum_times
 from airflow_provider_gangjobs.service import GangService, follow
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def blocking(
 
     @wraps(method)
     def call(hook: GangJobHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return hook.call(lambda service: method(service, *args, **kwargs))
+        return with_pendulum_times(hook.call(lambda service: method(service, *args, **kwargs)))
 
     return call
 
@@ -58,6 +58,7 @@ class GangJobHook(BaseHook):
 
     The methods block. Code on an event loop uses `async with hook.connect() as service` instead, which has the same
     methods as coroutines. Each blocking call opens and closes a client; `call` makes several requests over one client.
+    Times that the methods return are pendulum `DateTime`s in UTC.
 
     :param kubernetes_conn_id: A connection of type `kubernetes`, with the extras that the cncf.kubernetes provider
         documents. If there is no `kubernetes_default`, the default kubeconfig or the pod's service account is used.
@@ -99,6 +100,8 @@ class GangJobHook(BaseHook):
 
         :param max_age_s: Accept a read of this event loop that began at most so many seconds ago.
         """
+        from airflow_provider_gangjobs.cluster.loop_local import loop_local
+
         pauses = _pauses(retry_for_s)
         while True:
             try:
@@ -133,7 +136,7 @@ class GangJobHook(BaseHook):
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[GangService]:
         """Open a client of the connection's cluster for the duration of the block. For code on an event loop."""
-        async with GangService.connect(await self.aconfig()) as service:
+        async with PublicService.connect(await self.aconfig()) as service:
             yield service
 
     async def afollow(
@@ -149,7 +152,8 @@ class GangJobHook(BaseHook):
 
         :param config: The cluster. By default the hook reads the connection.
         """
-        return await follow(config or await self.aconfig(), ref, until=until, deadlines=deadlines, report=report)
+        config = config or await self.aconfig()
+        return with_pendulum_times(await follow(config, ref, until=until, deadlines=deadlines, report=report))
 
     def call(self, action: Callable[[GangService], Awaitable[T]], *, config: ClusterConfig | None = None) -> T:
         """Run coroutines of the service over one client, and block until they are done.

@@ -139,3 +139,17 @@ def test_official_clients_see_the_same_cluster(hook: GangJobHook) -> None:
 def test_official_client_of_a_missing_connection_names_the_connection() -> None:
     with pytest.raises(AirflowNotFoundException, match="astray"):
         GangJobHook("astray").get_conn()
+
+
+async def test_times_that_the_hook_returns_are_pendulum_times_in_utc(connection: str) -> None:
+    from pendulum import DateTime
+
+    hook = GangJobHook(connection)
+    hook.submit(SUSPENDED, trigger_id="pendulum")
+    blocking = hook.submission("pendulum")
+    async with hook.connect() as service:
+        awaited = await service.submission("pendulum")
+    hook.delete_submission("pendulum")
+
+    assert {type(record.submitted_at) for record in (blocking, awaited)} == {DateTime}
+    assert blocking.submitted_at.timezone_name == "UTC"
