@@ -155,8 +155,8 @@ class GangSpec:
     gang: GangPolicy | str = GangPolicy.REQUIRED
     gang_scheduler: str | None = None
     """What places the gang: `native`, `kueue`, `volcano`, `coscheduling` or `yunikorn`. The default, `auto`, is the
-    scheduler to which the `schedulerName` of the pods belongs, else the scheduler of the connection, else `native`,
-    else the Topology of the Kueue queue."""
+    scheduler to which the `schedulerName` of the pods belongs, else the scheduler of the connection, else the Topology
+    of the Kueue queue if it keeps gangs together, else `native`."""
     dialect: str | None = None
     """Name of a dialect, for example `native`. The default is the best dialect that the cluster serves."""
     rendezvous: bool | Rendezvous | None = None

@@ -101,15 +101,15 @@ class GangJobOperator(StoringTask):
         `preferred` runs plain pods and logs the reason, and `off` always runs plain pods.
     :param gang_scheduler: What places the gang: `native` (the Workload API of Kubernetes), `kueue` (the Topology of its
         queue), `volcano`, `coscheduling` or `yunikorn`. Defaults to `auto`: the scheduler to which `scheduler_name`
-        belongs, else the scheduler that the extra `gang_scheduler` of the connection names, else `native`, else
-        `kueue`.
+        belongs, else the scheduler that the extra `gang_scheduler` of the connection names, else `kueue` in a queue
+        that keeps gangs together, else `native`.
     :param dialect: Version of the Workload API: `v1alpha1`, `v1alpha2`, `v1alpha3`, `v1beta1`, or `native`
         (`Job.spec.scheduling`). Defaults to the best version that the cluster serves.
     :param rendezvous: Whether the gang gets a headless Service and MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and
         further variables: a bool, or `Rendezvous(port=...)`. Defaults to on if there are several ranks. The default
         port is 29500.
     :param queue_name: Name of the Kueue LocalQueue that decides when the gang may run. Defaults to the label of the
-        manifest or, without the label, to no queue. (templated)
+        manifest, else to the extra `queue_name` of the connection, else to no queue. (templated)
     :param queue_priority: Name of the Kueue WorkloadPriorityClass that orders the gangs of a queue. Defaults to the
         priority of the pods. (templated)
     :param topology: `required:LABEL` or `preferred:LABEL`: Kueue places all pods on nodes with the same value of this

@@ -20,7 +20,7 @@ from airflow_provider_gangjobs.gang.render.policy import (
     ineligibility_reason,
     is_single_pod,
 )
-from airflow_provider_gangjobs.gang.schedulers.base import ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.base import DEFAULT_SCHEDULER, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.kueue_topology import KUEUE, KueueTopology
 from airflow_provider_gangjobs.gang.schedulers.native import NativeDialect, select_dialect
 from airflow_provider_gangjobs.gang.schedulers.selection import AUTO, SCHEDULER_NAMES, select_scheduler
@@ -69,16 +69,28 @@ def select_placement(
 
 
 def depends_on_queue(spec: GangSpec, shape: Shape, discovered: DiscoveredResources) -> bool:
-    """Return whether the queue of the gang decides if its pods are placed as a gang: nothing else places them."""
+    """Return whether the queue of the gang decides how its pods are placed.
+
+    The queue decides if nothing else places the pods, and if nobody has named what places them. In the second case the
+    Workload API places them unless the queue keeps gangs together.
+    """
     is_placed = shape.user_gang_link is None and not is_single_pod(shape) and ineligibility_reason(shape) is None
     if spec.gang == GangPolicy.OFF or shape.kueue_queue is None or not is_placed:
         return False
-    return _find_scheduler(spec, shape, discovered).scheduler is None
+    return _is_automatic(spec, shape, discovered) or _find_scheduler(spec, shape, discovered).scheduler is None
+
+
+def _is_automatic(spec: GangSpec, shape: Shape, discovered: DiscoveredResources) -> bool:
+    """Return whether neither the gang nor the connection names what places the pods."""
+    named = (spec.gang_scheduler, spec.dialect, discovered.gang_scheduler, shape.scheduler_name)
+    return all(name in (None, AUTO, DEFAULT_SCHEDULER) for name in named)
 
 
 def _with_queue(found: _Found, queue: Guarantee) -> _Found:
     if queue.kept:
         return _Found(KueueTopology())
+    if found.scheduler is not None:
+        return found
     reason = "; ".join(filter(None, (found.unserved, queue.reason)))
     return found._replace(unserved=reason, advice=_ADVICE_QUEUE if queue.kept is None else found.advice)
 

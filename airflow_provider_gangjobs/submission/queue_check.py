@@ -69,7 +69,7 @@ class CheckQueue(Struct, frozen=True):
         requests = progress.requests
         for version in VERSIONS:
             try:
-                found = await requests.list(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
+                found = await requests.list_once(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
             except NotFound:
                 continue
             except Forbidden:
@@ -89,7 +89,7 @@ class CheckQueue(Struct, frozen=True):
 
         async def find(plural: str, kind: str, name: str) -> Object:
             resource = Resource(KUEUE_GROUP, version, plural, kind, namespaced=False)
-            return await progress.requests.find(resource, name) or {}
+            return await progress.requests.find_once(resource, name) or {}
 
         try:
             cluster_queue = await find("clusterqueues", "ClusterQueue", local_queue["spec"]["clusterQueue"])

@@ -31,7 +31,7 @@ async def read_topology_guarantee(requests: RetryingRequests, queue: str) -> Gua
 
 
 async def _read(requests: RetryingRequests, version: str, queue: str) -> Guarantee:
-    found = await requests.list(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
+    found = await requests.list_once(Resource(KUEUE_GROUP, version, "localqueues", "LocalQueue"))
     local = next((item for item in found if item["metadata"]["name"] == queue), None)
     if local is None:
         return Guarantee(False, f"{queue} is no LocalQueue of namespace {requests.namespace}")
@@ -49,4 +49,4 @@ async def _read(requests: RetryingRequests, version: str, queue: str) -> Guarant
 
 async def _get(requests: RetryingRequests, version: str, plural: str, kind: str, name: str) -> Object:
     """Return an object without a namespace; an empty one if it does not exist."""
-    return await requests.find(Resource(KUEUE_GROUP, version, plural, kind, namespaced=False), name) or {}
+    return await requests.find_once(Resource(KUEUE_GROUP, version, plural, kind, namespaced=False), name) or {}

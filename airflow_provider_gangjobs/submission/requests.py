@@ -104,6 +104,8 @@ class RetryingRequests:
         self.clock = clock or Clock()
         self.sent = 0
         """How many requests were sent, without those that the client retried."""
+        self._found: dict[tuple[Resource, str], Object | None] = {}
+        self._listed: dict[Resource, Objects] = {}
 
     def backoff(self) -> Backoff:
         """Return the pauses for one series of tries."""
@@ -128,6 +130,18 @@ class RetryingRequests:
         """Return all objects of the namespace that match the label selector."""
         self.sent += 1
         return await self._client.list(resource, self.namespace, label_selector=selector)
+
+    async def find_once(self, resource: Resource, name: str) -> Object | None:
+        """Return the object as `find` does. An object that this submission has read before is not read again."""
+        if (resource, name) not in self._found:
+            self._found[resource, name] = await self.find(resource, name)
+        return self._found[resource, name]
+
+    async def list_once(self, resource: Resource) -> Objects:
+        """Return all objects of the namespace. What this submission has listed before is not listed again."""
+        if resource not in self._listed:
+            self._listed[resource] = await self.list(resource)
+        return self._listed[resource]
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Object:
         """Create an object with one POST, which is not retried."""

@@ -35,6 +35,8 @@ QUEUE = "team"
 SLEEP = "import time; time.sleep(3000)"
 KEY = TaskKey("dag", "run", "task", -1)
 SHORT = "import time; time.sleep(1)"
+QUEUE_READS = ["LIST localqueues", "GET clusterqueues", "GET resourceflavors"]
+"""The requests of a submission about a queue that the user names, whose flavor has no Topology."""
 
 
 @pytest.fixture
@@ -230,10 +232,10 @@ async def test_submission_that_died_is_completed_by_the_next_try(kueue: Kueue, t
     async with GangService.connect(tenant.config) as gangs:
         discovered = await discover(gangs.client)
         arguments: dict[str, Any] = {"key": KEY, "claim": "somebody", "discovered": discovered}
-        dying = CrashingClient(gangs.client, Crash(4, applied=False))
+        dying = CrashingClient(gangs.client, Crash(2 + len(QUEUE_READS), applied=False))
         with pytest.raises(ProcessDied):
             await submit(dying, spec, namespace=tenant.namespace, **arguments)
-        assert dying.requests == ["LIST jobs", "LIST localqueues", "GET clusterqueues", "POST jobs", "POST services"]
+        assert dying.requests == ["LIST jobs", *QUEUE_READS, "POST jobs", "POST services"]
         submission = await submit(gangs.client, spec, namespace=tenant.namespace, **arguments)
         async with following(tenant, submission) as gang:
             event = await gang.event()

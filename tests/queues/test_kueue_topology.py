@@ -40,6 +40,21 @@ async def test_required_gang_runs_where_the_queue_has_a_topology(bare_kueue: Kue
     assert bare_tenant.forbidden_requests() == []
 
 
+async def test_topology_of_a_queue_comes_before_the_workload_api(kueue: Kueue, tenant: Tenant) -> None:
+    create_topology_queue(kueue, tenant.namespace, HOSTNAME)
+    kueue.create_queue(tenant.namespace, name="quota")
+    async with GangService.connect(tenant.config) as gangs:
+        by_kueue = await submit_gang(gangs, gang_spec(queue_name="team"), "kueue")
+        native = await submit_gang(gangs, gang_spec(queue_name="team", gang_scheduler="native"), "native")
+        counted = await submit_gang(gangs, gang_spec(queue_name="quota"), "counted")
+        for submission in (by_kueue, native, counted):
+            async with following(tenant, submission) as gang:
+                assert (await gang.event()).status is Status.SUCCEEDED
+    assert by_kueue.decision == "gang:kueue"
+    assert native.decision == counted.decision != by_kueue.decision
+    assert tenant.forbidden_requests() == []
+
+
 async def test_gang_that_fits_the_sum_and_not_the_nodes_gets_no_pod(bare_kueue: Kueue, bare_tenant: Tenant) -> None:
     create_topology_queue(bare_kueue, bare_tenant.namespace, HOSTNAME)
     async with GangService.connect(bare_tenant.config) as gangs:

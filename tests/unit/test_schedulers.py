@@ -9,7 +9,7 @@ from airflow_provider_gangjobs.cluster.discovery import DiscoveredResources
 from airflow_provider_gangjobs.exceptions import GangUnsupported, InvalidGangSpec, SubmissionFailed
 from airflow_provider_gangjobs.gang.render.policy import Placement, PlacementDecision
 from airflow_provider_gangjobs.gang.render.shape import shape_of
-from airflow_provider_gangjobs.gang.schedulers.base import SchedulingGroup, ServedGroup
+from airflow_provider_gangjobs.gang.schedulers.base import Guarantee, SchedulingGroup, ServedGroup
 from airflow_provider_gangjobs.gang.schedulers.native import newer_dialects, select_dialect
 from airflow_provider_gangjobs.gang.schedulers.selection import (
     SEPARATE_SCHEDULERS,
@@ -21,7 +21,7 @@ from airflow_provider_gangjobs.gang.schedulers.selection import (
 )
 from airflow_provider_gangjobs.gang.spec import GangPolicy, GangSpec
 from airflow_provider_gangjobs.gang.validation.validate import require_valid
-from airflow_provider_gangjobs.submission.placement import select_placement
+from airflow_provider_gangjobs.submission.placement import depends_on_queue, select_placement
 
 GROUP = SchedulingGroup("train-0", "ml", 4, 3, "high", {"gangjobs.airflow/gang": "train-0"})
 CONTAINER = {"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
@@ -34,9 +34,12 @@ def gang(**parameters):
     return GangSpec(image="i", workers=4, **parameters)
 
 
-def placement(spec, **discovered):
+def placement(spec, queue=None, **discovered):
+    """The placement of a gang. The guarantee of its queue is used if the placement depends on the queue."""
     known = DiscoveredResources(**{"release": "1.34", "git_version": None, "resources": {}, **discovered})
-    decision, scheduler = select_placement(spec, shape_of(spec, {}), known, where="ml/train")
+    shape = shape_of(spec, {})
+    queue = queue if depends_on_queue(spec, shape, known) else None
+    decision, scheduler = select_placement(spec, shape, known, where="ml/train", queue=queue)
     return str(decision), scheduler and scheduler.name
 
 
@@ -155,6 +158,41 @@ def test_a_connection_names_the_scheduler_of_gangs_that_name_none():
     assert placement(gang(), groups=VOLCANO, gang_scheduler="volcano") == ("gang:volcano", "volcano")
     native = {"resources": NATIVE, "gang_scheduler": "volcano"}
     assert placement(gang(gang_scheduler="native"), **native) == ("gang:v1beta1", "v1beta1")
+
+
+QUEUED = gang(queue_name="team")
+KEPT, COUNTED, UNKNOWN = Guarantee(True), Guarantee(False, "counts a quota"), Guarantee(None, "cannot be read")
+IN_QUEUES = {
+    "queue with a topology": (QUEUED, KEPT, {"resources": NATIVE}, "gang:kueue"),
+    "queue that counts a quota": (QUEUED, COUNTED, {"resources": NATIVE}, "gang:v1beta1"),
+    "queue that cannot be read": (QUEUED, UNKNOWN, {"resources": NATIVE}, "gang:v1beta1"),
+    "no Workload API": (QUEUED, KEPT, {}, "gang:kueue"),
+    "native by name": (
+        gang(queue_name="team", gang_scheduler="native"),
+        KEPT,
+        {"resources": NATIVE},
+        "gang:v1beta1",
+    ),
+    "dialect by name": (gang(queue_name="team", dialect="v1beta1"), KEPT, {"resources": NATIVE}, "gang:v1beta1"),
+    "scheduler of the pods": (
+        gang(queue_name="team", scheduler_name="volcano"),
+        KEPT,
+        {"groups": VOLCANO},
+        "gang:volcano",
+    ),
+    "scheduler of the connection": (
+        QUEUED,
+        KEPT,
+        {"resources": NATIVE, "gang_scheduler": "native"},
+        "gang:v1beta1",
+    ),
+    "no queue": (gang(), KEPT, {"resources": NATIVE}, "gang:v1beta1"),
+}
+
+
+@pytest.mark.parametrize(("spec", "queue", "discovered", "decision"), IN_QUEUES.values(), ids=IN_QUEUES)
+def test_the_topology_of_a_queue_places_gangs_that_name_no_scheduler(spec, queue, discovered, decision):
+    assert placement(spec, queue, **discovered)[0] == decision
 
 
 def test_a_gang_that_names_no_scheduler_is_placed_by_the_workload_api_as_before():
