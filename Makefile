@@ -15,7 +15,7 @@ QUICK  := not slow and (not airflow or representative)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-ci test-cluster test-queues test-airflow clusters bench check docs format up down lock clean
+.PHONY: help setup demo test test-all test-ci test-cluster test-kubelet test-queues test-airflow clusters bench check docs format up down lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-ci: $(SYNCED) ## Run what .ci/run adds to make test: conformance to 1.37, e
 
 test-cluster: $(SYNCED) ## Run all tests against real control planes of Kubernetes 1.35, 1.36 and 1.37
 	@$(BIN)/python -m tests.tiers cluster conformance
+
+test-kubelet: $(SYNCED) ## Run real containers: Debian's containerd and a kubelet of Kubernetes 1.37 and 1.36 (needs root on Linux)
+	@$(BIN)/python -m tests.tiers kubelet
 
 test-queues: $(SYNCED) ## Run all tests with the real Kueue, Volcano and coscheduling beside real control planes
 	@$(BIN)/python -m tests.tiers queues

@@ -37,6 +37,7 @@ KUEUE = "tests.queues.kueue.build"
 SCHEDULERS = "tests.queues.schedulers.build"
 POSTGRES = "tests.airflow.postgres.programs"
 BROWSER = "tests.airflow.ui.browser"
+KUBELETS = "tests.kubelet.build"
 
 
 REPEATABLE = "--hypothesis-profile=repeatable"
@@ -99,6 +100,12 @@ ALL = (
             *(f"--ignore=tests/airflow/{other}" for other in ("postgres", "soak", "ui")),
             *_spread(2, "loadfile"),
         ),
+    ),
+    Tier(
+        "kubelet",
+        ("tests/kubelet", REPEATABLE, *_spread(2, "loadgroup")),
+        {"GANGJOBS_KUBELET": "real"},
+        requires=(CONTROL_PLANES, KUBELETS),
     ),
     Tier("soak", ("tests/airflow/soak",), requires=(CONTROL_PLANES, POSTGRES)),
     Tier("ui", ("tests/airflow/ui", *_spread(2, "loadfile")), requires=(BROWSER,)),

@@ -50,6 +50,7 @@ class NodeConfig:
     status_interval_s: float = 300.0
     retry_s: float = 2.0
     crash_backoff_s: float = 10.0
+    eviction_interval_s: float = 10.0
     log_bytes_max: int = 10 * 1024 * 1024
 
     def capacity(self) -> dict[str, str]:

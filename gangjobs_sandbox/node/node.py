@@ -57,6 +57,8 @@ class Node:
         self.config = config
         self.registered = asyncio.Event()
         """Set when the Node object is ready."""
+        self.has_ended = False
+        """Whether `run` has ended. The containers may continue, but the node serves no log any more."""
         self.logs = NodeLogs(self)
         self._client = client
         self._network = network or PodNetwork(str(config.root_dir))
@@ -68,6 +70,12 @@ class Node:
 
     async def run(self) -> None:
         """Join the cluster and run pods until cancelled. All containers end then, unless they outlive the node."""
+        try:
+            await self._run()
+        finally:
+            self.has_ended = True
+
+    async def _run(self) -> None:
         self.config.root_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         probed = await self._probe()
         _log.info("node %s isolates containers by %s %s", self.config.name, probed.isolation, probed.reason)
@@ -182,21 +190,22 @@ class NodeLogs:
         limit_bytes: int | None = None,
         previous: bool = False,
     ) -> AsyncIterator[bytes]:
-        """Yield the log of the current or the previous run of a container.
+        """Yield the log of the current or the previous run of a container. The end of the node ends the log.
 
         Raises:
             LookupError: the pod is not on this node, or the container has not run. The first iteration raises it.
         """
-        worker = self._node.get_worker(namespace, pod)
+        node = self._node
+        worker = node.get_worker(namespace, pod)
         if worker is None:
-            raise LookupError(f'pod "{pod}" not found on node {self._node.config.name}')
+            raise LookupError(f'pod "{pod}" not found on node {node.config.name}')
         latest = worker.folder.latest_run(container)
         run = latest if not previous else latest - 1 if latest else None
         if run is None:
             raise LookupError(f'{"previous terminated " if previous else ""}container "{container}" not found')
         options = LogOptions(follow, tail_lines, since, timestamps, limit_bytes)
         path = str(worker.folder.run(container, run) / LOG_FILE)
-        async for piece in read_log(path, options, ended=lambda: worker.has_ended(container, run)):
+        async for piece in read_log(path, options, ended=lambda: node.has_ended or worker.has_ended(container, run)):
             yield piece
 
 

@@ -6,8 +6,8 @@
 4. Write the last status.
 5. After the deletion request, delete the object with grace period 0, and remove the folder.
 
-A stop (deletion, deadline, or the end of the node) can come during any step and skips the remaining work of the steps
-before step 4.
+A stop (deletion, deadline, eviction, or the end of the node) can come during any step and skips the remaining work of
+the steps before step 4.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .container import ContainerRunner, StopRequest
 from .container_config import ContainerContext
 from .dns import PodName, hosts_header
 from .downward_api import PodFacts
+from .eviction import GRACE_EVICTED_S, wait_for_excess
 from .fetching import fetch_sources, fetch_tokens
 from .hosts import HostsFile
 from .pod_folder import PodFolder
@@ -163,6 +164,7 @@ class PodWorker:
         self._join_network()
         self._writer.mark_changed()
         deadline = asyncio.create_task(self._enforce_deadline(), name=f"deadline of {self._name}")
+        limits = asyncio.create_task(self._enforce_size_limits(), name=f"size limits of {self._name}")
         try:
             if await self._prepare():
                 await self._run_containers()
@@ -170,7 +172,7 @@ class PodWorker:
             await self._shut_down()
             raise
         finally:
-            await cancel_and_wait(deadline)
+            await cancel_and_wait(deadline, limits)
         # Release before the end is reported: the scheduler may bind another pod to this node at once.
         self._host.admission.release(self.folder.uid)
         self.state.stopped = True
@@ -291,6 +293,13 @@ class PodWorker:
         self.state.phase_override = PhaseOverride("Failed", "DeadlineExceeded", message)
         self.event("Normal", "DeadlineExceeded", message)
         self._request_stop(self._grace_s)
+
+    async def _enforce_size_limits(self) -> None:
+        message = await wait_for_excess(self.pod["spec"], self.folder, interval_s=self._host.config.eviction_interval_s)
+        if not self.stop.is_requested():
+            self.state.phase_override = PhaseOverride("Failed", "Evicted", message)
+            self.event(WARNING, "Evicted", message)
+            self._request_stop(GRACE_EVICTED_S)
 
     def _request_stop(self, grace_s: float) -> None:
         was_requested = self.stop.is_requested()

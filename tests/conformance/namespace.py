@@ -171,13 +171,18 @@ class Namespace:
             _accepted(self.api.post(NODE_LIST, json={"metadata": {"name": name}}))
             self.nodes.append(name)
             _accepted(self.api.patch(f"{NODE_LIST}/{name}/status", json=_ready(cpu), headers=_STRATEGIC))
-            _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": None}}, headers=_MERGE))
+        self.untaint()
         return names
 
     def taint(self, taint: Obj, *, only: str | None = None) -> None:
         """Put the taint on all nodes, or on one."""
         for name in self.nodes if only is None else [only]:
             _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": [taint]}}, headers=_MERGE))
+
+    def untaint(self) -> None:
+        """Remove all taints of all nodes."""
+        for name in self.nodes:
+            _accepted(self.api.patch(f"{NODE_LIST}/{name}", json={"spec": {"taints": None}}, headers=_MERGE))
 
     def set_running(self, *pods: Obj) -> None:
         """The node says that the pods run."""

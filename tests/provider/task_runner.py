@@ -41,11 +41,14 @@ class OperatorWithTime(GangJobOperator):
 
 
 class Task:
-    """A task of a fresh DAG run, and its tries."""
+    """A task of a fresh DAG run, and its tries.
+
+    :param cluster: The embedded cluster, of which `jobs` and `pods` read the objects.
+    """
 
     kind: type[GangJobOperator] = OperatorWithTime
 
-    def __init__(self, cluster: SandboxThread, connection: str, script: str, **parameters: Any) -> None:
+    def __init__(self, cluster: SandboxThread | None, connection: str, script: str, **parameters: Any) -> None:
         self.cluster = cluster
         self.run_id = uuid4().hex
         self.tries = 0
@@ -60,13 +63,9 @@ class Task:
     def operator(self) -> GangJobOperator:
         """Return a new operator, as each process creates it from the DAG file."""
         with _DAG_CONTEXT, DAG("d", schedule=None):
+            defaults = {"image": "i", "workers": 2, "resources": {"cpu": "100m"}}
             self.last_operator = self.kind(
-                task_id="train",
-                image="i",
-                workers=2,
-                resources={"cpu": "100m"},
-                kubernetes_conn_id=self.connection,
-                **self.parameters,
+                task_id="train", kubernetes_conn_id=self.connection, **{**defaults, **self.parameters}
             )
         return self.last_operator
 
@@ -124,6 +123,7 @@ class Task:
     def jobs(self) -> list[dict[str, Any]]:
         """The Jobs of this task in the cluster."""
         name = json.dumps(self.run_id)[1:-1]
+        assert self.cluster is not None
         listed = self.cluster.call(lambda it: it.registry.list(JOBS))
         return [job for job in listed if name in job["metadata"]["annotations"].get("gangjobs.airflow/task", "")]
 
@@ -131,6 +131,7 @@ class Task:
     def pods(self) -> list[dict[str, Any]]:
         """The pods of this task, including pods that are being deleted."""
         selector = f"{LABEL_TASK}={TaskKey('d', self.run_id, 'train').digest}"
+        assert self.cluster is not None
         listed: list[dict[str, Any]] = self.cluster.call(lambda it: it.registry.list(PODS, label_selector=selector))
         return listed
 

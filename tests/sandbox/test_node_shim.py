@@ -63,7 +63,7 @@ async def test_program_that_cannot_start_reports_the_reason(
 async def test_output_keeps_streams_apart(tmp_path: Path) -> None:
     made = shell(tmp_path, "echo out; echo err >&2; printf rest")
     await run(made)
-    assert sorted(records_of(made)) == [["stderr", "F", "err"], ["stdout", "F", "out"], ["stdout", "F", "rest"]]
+    assert sorted(records_of(made)) == [["stderr", "F", "err"], ["stdout", "F", "out"], ["stdout", "P", "rest"]]
 
 
 async def test_environment_and_directory_are_those_of_the_spec(tmp_path: Path) -> None:

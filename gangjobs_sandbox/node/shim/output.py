@@ -1,7 +1,8 @@
 """Writes the output of a container to one file, line by line, in the log format of the container runtime interface.
 
 A line is `<RFC 3339 time with nanoseconds> <stdout|stderr> <F|P> <text>`; P marks a part of a line that is longer than
-`LINE_BYTES_MAX`. A file that exceeds its limit is renamed to `<path>.1`, which replaces the previous one, so a
+`LINE_BYTES_MAX`, and text without a line end at the end of the output. As containerd does, a carriage return before the
+line end is left out. A file that exceeds its limit is renamed to `<path>.1`, which replaces the previous one, so a
 container uses at most twice the limit on disk.
 """
 
@@ -37,7 +38,7 @@ class Output:
     def close(self) -> None:
         """Write the remaining text without a line end, and close the file."""
         stamp = _stamp()
-        self._write(b"".join(_record(stamp, stream, b"F", rest) for stream, rest in self._rests.items()))
+        self._write(b"".join(_record(stamp, stream, b"P", rest) for stream, rest in self._rests.items()))
         self._rests.clear()
         self._file.close()
 
@@ -57,6 +58,7 @@ class Output:
 
 
 def _records(stamp: bytes, stream: str, line: bytes) -> list[bytes]:
+    line = line.removesuffix(b"\r")
     parts = [line[at : at + LINE_BYTES_MAX] for at in range(0, len(line), LINE_BYTES_MAX)] or [b""]
     return [*(_record(stamp, stream, b"P", part) for part in parts[:-1]), _record(stamp, stream, b"F", parts[-1])]
 

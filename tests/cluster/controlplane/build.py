@@ -83,20 +83,26 @@ def go() -> str:
     return str(program)
 
 
-def build(release: str) -> None:
-    """Build one release; the binary appears under its final name only when it is whole."""
+def linker_flags(release: str) -> str:
+    """The flags that give a program of Kubernetes its version.
+
+    Without these linker variables the server calls itself v0.0.0 and its emulation version goes wrong.
+    """
     version = pinned_version(release)
     major, minor = version.removeprefix("v").split(".")[:2]
+    package = "k8s.io/component-base/version"
+    return f"-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+
+
+def build(release: str) -> None:
+    """Build one release; the binary appears under its final name only when it is whole."""
     target = binary(release)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name("controlplane.part")
-    # Without these linker variables the server calls itself v0.0.0 and its emulation version goes wrong.
-    package = "k8s.io/component-base/version"
-    flags = f"-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     subprocess.run(
         [
             *(go(), "build", f"-modfile=releases/{release}.mod", "-mod=readonly", "-trimpath"),
-            *("-ldflags", flags, "-o", str(unfinished), "."),
+            *("-ldflags", linker_flags(release), "-o", str(unfinished), "."),
         ],
         cwd=HERE,
         check=True,

@@ -1,0 +1,112 @@
+"""Build the kubelets that are missing, and install what they need: `python -m tests.kubelet.build [1.36 1.37]`.
+
+Each release becomes one static binary `<assets>/<release>/kubelet`, from the Kubernetes version that the control plane
+of the release has. A build takes half a minute where the control plane has been built, and six minutes with a cold Go
+build cache. As root on Debian or Ubuntu, the command installs containerd, the network plugins, busybox and iproute2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.airflow.debian import install
+from tests.cluster.controlplane import build as controlplane
+from tests.cluster.controlplane.build import assets_root, build_missing, go, linker_flags, pinned_version
+
+MODULE: Final = Path(controlplane.__file__).resolve().parent
+"""The Go module of the control planes, whose package `kubelet` is the kubelet."""
+RELEASES: Final = ("1.36", "1.37")
+PACKAGES: Final = ("containerd", "containernetworking-plugins", "busybox-static", "iproute2")
+PROGRAMS: Final = ("containerd", "ctr", "ip", "nsenter", "unshare")
+BUSYBOX: Final = Path("/bin/busybox")
+NETWORK_PLUGINS: Final = Path("/usr/lib/cni")
+ADVICE: Final = f"Debian, Ubuntu: apt-get install {' '.join(PACKAGES)}"
+
+
+def binary(release: str) -> Path:
+    """Return where the kubelet of `release` is, once built."""
+    return assets_root() / release / "kubelet"
+
+
+def fingerprint(release: str) -> str:
+    """Return a text that changes when anything that the binary is made from changes."""
+    digest = hashlib.sha256()
+    for source in (MODULE / "kubelet" / "main.go", *_module_files(release)):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def is_current(release: str) -> bool:
+    """Return whether the binary exists and was made from the present sources."""
+    stamp = binary(release).with_name("kubelet.fingerprint")
+    return binary(release).is_file() and (not stamp.exists() or stamp.read_text() == fingerprint(release))
+
+
+def build(release: str) -> None:
+    """Build one release. The binary gets its final name only when it is complete."""
+    target = binary(release)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name("kubelet.part")
+    with tempfile.TemporaryDirectory() as folder:
+        # The kubelet has a few packages that no other component has. They are added to a copy of the pinned files, so
+        # that the control planes need no new build.
+        pins, *sums = _module_files(release)
+        copy = Path(folder) / pins.name
+        copy.write_bytes(pins.read_bytes())
+        copy.with_suffix(".sum").write_bytes(b"".join(part.read_bytes() for part in sums))
+        command = (
+            *(go(), "build", f"-modfile={copy}", "-mod=mod", "-trimpath"),
+            *("-ldflags", linker_flags(release), "-o", str(unfinished), "./kubelet"),
+        )
+        subprocess.run(command, cwd=MODULE, check=True, env={**os.environ, "CGO_ENABLED": "0"})
+    unfinished.replace(target)
+    target.with_name("kubelet.fingerprint").write_text(fingerprint(release))
+
+
+def missing_programs() -> list[str]:
+    """Return the programs that are not installed."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    return missing + [str(path) for path in (BUSYBOX, NETWORK_PLUGINS / "bridge") if not path.exists()]
+
+
+def unavailable() -> str:
+    """Return why this machine cannot run a kubelet; an empty text if it can."""
+    if sys.platform != "linux":
+        return "a kubelet needs Linux"
+    if os.geteuid() != 0:
+        return "a kubelet needs root"
+    if missing := missing_programs():
+        return f"not installed: {', '.join(missing)} ({ADVICE})"
+    return ""
+
+
+def _module_files(release: str) -> list[Path]:
+    """Return the module file of the control plane, its checksums, and those that only the kubelet needs.
+
+    `pin.sh` writes one file with all checksums. The releases with a file of their own for the kubelet are older than
+    the kubelet of the tests.
+    """
+    pins = [MODULE / "releases" / f"{release}.{kind}" for kind in ("mod", "sum")]
+    return [path for path in (*pins, MODULE / "kubelet" / f"{release}.sum") if path.exists()]
+
+
+def main(releases: list[str]) -> int:
+    if missing_programs():
+        install("containerd", *PACKAGES)
+    if reason := unavailable():
+        print(f"{reason}: the tests with a kubelet are skipped")
+        return 1 if os.environ.get("CI") else 0
+    versions = {release: pinned_version(release) for release in RELEASES}
+    names = releases or list(RELEASES)
+    return build_missing(names, versions, label="kubelet ", is_current=is_current, build=build, binary=binary)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

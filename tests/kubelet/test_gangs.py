@@ -1,0 +1,159 @@
+"""Gangs of the operator on the node under test: results, files, logs, and the reasons of failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.informer import informers
+from airflow_provider_gangjobs.exceptions import AppFailed, ImagePullFailed, Unschedulable
+from airflow_provider_gangjobs.triggers.wait import wait_for_event
+from tests.kubelet.images import IMAGE
+from tests.provider.task_runner import Task
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from airflow_provider_gangjobs.gang.outcome.event import GangEvent
+    from airflow_provider_gangjobs.triggers.gang_job import GangJobTrigger
+    from tests.conformance.namespace import Namespace
+    from tests.conformance.targets import Target
+    from tests.kubelet.nodes import NodeUnderTest
+
+TaskMaker = Callable[..., Task]
+LABEL = "[rank 0] "
+LOGGER = " [airflow.task"
+"""What follows each line in the captured output."""
+
+
+def lines_of_rank_0(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return what the operator has logged of rank 0, without the notes of the provider."""
+    logged = (line.partition(LABEL)[2] for line in capsys.readouterr().out.splitlines())
+    return [line.partition(LOGGER)[0].rstrip() for line in logged if line and not line.startswith("(")]
+
+
+class StreamedLines(logging.Handler):
+    """Runs a trigger in a thread, and keeps the lines that it streams and its event."""
+
+    def __init__(self, trigger: GangJobTrigger) -> None:
+        super().__init__()
+        self.of_rank_0: list[str] = []
+        self.event: GangEvent | None = None
+        self._args = trigger.args
+        self._log: Any = logging.Logger("trigger")
+        self._log.addHandler(self)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage().removeprefix(LABEL)
+        if line != record.getMessage() and not line.startswith("("):
+            self.of_rank_0.append(line)
+
+    def wait_event(self) -> GangEvent:
+        self._thread.join(TIMEOUT_S)
+        assert self.event is not None, "the trigger has no event"
+        return self.event
+
+    async def _run(self) -> None:
+        try:
+            self.event = await wait_for_event(self._args, "ended", self._log)
+        finally:
+            await informers().aclose()
+
+
+@pytest.fixture
+def task(target: Target, namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> TaskMaker:
+    """Make a task that runs a shell script on two ranks, in the namespace of the test."""
+    extra = {"kube_config_path": str(target.kubeconfig), "namespace": namespace.name}
+    monkeypatch.setenv("AIRFLOW_CONN_NODE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+
+    def make(script: str, **parameters: Any) -> Task:
+        return Task(None, "node", script, **{"image": IMAGE, "image_pull_policy": "Never", **parameters})
+
+    return make
+
+
+def test_gang_returns_results_and_reads_its_files(task: TaskMaker) -> None:
+    script = 'printf "[%s, %s]" "$RANK" "$(cat /gang/files/number)" > "$GANG_RESULT_PATH"'
+    assert task(script, files={"number": b"41"}, results="all").execute() == [[0, 41], [1, 41]]
+
+
+def test_log_of_20000_lines_is_in_the_task_log_whole(task: TaskMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    task("seq 20000; sleep 1").execute()
+    assert lines_of_rank_0(capsys) == [str(number) for number in range(1, 20_001)]
+
+
+def test_long_log_with_an_exception_is_in_the_task_log_whole(
+    task: TaskMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = "awk 'BEGIN { for (i = 1; i <= 1200; i++) printf \"%0399d\\n\", i }'"
+    with pytest.raises(AppFailed) as raised:
+        task(f"{write}; echo 'ValueError: loss is NaN'; sleep 1; exit 3").execute()
+    expected = [f"{number:0399}" for number in range(1, 1201)]
+    assert lines_of_rank_0(capsys) == [*expected, "ValueError: loss is NaN"]
+    assert str(raised.value).endswith("ValueError: loss is NaN")
+
+
+FAILURES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a rank that fails": (
+        'test "$RANK" = 0 || exit 5; sleep 300',
+        {"termination_grace": 1},
+        "exited with code 5",
+    ),
+    "too little memory": (
+        "x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 60",
+        {"resources": {"cpu": "100m", "memory": "48Mi"}},
+        "OOMKilled",
+    ),
+    "a program that does not exist": ("", {"command": ["/no/such/program"]}, "StartError"),
+}
+
+
+@pytest.mark.parametrize(("script", "parameters", "reason"), FAILURES.values(), ids=FAILURES)
+def test_failure_is_reported_with_its_reason(
+    task: TaskMaker, script: str, parameters: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(AppFailed, match=reason) as raised:
+        task(script, **parameters).execute()
+    assert raised.value.rank is not None
+
+
+def test_gang_that_cannot_fit_times_out_with_the_reason(task: TaskMaker, namespace: Namespace) -> None:
+    train = task("true", workers=3, resources={"cpu": "40"}, assemble_timeout=8)
+    with pytest.raises(Unschedulable, match="cpu"):
+        train.execute()
+    assert not [pod for pod in namespace.pods() if pod["spec"].get("nodeName")]
+
+
+def test_missing_image_is_the_reason_of_a_gang_that_does_not_start(task: TaskMaker, target: Target) -> None:
+    if not target.is_real:
+        pytest.skip("the sandbox has no images (docs/clusters.md)")
+    with pytest.raises(ImagePullFailed, match="localhost:1/missing:1"):
+        task("true", image="localhost:1/missing:1", assemble_timeout=15).execute()
+
+
+# -- a node program that is restarted ----------------------------------------------------------------------
+
+
+def test_stream_neither_loses_nor_repeats_a_line_while_the_node_program_restarts(
+    task: TaskMaker, node: NodeUnderTest, namespace: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = 'for number in $(seq 150); do echo "line $number"; sleep 0.2; done'
+    train = task(script, deferrable=True, stream_logs=[0])
+    context = train.next_try()
+    lines = StreamedLines(train.defer(context).trigger)
+    namespace.wait_until(lambda: "line 10" in lines.of_rank_0, lambda: f"ten lines: {lines.of_rank_0}")
+    node.stop()
+    node.start()
+    event = lines.wait_event()
+    train.operator().execute_complete(context, event=event.to_payload())
+    streamed, copied = lines.of_rank_0, lines_of_rank_0(capsys)
+    assert len(streamed) > 60
+    assert streamed + copied == [f"line {number}" for number in range(1, 151)]
