@@ -24,7 +24,7 @@ from airflow_provider_gangjobs.gang.selectors import gang_selector
 from airflow_provider_gangjobs.gang.state.deadlines import Deadlines, allowed_s, deadline_exceeded, next_deadline
 from airflow_provider_gangjobs.gang.state.halt import DeadlineHalt, is_halt_verdict, read_deadline_halt
 from airflow_provider_gangjobs.gang.state.phase import PHASE_OF_VERDICT, Phase
-from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note
+from airflow_provider_gangjobs.gang.state.queue_wait import give_up_note, says_why
 from airflow_provider_gangjobs.gang.state.verdict import Verdict, VerdictKind, judge
 from airflow_provider_gangjobs.gang.state.waiting import WaitCause, parse_image
 from airflow_provider_gangjobs.tracking.cluster_requests import ClusterRefused, gather_or_cancel
@@ -222,9 +222,7 @@ class _Follower:
         is_halted = job is not None and job.end_is_by_halt
         if observation.verdict is not None and not is_halted:
             return await self._confirm(pods, *self._verdict_of_gone_job(job, observation.verdict))
-        report_in_s = self.reporter.report(
-            observation, self.now(), has_events=bool(self.events or (workload and workload.status.conditions))
-        )
+        report_in_s = self.reporter.report(observation, self.now(), has_events=bool(self.events) or says_why(workload))
         if is_halted:
             return await self._halted(halted)
         if job is not None and job.is_suspended and (note := give_up_note(workload)) is not None:

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_gangjobs.gang.state.queue_wait import QueueState, evicted_at, explain_queue, give_up_note
+from airflow_provider_gangjobs.gang.state.queue_wait import (
+    QueueState,
+    evicted_at,
+    explain_queue,
+    give_up_note,
+    says_why,
+)
 from airflow_provider_gangjobs.kube.views import EventView, KueueWorkloadView, view
 
 AT = "2026-01-01T00:00:00Z"
@@ -149,3 +155,17 @@ def test_time_of_an_eviction_is_known_until_the_quota_is_given_again() -> None:
         None,
         None,
     )
+
+
+DECIDED = {
+    "no Workload yet": (None, False),
+    "no condition yet": (workload(), False),
+    "not decided": (workload(condition("PodsReady", "False", "WaitForStart", "Not all pods are ready")), False),
+    "refused": (workload(pending("insufficient quota")), True),
+    "stopped": (workload(PREEMPTED), True),
+}
+
+
+@pytest.mark.parametrize(("seen", "decided"), DECIDED.values(), ids=DECIDED)
+def test_reason_is_reported_again_when_kueue_has_decided(seen: KueueWorkloadView | None, decided: bool) -> None:
+    assert says_why(seen) is decided

@@ -46,6 +46,7 @@ REASON_GIVEN_UP: Final = "DeactivatedByQueue"
 """Reason of the halt of a gang that Kueue has given up. Stored in Jobs and in events, so never changed."""
 _GIVEN_UP: Final = "DeactivatedDueTo"
 """Reasons of the condition Evicted begin with this, if Kueue itself has deactivated a Workload."""
+_DECISIONS: Final = frozenset({"QuotaReserved", "Admitted", "Evicted"})
 _NEVER: Final = re.compile(
     r"maximum capacity|unavailable in ClusterQueue|doesn't exist|not found|is inactive|flavor .* doesn't match",
 )
@@ -68,6 +69,11 @@ def evicted_at(workload: KueueWorkloadView | None) -> datetime | None:
     """Return the time at which Kueue has taken the quota back, and has not given it again; `None` if it has not."""
     evicted = _find(workload, "Evicted", "True") if workload is not None else None
     return evicted.last_transition_time if evicted else None
+
+
+def says_why(workload: KueueWorkloadView | None) -> bool:
+    """Return whether Kueue has decided about the Job. Kueue 0.19 writes the condition PodsReady before that."""
+    return workload is not None and any(item.type in _DECISIONS for item in workload.status.conditions)
 
 
 def holds_quota(workload: KueueWorkloadView) -> bool:
