@@ -1,0 +1,120 @@
+"""A submission into a queue of the real Kueue: in turn, each request fails or is the last request of its process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_gangjobs.cluster.discovery import discover
+from airflow_provider_gangjobs.cluster.errors import ReplyLost, ServerError
+from airflow_provider_gangjobs.cluster.resources import CONFIGMAPS, JOBS, SERVICES, podgroups, workloads
+from airflow_provider_gangjobs.exceptions import SubmissionFailed
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.render.files import config_map_name
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.gang.state.job import read_job
+from airflow_provider_gangjobs.service import GangService
+from airflow_provider_gangjobs.submission import operations
+from airflow_provider_gangjobs.submission.jobs import JobState, job_state
+from tests.crashes import Crash, CrashingClient, ProcessDied
+from tests.timeouts import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_gangjobs.submission.submit import Submission
+    from tests.cluster.tenant import Tenant
+    from tests.queues.kueue.manager import Kueue
+
+SPEC = GangSpec(
+    image="python:3.12",
+    command=["python", "-c", "import time; time.sleep(600)"],
+    workers=2,
+    resources={"cpu": "100m"},
+    files={"a.txt": "a"},
+    termination_grace_s=1,
+    queue_name="team",
+)
+VERSIONS = {"1.36": "v1alpha2", "1.37": "v1beta1"}
+WEBHOOK = 'failed calling webhook "mjob.kb.io"'
+TROUBLES: dict[str, tuple[Callable[[], BaseException], bool]] = {
+    "dies before": (ProcessDied, False),
+    "dies after": (ProcessDied, True),
+    "500 before": (lambda: ServerError(500, request="request", reason="InternalError"), False),
+    "500 after": (lambda: ServerError(500, request="request", reason="InternalError"), True),
+    "webhook": (lambda: ServerError(500, request="request", reason="InternalError", message=WEBHOOK), False),
+    "reply lost": (lambda: ReplyLost("request", "injected"), True),
+}
+
+
+async def submit(gangs: GangService, trigger_id: str, api: Any = None) -> Submission:
+    discovered = await discover(gangs.client)
+    client = api or gangs.client
+    return await operations.submit_operation(
+        client, SPEC, trigger_id=trigger_id, discovered=discovered, namespace=gangs.namespace
+    )
+
+
+async def live_jobs(gangs: GangService, trigger_id: str) -> list[dict[str, Any]]:
+    selector = operations.selector_of(trigger_id)
+    jobs = await gangs.client.list(JOBS, gangs.namespace, label_selector=selector)
+    return [job for job in jobs if job_state(read_job(job)) is JobState.LIVE]
+
+
+async def check_complete(gangs: GangService, job: dict[str, Any], version: str) -> None:
+    """Every object of the gang exists and belongs to the Job."""
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    names = {SERVICES: name, CONFIGMAPS: config_map_name(name), workloads(version): name, podgroups(version): name}
+    for resource, of in names.items():
+        stored = await gangs.client.get(resource, of, gangs.namespace)
+        assert uid in {owner["uid"] for owner in stored["metadata"]["ownerReferences"]}
+
+
+async def submit_with_trouble(gangs: GangService, trigger_id: str, at: int, trouble: str, version: str) -> None:
+    """Submit a gang with one trouble, check what is left, and submit the gang again."""
+    error, applied = TROUBLES[trouble]
+    failures: list[SubmissionFailed] = []
+    try:
+        await submit(gangs, trigger_id, CrashingClient(gangs.client, Crash(at, applied), error=error))
+    except ProcessDied:
+        pass
+    except SubmissionFailed as failed:
+        failures.append(failed)
+    assert all(failed.retryable for failed in failures)
+    for job in await live_jobs(gangs, trigger_id):
+        if LABEL_KUEUE_QUEUE in job["metadata"]["labels"]:
+            await check_complete(gangs, job, version)
+        else:
+            assert job["spec"]["suspend"] is True
+    submission = await submit(gangs, trigger_id)
+    assert submission.attempt == 0
+    await check_runs(gangs, submission, version)
+
+
+async def check_runs(gangs: GangService, submission: Submission, version: str) -> None:
+    """One complete Job of this id is live and in its queue, and Kueue lets it run."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            (job,) = await live_jobs(gangs, submission.trigger_id)
+            if not job["spec"]["suspend"]:
+                break
+            await asyncio.sleep(0.1)
+    assert (job["metadata"]["uid"], job["metadata"]["labels"][LABEL_KUEUE_QUEUE]) == (submission.ref.uid, "team")
+    await check_complete(gangs, job, version)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_each_request_may_go_wrong_and_one_complete_gang_is_in_its_queue(
+    kueue: Kueue, tenant: Tenant, trouble: str
+) -> None:
+    kueue.create_queue(tenant.namespace)
+    version = VERSIONS[tenant.plane.release]
+    async with GangService.connect(tenant.config) as gangs:
+        clean = CrashingClient(gangs.client)
+        await check_runs(gangs, await submit(gangs, "clean", clean), version)
+        plays = [submit_with_trouble(gangs, f"op-{at}", at, trouble, version) for at in range(len(clean.requests))]
+        for request, found in zip(clean.requests, await asyncio.gather(*plays, return_exceptions=True), strict=True):
+            assert found is None, f"{trouble} at {request}"
+    assert tenant.forbidden_requests() == []
