@@ -17,6 +17,7 @@ from airflow_provider_gangjobs.cluster.clock import Clock
 from airflow_provider_gangjobs.cluster.errors import Gone
 from airflow_provider_gangjobs.cluster.http.choose_transport import TransportFactory, for_watches
 from airflow_provider_gangjobs.cluster.http.lines import whole_lines
+from airflow_provider_gangjobs.cluster.http.missing_log import check_not_message, refuse_message
 from airflow_provider_gangjobs.cluster.http.options import (
     ClientStatistics,
     LogQuery,
@@ -410,12 +411,14 @@ class Client:
 
         Raises:
             NotFound: the pod does not exist.
-            BadRequest: the container has not started.
+            BadRequest: the container has not started, or the kubelet has removed its log.
         """
         query: Query = {"container": container, "tailLines": tail_lines}
         request = Request("GET", PODS.path(namespace, name, "log"), query, accept="*/*")
         end = await self._retrying.read_end("log", request, timeout_s=LIST_TIMEOUT_S, bytes_max=bytes_max)
-        return end.tail(tail_lines=tail_lines)
+        tail = end.tail(tail_lines=tail_lines)
+        check_not_message(tail.text.encode(), str(request))
+        return tail
 
     @asynccontextmanager
     async def open_log(
@@ -427,10 +430,13 @@ class Client:
 
         Raises:
             NotFound: the pod does not exist.
-            BadRequest: the container has not started.
+            BadRequest: the container has not started, or the kubelet has removed its log.
             ReplyLost: the connection broke, or nothing arrived for `idle_timeout_s`.
         """
         request = Request("GET", PODS.path(namespace, name, "log"), query.parameters(), accept="*/*")
         self._retrying.requests["log"] += 1
-        async with self._transport.stream(request, idle_timeout_s=idle_timeout_s) as chunks:
-            yield chunks
+        async with (
+            self._transport.stream(request, idle_timeout_s=idle_timeout_s) as chunks,
+            aclosing(refuse_message(chunks, str(request))) as log,
+        ):
+            yield log

@@ -197,6 +197,21 @@ async def test_log_before_a_restart_is_copied_too(plane):
     assert [line for line in lines if "(" not in line] == ["[rank 0] first", "[rank 0] second"]
 
 
+@in_virtual_time
+async def test_message_of_a_kubelet_that_has_removed_a_log_is_not_copied_as_the_log(plane):
+    ref = plane.submit(workers=1)
+    await plane.until(lambda: plane.running_ranks() == 1)
+    main = {"name": "main", "image": "i", "imageID": "i", "ready": False, "restartCount": 1}
+    name = _set_status(plane, {"containerStatuses": [{**main, "state": ENDED, "lastState": ENDED}]})
+    removed = "unable to retrieve container logs for containerd://5edc26805ffc0ca9"
+    plane.logs |= {name: "second\n", f"{name}/previous": removed}
+    lines: list[str] = []
+    await copy_logs(plane.client, ref, LogOptions(Logs.ALL), lines.extend)
+    assert lines[1].startswith("[rank 0] (no log: ")
+    assert lines[1].endswith(f"the kubelet has removed the log: {removed})")
+    assert [line for line in lines if "(" not in line] == ["[rank 0] second"]
+
+
 # -- after a stream ----------------------------------------------------------------------------------------
 
 

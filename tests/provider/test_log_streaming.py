@@ -13,8 +13,15 @@ from airflow_provider_gangjobs.gang.log_options import LogOptions
 from airflow_provider_gangjobs.gang.outcome.event import Status
 from airflow_provider_gangjobs.gang.spec import Logs
 from airflow_provider_gangjobs.tracking.logs.copy import copy_logs
-from airflow_provider_gangjobs.tracking.logs.gang_stream import SAVE_EVERY_S, GangStreams
-from airflow_provider_gangjobs.tracking.logs.limits import BURST, RATE, RateLimit, StreamSlots
+from airflow_provider_gangjobs.tracking.logs.gang_stream import GangStreams
+from airflow_provider_gangjobs.tracking.logs.limits import (
+    BURST,
+    RATE,
+    SAVE_EVERY_MIN_S,
+    RateLimit,
+    StreamLimits,
+    StreamSlots,
+)
 from airflow_provider_gangjobs.tracking.logs.position_store import PositionStore
 from airflow_provider_gangjobs.triggers.args import TriggerArgs
 from airflow_provider_gangjobs.triggers.wait import wait_for_event
@@ -186,8 +193,41 @@ async def test_after_a_killed_triggerer_no_line_is_lost_and_the_repetition_is_sh
     assert after[-1] == "step 79"
     assert said(lines[:before]) == [f"step {number}" for number in range(70)]
     assert after == [f"step {number}" for number in range(int(after[0].split()[1]), 80)]
-    assert 70 - SAVE_EVERY_S < int(after[0].split()[1]) <= 70
-    assert "may appear a second time" in lines[before]
+    assert 70 - SAVE_EVERY_MIN_S - 2 < int(after[0].split()[1]) <= 70
+    assert "of about 5 seconds, may appear a second time" in lines[before]
+
+
+@in_virtual_time
+async def test_repetition_is_said_also_if_the_triggerer_before_was_killed_at_once(plane):
+    ref, pod = await running(plane)
+    lines: list[str] = []
+    await stream_for(streams(plane, ref, lines, "a"), plane, pod, range(10), save=True)
+    await stream_for(streams(plane, ref, lines, "b"), plane, pod, range(10, 11), save=False)
+    await stream_for(streams(plane, ref, lines, "c"), plane, pod, range(11, 12), save=False)
+    assert said(lines) == [*(f"step {number}" for number in range(11)), "step 10", "step 11"]
+    assert sum("may appear a second time" in line for line in lines) == 1
+
+
+@in_virtual_time
+async def test_stop_after_a_silence_is_exact(plane):
+    ref, pod = await running(plane)
+    stream = streams(plane, ref, [], "a")
+    task = asyncio.create_task(stream.run())
+    plane.write(pod, "step\n")
+    await asyncio.sleep(3 * SAVE_EVERY_MIN_S)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await stream.save()
+    store = PositionStore(plane.client, ref, "try", "b")
+    assert list(await store.load()) == [f"{pod}/main"]
+    assert store.repeated_s == 0
+
+
+@pytest.mark.parametrize(("gangs", "seconds"), [(1, 5), (10, 5), (60, 30), (200, 60)])
+def test_positions_are_saved_less_often_if_many_gangs_are_streamed(gangs: int, seconds: int) -> None:
+    limits = StreamLimits()
+    limits.gangs = gangs
+    assert limits.save_every_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -231,7 +271,7 @@ async def test_cancelled_wait_saves_what_it_has_streamed(plane):
     await asyncio.gather(waiting, return_exceptions=True)
     store = PositionStore(plane.client, ref, "try-1/0", "another process")
     assert list(await store.load()) == [f"{pod}/main"]
-    assert store.is_exact
+    assert store.repeated_s == 0
 
 
 # -- limits ------------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 LOOK_BASE_S: Final = 1.0
 LOOK_CAP_S: Final = 30.0
-SAVE_EVERY_S: Final = 60.0
 
 
 class GangStreams:
@@ -68,16 +67,24 @@ class GangStreams:
     async def run(self) -> None:
         """Stream the logs, and save their positions from time to time."""
         self._positions = await self._load()
-        async with asyncio.TaskGroup() as tasks:
-            for rank in self._ranks:
-                tasks.create_task(self._stream(rank))
-            while True:
-                await self._client.clock.sleep(SAVE_EVERY_S)
-                await self._store.save(self.positions)
+        limits = loop_local(StreamLimits)
+        limits.gangs += 1
+        try:
+            # From here on, the positions of the process before are not the last ones.
+            await self._store.save(self._positions, every_s=limits.save_every_s)
+            async with asyncio.TaskGroup() as tasks:
+                for rank in self._ranks:
+                    tasks.create_task(self._stream(rank))
+                while True:
+                    every_s = limits.save_every_s
+                    await self._client.clock.sleep(every_s)
+                    await self._store.save(self.positions, every_s=every_s)
+        finally:
+            limits.gangs -= 1
 
     async def save(self) -> None:
         """Save the positions of the streams, which have ended."""
-        await self._store.save(self.positions, exact=True)
+        await self._store.save(self.positions, every_s=0.0)
 
     async def _load(self) -> dict[str, str]:
         backoff = Backoff(self._client.clock, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S)
@@ -105,12 +112,12 @@ class GangStreams:
         what = f"log of pod {source.pod}, container {source.container}"
         if position is None:
             stream.note(f"{what}, while it runs")
-        elif self._store.is_exact:
+        elif not self._store.repeated_s:
             stream.note(f"{what}, continued by another triggerer")
         else:
             stream.note(
                 f"{what}, continued by another triggerer, after the one before was killed: the lines that follow, of "
-                "about a minute, may appear a second time"
+                f"about {self._store.repeated_s:.0f} seconds, may appear a second time"
             )
         await stream.run()
 

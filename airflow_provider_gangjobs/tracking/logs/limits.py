@@ -22,6 +22,10 @@ BURST: Final = 2000.0
 TOTAL_RATE: Final = 2000.0
 """The same for all logs of an event loop. A line takes a triggerer about 0.1 ms."""
 TOTAL_BURST: Final = 4000.0
+SAVES_PER_S: Final = 2.0
+"""How many positions an event loop writes a second. Each is a patch, which all watches of Jobs receive."""
+SAVE_EVERY_MIN_S: Final = 5.0
+SAVE_EVERY_MAX_S: Final = 60.0
 
 
 class StreamSlots:
@@ -93,6 +97,13 @@ class StreamLimits:
     def __init__(self) -> None:
         self.slots = StreamSlots()
         self.total = RateLimit(TOTAL_RATE, TOTAL_BURST)
+        self.gangs = 0
+        """How many gangs have streams."""
+
+    @property
+    def save_every_s(self) -> float:
+        """How long a gang waits before it writes its positions again."""
+        return min(max(self.gangs / SAVES_PER_S, SAVE_EVERY_MIN_S), SAVE_EVERY_MAX_S)
 
 
 async def wait_for_turn(own: RateLimit, total: RateLimit, clock: Clock) -> float:

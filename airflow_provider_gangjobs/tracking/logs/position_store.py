@@ -1,8 +1,9 @@
 """Keeps the positions of streamed logs on the Job, for a process that continues the stream.
 
 A trigger has no state of its own that survives its process, and Airflow offers a trigger no place for one. The
-positions are written once a minute and when the stream is stopped. After a process was killed, at most the lines of the
-last minute appear a second time, after a note that says so. None is lost.
+positions are written every few seconds while lines arrive (`StreamLimits.save_every_s`), and when the stream is
+stopped. After a process was killed, at most the lines of this time appear a second time, after a note that says so.
+None is lost.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from airflow_provider_gangjobs.cluster.errors import ClusterError
 from airflow_provider_gangjobs.cluster.resources import JOBS
 from airflow_provider_gangjobs.cluster.uid_patch import patch_uid
 from airflow_provider_gangjobs.gang.labels import ANNOTATION_STREAMED
+from airflow_provider_gangjobs.tracking.logs.limits import SAVE_EVERY_MAX_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +41,10 @@ class PositionStore:
         self._log_id = log_id
         self._process = process
         self._saved: dict[str, str] = {}
-        self.is_exact = True
-        """Whether the positions that were loaded are the last ones of the stream. Otherwise lines may be repeated."""
+        self._saved_exact = False
+        self.repeated_s = 0.0
+        """The time before the end of the stream whose lines the positions that were loaded may not include; 0 if the
+        positions are the last ones of the stream."""
 
     async def load(self) -> dict[str, str]:
         """Return the positions by `LogSource.key`. An unreadable annotation is no position.
@@ -56,20 +60,27 @@ class PositionStore:
             is_ours = metadata["uid"] == self._ref.uid and stored["log"] == self._log_id
             if not is_ours or stored["process"] == self._process:
                 return {}
-            self._saved = {str(key): str(value) for key, value in stored["positions"].items()}
-            self.is_exact = bool(stored["exact"])
+            positions = {str(key): str(value) for key, value in stored["positions"].items()}
+            self.repeated_s = 0.0 if stored["exact"] else float(stored.get("every_s", SAVE_EVERY_MAX_S))
         except (ValueError, LookupError, TypeError, AttributeError):
             return {}
-        return dict(self._saved)
+        return positions
 
-    async def save(self, positions: Mapping[str, str], *, exact: bool = False) -> None:
+    async def save(self, positions: Mapping[str, str], *, every_s: float) -> None:
         """Write the positions if they have changed. A failure is ignored, because the next call writes them again.
 
-        :param exact: Whether the stream ends at these positions.
+        :param every_s: After how many seconds the positions are written again; 0 if the stream ends at them.
         """
-        if not positions or dict(positions) == self._saved:
+        is_exact = not every_s
+        if not positions or (dict(positions) == self._saved and self._saved_exact >= is_exact):
             return
-        record = {"log": self._log_id, "process": self._process, "exact": exact, "positions": dict(positions)}
+        record = {
+            "log": self._log_id,
+            "process": self._process,
+            "exact": is_exact,
+            "every_s": every_s,
+            "positions": dict(positions),
+        }
         annotations = {ANNOTATION_STREAMED: json.dumps(record, separators=(",", ":"))}
         ref = self._ref
         try:
@@ -77,4 +88,4 @@ class PositionStore:
             await patch_uid(self._client, JOBS, ref.name, ref.namespace, ref.uid, patch)
         except ClusterError:
             return
-        self._saved = dict(positions)
+        self._saved, self._saved_exact = dict(positions), is_exact
