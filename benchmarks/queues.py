@@ -1,0 +1,273 @@
+"""Gangs in a queue of the real Kueue: the time until all ranks have a node, and the cost of gangs that wait there.
+
+*Bound*: by turns a Job is written by hand, and the provider submits the same Job, without a queue and into a queue of
+Kueue that counts a quota, on a control plane with hollow nodes. The time runs from the first request until the last
+pod has a node. `provider, gang` is the same Job as a gang of the Workload API.
+
+*Wait*: as many gangs wait in one queue as wait for room without a queue. A process follows each group as a triggerer
+does.
+
+`make clusters` builds the control plane, and `make test-queues` the manager of Kueue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from airflow_provider_gangjobs.cluster.client import Client
+from airflow_provider_gangjobs.cluster.resources import JOBS, PODS
+from airflow_provider_gangjobs.gang.identity import TaskKey
+from airflow_provider_gangjobs.gang.labels import LABEL_KUEUE_QUEUE
+from airflow_provider_gangjobs.gang.spec import GangSpec
+from airflow_provider_gangjobs.service import GangService
+from benchmarks.api_server import (
+    Json,
+    admin_config,
+    airflow_environment,
+    control_plane,
+    cpu_s,
+    hollow_nodes,
+    job_manifest,
+    many,
+    requests_of,
+)
+from benchmarks.harness import ROOT, Report, arguments, line_of, log_progress, median, with_bytecode
+from tests.queues.kueue.manager import running_kueue
+from tests.queues.tenants import kueue_tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.cluster.tenant import Tenant
+    from tests.queues.kueue.manager import Kueue
+
+KUEUE_RELEASE: Final = "0.15"
+QUEUE: Final = "team"
+LABEL_RUN: Final = "benchmark-run"
+SIZES: Final = (1, 100, 1000)
+QUICK_SIZES: Final = (1, 10)
+NODES: Final = 4
+POD_LASTS_S: Final = 3.0
+WITHIN_S: Final = 300.0
+START_LIMIT_S: Final = 300
+
+
+def main() -> None:
+    options = arguments(__doc__, gangs=1000, rounds=3, seconds=60)
+    gangs = options.gangs or (50 if options.quick else 1000)
+    rounds = options.rounds or (1 if options.quick else 3)
+    seconds = options.seconds or (20 if options.quick else 60)
+    report = Report("queues", "the same Job written by hand, with the label of the queue or without a queue")
+    with control_plane() as plane, running_kueue(plane, KUEUE_RELEASE) as kueue:
+        log_progress("the control plane and Kueue run")
+        with hollow_nodes(plane, NODES, lasts_s=POD_LASTS_S), kueue_tenant(plane, "bound") as tenant:
+            kueue.create_queue(tenant.namespace, name=QUEUE, cpu="1000")
+            for row in asyncio.run(_measure_bound(tenant, QUICK_SIZES if options.quick else SIZES, rounds)):
+                report.add(**row)
+        for who, queue in (("wait, native", None), ("wait, Kueue", QUEUE)):
+            log_progress(f"{gangs:,} gangs: {who}")
+            with kueue_tenant(plane, who) as tenant:
+                report.add(who=who, gangs=gangs, **_measure_wait(kueue, tenant, queue, gangs, seconds))
+    report.publish(options.out)
+
+
+# -- until all ranks have a node -----------------------------------------------------------------------------------
+
+
+async def _measure_bound(tenant: Tenant, sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
+    """Return one row for each contender, with the median of its rounds for each size."""
+    rows: dict[str, dict[str, Any]] = {}
+    async with (
+        Client(admin_config(tenant.plane, tenant.namespace)) as admin,
+        GangService.connect(tenant.config) as gangs,
+    ):
+        contenders: dict[str, Callable[[str, int], Awaitable[object]]] = {
+            "by hand": lambda run, pods: _by_hand(admin, tenant.namespace, run, pods, None),
+            "provider": lambda run, pods: _by_provider(gangs, run, pods, gang="off"),
+            "provider, gang": lambda run, pods: _by_provider(gangs, run, pods),
+            "by hand, Kueue": lambda run, pods: _by_hand(admin, tenant.namespace, run, pods, QUEUE),
+            "provider, Kueue": lambda run, pods: _by_provider(gangs, run, pods, gang="off", queue_name=QUEUE),
+        }
+        for pods in sizes:
+            took: dict[str, list[float]] = {who: [] for who in contenders}
+            for number in range(-1, rounds):  # the first round warms up connections and caches, of all alike
+                for index, (who, submit) in enumerate(contenders.items()):
+                    log_progress(f"{pods} pods, {who}, round {number + 1} of {rounds}")
+                    run = f"run-{pods}-{number + 1}-{index}"
+                    seconds = await _bound_s(admin, tenant.namespace, run, pods, submit)
+                    if number >= 0:
+                        took[who].append(seconds)
+            for who, times in took.items():
+                rows.setdefault(who, {"who": who})[f"s_until_{pods}_bound"] = median(times)
+    return list(rows.values())
+
+
+async def _bound_s(
+    admin: Client, namespace: str, run: str, pods: int, submit: Callable[[str, int], Awaitable[object]]
+) -> float:
+    """Return the seconds from the first request until all pods have a node. The pods are deleted afterwards."""
+    is_watching = asyncio.Event()
+    bound = asyncio.create_task(_wait_until_bound(admin, namespace, run, pods, is_watching))
+    await is_watching.wait()
+    began = time.perf_counter()
+    await submit(run, pods)
+    ended = await asyncio.wait_for(bound, WITHIN_S)
+    await _remove(admin, namespace, run)
+    return ended - began
+
+
+class _PodMeta(msgspec.Struct, gc=False):
+    uid: str
+
+
+class _PodSpec(msgspec.Struct, rename="camel", gc=False):
+    node_name: str = ""
+
+
+class _Pod(msgspec.Struct, gc=False):
+    metadata: _PodMeta
+    spec: _PodSpec
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+async def _wait_until_bound(admin: Client, namespace: str, run: str, pods: int, opened: asyncio.Event) -> float:
+    """Return the time at which the watch has shown as many pods with a node."""
+    decoder, pod_decoder, bound = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Pod), set()
+    watch = admin.watch(
+        PODS,
+        namespace,
+        resource_version="0",
+        label_selector=f"{LABEL_RUN}={run}",
+        timeout_s=WITHIN_S,
+        on_open=opened.set,
+    )
+    async with aclosing(watch):
+        async for lines in watch:
+            for event in decoder.decode_lines(lines):
+                if event.type not in {"ADDED", "MODIFIED"}:
+                    continue
+                pod = pod_decoder.decode(event.object)
+                if pod.spec.node_name:
+                    bound.add(pod.metadata.uid)
+                if len(bound) >= pods:
+                    return time.perf_counter()
+    raise RuntimeError(f"only {len(bound)} of {pods} pods have a node")
+
+
+async def _by_hand(admin: Client, namespace: str, run: str, pods: int, queue: str | None) -> None:
+    job = _job(run, pods, queue)
+    job["spec"]["suspend"] = queue is not None
+    await admin.create(JOBS, job, namespace)
+
+
+def _job(name: str, pods: int, queue: str | None) -> Json:
+    job = job_manifest(name, pods, held=False)
+    job["metadata"]["labels"] |= {LABEL_RUN: name, **({LABEL_KUEUE_QUEUE: queue} if queue else {})}
+    template = job["spec"]["template"]
+    template["metadata"]["labels"][LABEL_RUN] = name
+    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "10m"}}
+    return job
+
+
+async def _by_provider(gangs: GangService, run: str, pods: int, **parameters: Any) -> None:
+    spec = GangSpec(
+        image="registry.example/train:1",
+        command=["python", "train.py"],
+        workers=pods,
+        env={f"SETTING_{number}": "x" * 20 for number in range(10)},
+        resources={"cpu": "10m"},
+        rendezvous=False,
+        labels={LABEL_RUN: run},
+        termination_grace_s=1,
+        **parameters,
+    )
+    await gangs.submit(spec, key=TaskKey("bench", run, "train"), claim="bench", is_retry=False)
+
+
+async def _remove(admin: Client, namespace: str, run: str) -> None:
+    """Delete the Job and its pods, and wait until they are gone."""
+    selector = f"{LABEL_RUN}={run}"
+    for job in await admin.list(JOBS, namespace, label_selector=selector):
+        await admin.delete(JOBS, job["metadata"]["name"], namespace)
+    async with asyncio.timeout(WITHIN_S):
+        while pods := await admin.list(PODS, namespace, label_selector=selector):
+            await many([lambda pod=pod: _release(admin, namespace, pod) for pod in pods])  # type: ignore[misc]
+            await asyncio.sleep(0.5)
+
+
+async def _release(admin: Client, namespace: str, pod: Json) -> None:
+    name = pod["metadata"]["name"]
+    if pod["metadata"].get("finalizers"):
+        await admin.patch(PODS, name, namespace, {"metadata": {"finalizers": None}})
+    await admin.delete(PODS, name, namespace, grace_period_s=0)
+
+
+# -- gangs that wait -----------------------------------------------------------------------------------------------
+
+
+def _measure_wait(kueue: Kueue, tenant: Tenant, queue: str | None, gangs: int, seconds: int) -> dict[str, Any]:
+    """Measure a process that follows gangs of one pod, none of which can run."""
+    if queue is not None:
+        kueue.create_queue(tenant.namespace, name=queue, cpu="1m")
+    uids = asyncio.run(_write_waiting(tenant, queue, gangs))
+    path = tenant.plane.folder / f"{tenant.namespace}.json"
+    path.write_text(json.dumps({"namespace": tenant.namespace, "uids": uids}))
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.waiting", "ours", str(path), "idle", str(seconds), str(START_LIMIT_S)],
+        cwd=ROOT,
+        env=with_bytecode(os.environ | airflow_environment(tenant)),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        line_of(process.stdout)
+        log_progress("all wait")
+        server = cpu_s(tenant.plane)
+        result = line_of(process.stdout)
+        server = cpu_s(tenant.plane) - server
+    minutes = result["took_s"] / 60
+    since, until = (datetime.fromisoformat(result[name]) for name in ("since", "until"))
+    return {
+        "cpu_s_per_min": round(result["cpu_s"] / minutes, 3),
+        "cpu_ms_per_gang_min": round(result["cpu_s"] / minutes / gangs * 1000, 3),
+        "requests_per_min": round(requests_of(tenant, since, until) / minutes, 1),
+        "watched_resources": len(result["statistics"]),
+        "kb_per_gang": result["kb_per_gang"],
+        "start_s": round(result["start"]["start_s"], 1),
+        "start_cpu_s": round(result["start"]["start_cpu_s"], 2),
+        "server_cpu_s_per_min": round(server / minutes, 2),
+    }
+
+
+async def _write_waiting(tenant: Tenant, queue: str | None, count: int) -> dict[str, str]:
+    """Write Jobs that wait: in the queue, which has too little quota, or for a node, of which none has the label."""
+    uids: dict[str, str] = {}
+    async with Client(admin_config(tenant.plane, tenant.namespace)) as admin:
+
+        async def write(name: str) -> None:
+            job = _job(name, 1, queue)
+            job["spec"]["suspend"] = queue is not None
+            job["spec"]["template"]["spec"]["nodeSelector"] = {"benchmark": "none"}
+            created = await admin.create(JOBS, job, tenant.namespace)
+            uids[name] = created["metadata"]["uid"]
+
+        await many([lambda number=number: write(f"gang-{number}") for number in range(count)])  # type: ignore[misc]
+    return uids
+
+
+if __name__ == "__main__":
+    main()
